@@ -1,0 +1,212 @@
+"""Batches by token budget: which sentences go together, in which order, and how ids become padded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+
+class Batch(NamedTuple):
+    """Right-padded pairs; masks are True at real tokens; `tgt_in` is bos + `tgt_out` without its last token."""
+
+    src: Tensor  # (B, S) int64
+    src_mask: Tensor  # (B, S) bool
+    tgt_in: Tensor  # (B, T) int64
+    tgt_out: Tensor  # (B, T) int64
+    tgt_mask: Tensor  # (B, T) bool
+    index: Tensor  # (B,) int64, position in the split
+
+
+class Ragged(NamedTuple):
+    """Rows of different length in one flat array, usually a memory map; row i is the lengths[i] ids from starts[i]."""
+
+    ids: np.ndarray
+    starts: np.ndarray  # (N,) int64
+    lengths: np.ndarray  # (N,) int32
+
+    def select(self, rows: np.ndarray) -> Ragged:
+        """The rows of `rows`, in that order; the ids themselves are shared, not copied."""
+        return Ragged(self.ids, self.starts[rows], self.lengths[rows])
+
+    def row(self, i: int) -> np.ndarray:
+        """The ids of row i."""
+        return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
+
+    @classmethod
+    def from_rows(cls, rows: list[list[int]]) -> Ragged:
+        """Pack lists of ids."""
+        lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
+        ids = np.fromiter((i for row in rows for i in row), dtype=np.int32, count=int(lengths.sum()))
+        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
+
+
+def token_batches(
+    src_lengths: np.ndarray,
+    tgt_lengths: np.ndarray,
+    *,
+    max_tokens: int,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    multiple_of: int = 1,
+) -> list[np.ndarray]:
+    """Every index once, in batches whose cost, rows * max(longest source, longest target), is at most `max_tokens`.
+
+    Shuffled: the members among pairs of equal lengths and the order of the batches follow (seed, epoch); the number of
+    batches does not. Not shuffled: longest first, and a row that alone exceeds the budget is a batch by itself, where
+    the shuffled form raises ValueError. The count is made a multiple of `multiple_of` by halving the fullest batches.
+    """
+    src_lengths, tgt_lengths = np.asarray(src_lengths), np.asarray(tgt_lengths)
+    rng = np.random.default_rng([seed, epoch])
+    order = _sorted_order(src_lengths, tgt_lengths, rng if shuffle else None)
+    cost = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64)
+    if shuffle and cost.size and cost.max() > max_tokens:
+        worst = int(order[cost.argmax()])
+        raise ValueError(
+            f"pair {worst} has {cost.max()} tokens on one side, more than max_tokens={max_tokens}: "
+            "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
+        )
+    bounds = _split_until(_boundaries(cost, max_tokens), multiple_of)
+    batches = [order[start:end] for start, end in pairwise(bounds)]
+    if shuffle:
+        return [batches[i] for i in rng.permutation(len(batches))]
+    return batches[::-1]
+
+
+def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray]) -> float:
+    """The part of all cells, source and target together, that is padding: 1 - tokens / cells."""
+    tokens = cells = 0
+    for rows in batches:
+        src, tgt = src_lengths[rows], tgt_lengths[rows]
+        tokens += int(src.sum()) + int(tgt.sum())
+        cells += len(rows) * (int(src.max()) + int(tgt.max()))
+    return 1 - tokens / cells if cells else 0.0
+
+
+def _sorted_order(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Indices by rising length, close in both sides; pairs of equal lengths in random order when `rng` is given."""
+    longest = np.maximum(src, tgt).astype(np.int64)
+    shortest = np.minimum(src, tgt).astype(np.int64)
+    # Serpentine: the shorter side rises and falls in turn, so that neighbours across a step stay alike.
+    second = np.where(longest % 2 == 0, shortest, (1 << 30) - shortest)
+    key = ((longest << 31) | second) * 2 + (src > tgt)
+    start = np.arange(len(key)) if rng is None else rng.permutation(len(key))
+    return start[np.argsort(key[start], kind="stable")]
+
+
+def _boundaries(cost: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Greedy cuts of a sequence of row costs that rises: (number of batches + 1,) positions."""
+    bounds, start = [0], 0
+    while start < len(cost):
+        window = cost[start : start + max(1, max_tokens // int(cost[start]))]
+        fits = int(np.searchsorted(window * np.arange(1, len(window) + 1), max_tokens, side="right"))
+        start += max(1, fits)
+        bounds.append(start)
+    return np.asarray(bounds, dtype=np.int64)
+
+
+def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
+    """Halve the batches of most rows until their number divides by `multiple_of`: nothing is dropped or repeated."""
+    while missing := -(len(bounds) - 1) % multiple_of:
+        rows = np.diff(bounds)
+        fullest = np.argsort(-rows, kind="stable")[:missing]
+        fullest = fullest[rows[fullest] > 1]
+        if fullest.size == 0:
+            raise ValueError(
+                f"{int(bounds[-1])} sentences cannot be shared by {multiple_of} processes with equal steps: "
+                "use fewer devices or more data"
+            )
+        bounds = np.sort(np.concatenate([bounds, bounds[fullest] + rows[fullest] // 2]))
+    return bounds
+
+
+class TokenBatchSampler(Sampler[np.ndarray]):
+    """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
+
+    Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
+    """
+
+    def __init__(
+        self,
+        *,
+        src_lengths: np.ndarray,
+        tgt_lengths: np.ndarray,
+        max_tokens: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} is not in a world of {world_size}")
+        self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
+        self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
+        self.rank, self.world_size = rank, world_size
+        self.epoch, self.start = 0, 0
+        self._cached: tuple[int, list[np.ndarray]] | None = None
+        self.batches()  # impossible settings are found here, not in the first epoch
+
+    @property
+    def sampler(self) -> TokenBatchSampler:
+        """Itself: where Lightning looks for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order the next iteration has."""
+        self.epoch = int(epoch)
+
+    def seek(self, *, epoch: int, step: int) -> None:
+        """Let the next iteration (only) begin at this rank's batch `step` of `epoch`."""
+        if not 0 <= step <= len(self):
+            raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
+        self.epoch, self.start = int(epoch), int(step)
+
+    def batches(self) -> list[np.ndarray]:
+        """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
+        if self._cached is None or self._cached[0] != self.epoch:
+            batches = token_batches(
+                self.src_lengths,
+                self.tgt_lengths,
+                max_tokens=self.max_tokens,
+                seed=self.seed,
+                epoch=self.epoch,
+                shuffle=self.shuffle,
+                multiple_of=self.world_size,
+            )
+            self._cached = (self.epoch, batches)
+        return self._cached[1]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """The index arrays of this rank, from the position that `seek` left."""
+        start, self.start = self.start, 0
+        yield from self.batches()[self.rank :: self.world_size][start:]
+
+    def __len__(self) -> int:
+        """Steps of a rank in a whole epoch: the same for every rank and epoch."""
+        return len(self.batches()) // self.world_size
+
+
+def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int) -> Batch:
+    """Pad ids that end in eos into a Batch; `src` and `tgt` hold exactly the batch's rows, `index` names them."""
+    src_ids, src_mask = _pad(src, pad_id)
+    tgt_out, tgt_mask = _pad(tgt, pad_id)
+    tgt_in = np.full_like(tgt_out, bos_id)
+    tgt_in[:, 1:] = tgt_out[:, :-1]
+    tgt_in[~tgt_mask] = pad_id
+    arrays = (src_ids, src_mask, tgt_in, tgt_out, tgt_mask, np.asarray(index, dtype=np.int64))
+    return Batch(*map(torch.from_numpy, arrays))
+
+
+def _pad(rows: Ragged, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    width = int(rows.lengths.max()) if len(rows.lengths) else 0
+    columns = np.arange(width)
+    mask = columns < rows.lengths[:, None]  # (B, W)
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = rows.ids[(rows.starts[:, None] + columns)[mask]]
+    return ids, mask

@@ -1,0 +1,95 @@
+"""Token embedding and positions."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.dropout import Dropout
+
+POSITIONS = ("sinusoidal", "learned", "none")
+
+
+class Embedding(nn.Module):
+    """Token embedding plus position, with dropout: dropout(scale * E[token] + P[position]).
+
+    scale is sqrt(dim) (Vaswani et al. 2017, section 3.4) or 1. Tokens (B, T) -> (B, T, dim).
+    `table` may be given to share it between source, target and output layer.
+    """
+
+    def __init__(
+        self, *, table: nn.Embedding, positions: nn.Module | None, dropout: float = 0.0, scale: bool = True
+    ) -> None:
+        super().__init__()
+        self.table, self.positions = table, positions
+        self.dropout = Dropout(dropout)
+        self.scale = math.sqrt(table.embedding_dim) if scale else 1.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embed tokens (B, T) at positions 0 .. T-1."""
+        return self._embed(tokens, torch.arange(tokens.shape[1], device=tokens.device))
+
+    def step(self, tokens: Tensor, position: Tensor) -> Tensor:
+        """Embed tokens (N,) at position (N,)."""
+        return self._embed(tokens, position)
+
+    def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
+        x = self.table(tokens) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(position).to(x.dtype)
+        return self.dropout(x)
+
+
+class SinusoidalPositions(nn.Module):
+    """P[p, 2i] = sin(p / 10000^(2i/D)), P[p, 2i+1] = cos(p / 10000^(2i/D)) (Vaswani et al. 2017); no length limit."""
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
+        rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10000.0) / dim))
+        self.register_buffer("rate", rate, persistent=False)
+        self.rate: Tensor
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Encode position (...) -> (..., dim)."""
+        angle = position[..., None].float() * self.rate
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+
+
+class LearnedPositions(nn.Module):
+    """P[p] is a parameter; positions from `max_len` on are a ValueError."""
+
+    def __init__(self, *, dim: int, max_len: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_len, dim)
+        nn.init.normal_(self.table.weight, std=dim**-0.5)
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Encode position (...) -> (..., dim)."""
+        if position.numel() and int(position.max()) >= self.table.num_embeddings:
+            raise ValueError(
+                f"a sequence of {int(position.max()) + 1} tokens exceeds the {self.table.num_embeddings} learned "
+                "positions; raise model.max_len, shorten the input, or train with model.positions=sinusoidal"
+            )
+        return self.table(position)
+
+
+def make_positions(kind: str, *, dim: int, max_len: int) -> nn.Module | None:
+    """The position encoding named `kind`: sinusoidal, learned (up to max_len) or none."""
+    if kind not in POSITIONS:
+        raise ValueError(f"model.positions is {kind!r}; choose one of {', '.join(POSITIONS)}")
+    if kind == "none":
+        return None
+    return SinusoidalPositions(dim=dim) if kind == "sinusoidal" else LearnedPositions(dim=dim, max_len=max_len)
+
+
+def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
+    """A token table drawn from N(0, 1/dim), zero at padding."""
+    table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
+    nn.init.normal_(table.weight, std=dim**-0.5)
+    with torch.no_grad():
+        table.weight[pad_id].zero_()
+    return table

@@ -1,0 +1,23 @@
+"""Attention: torch's own, but for one case where its definition is faster."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.attention.reference import attention_reference
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """softmax(q k' / sqrt(d) where allowed) v (Vaswani et al. 2017, eq. 1) through torch's SDPA.
+
+    q (..., T, d), k and v (..., S, d), mask boolean and broadcastable to (..., T, S), True = may be seen.
+    In bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
+    against 2.6 ms; 512: 24.6 against 18.6 ms), so training there takes the definition.
+    """
+    if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():
+        return attention_reference(q, k, v, mask=mask, causal=causal, dropout=dropout)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)

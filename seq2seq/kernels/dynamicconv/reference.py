@@ -1,0 +1,27 @@
+"""DynamicConv by its definition: slow, short, and what every other path is compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.band import left_padding
+from seq2seq.kernels.dropconnect import drop_weights
+
+
+def dynamicconv_reference(
+    x: Tensor, logits: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+) -> Tensor:
+    """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4), one multiply per tap.
+
+    x (B, T, C), logits (B, T, H, K), keep: DropConnect words (B, T, H, ceil(K / 32)); channel c belongs to head
+    h = c // (C / H). The softmax is over all K taps, also those that fall outside the sequence, where x is 0.
+    """
+    batch_size, length, heads, taps = logits.shape
+    weights = drop_weights(logits.softmax(-1), keep, keep_prob)
+    left, values = left_padding(taps, causal), x.view(batch_size, length, heads, -1)
+    y = torch.zeros_like(values)
+    for t in range(length):
+        for k in range(max(0, left - t), min(taps, length + left - t)):
+            y[:, t] = y[:, t] + weights[:, t, :, k, None] * values[:, t + k - left]
+    return y.view_as(x)

@@ -1,0 +1,23 @@
+"""LightConv by its definition: slow, short, and what every other path is compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.band import left_padding
+
+
+def lightconv_reference(x: Tensor, weights: Tensor, *, causal: bool) -> Tensor:
+    """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2), one multiply per tap.
+
+    x (B, T, C); weights (H, K), already normalised; channel c belongs to head h = c // (C / H).
+    """
+    heads, taps = weights.shape
+    left, length = left_padding(taps, causal), x.shape[1]
+    values = x.unflatten(-1, (heads, -1))
+    y = torch.zeros_like(values)
+    for t in range(length):
+        for k in range(max(0, left - t), min(taps, length + left - t)):
+            y[:, t] = y[:, t] + weights[:, k, None] * values[:, t + k - left]
+    return y.flatten(-2)

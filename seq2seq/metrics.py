@@ -1,0 +1,182 @@
+"""Corpus scores on plain text through sacreBLEU: BLEU, chrF, TER and paired bootstrap, each with its signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
+
+TOKENIZERS = tuple(BLEU.TOKENIZERS)
+METRICS = ("bleu", "chrf", "ter")
+
+# A language's first subtag -> sacreBLEU's tokenizer. Scripts that put no spaces between words and have no tokenizer of
+# their own are scored by character; everything else is 13a.
+_TOKENIZER_OF = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"), "char"),
+}
+# Languages whose TER splits ideographs into words of one character.
+_IDEOGRAPHIC = frozenset({"zh", "ja-mecab"})
+
+References = Sequence[str] | Sequence[Sequence[str]]
+
+
+class Score(NamedTuple):
+    """One corpus score: its name as sacreBLEU prints it, its value from 0 to 100, and its signature."""
+
+    name: str
+    value: float
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}  {self.signature}"
+
+
+class Comparison(NamedTuple):
+    """One system under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
+
+    system: str
+    name: str
+    value: float
+    mean: float
+    interval: float
+    p_value: float | None
+    signature: str
+
+
+def tokenize_for(lang: str | None) -> str:
+    """sacreBLEU's tokenizer for a language code such as `de`, `zh`, `zh-CN` or `zho_Hans`; 13a when it has no own."""
+    first = (lang or "").lower().replace("_", "-").split("-")[0]
+    return _TOKENIZER_OF.get(first, "13a")
+
+
+def check_tokenize(tokenize: str) -> str:
+    """Return `tokenize` if sacreBLEU can use it here; ValueError for an unknown or an uninstalled one."""
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
+    _bleu(tokenize, False)
+    return tokenize
+
+
+def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Score:
+    """Corpus BLEU (Papineni et al. 2002): BP * exp(sum_n log p_n / 4), n = 1..4, on detokenised text."""
+    return _score(_bleu(tokenize, lowercase), hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: References, *, lowercase: bool = False, word_order: int = 0) -> Score:
+    """Corpus chrF (Popovic 2015): F_2 of character 1- to 6-grams; `word_order` 2 is chrF++."""
+    return _score(CHRF(lowercase=lowercase, word_order=word_order), hypotheses, references)
+
+
+def ter(
+    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", case_sensitive: bool = False
+) -> Score:
+    """Corpus TER (Snover et al. 2006): 100 * edits, shifts included, per reference word; smaller is better.
+
+    `tokenize` is BLEU's tokenizer: Chinese and Japanese are split into characters, other text at spaces.
+    """
+    return _score(_ter(tokenize, case_sensitive), hypotheses, references)
+
+
+def score_all(
+    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+) -> list[Score]:
+    """BLEU, chrF and TER, in this order."""
+    return [_score(m, hypotheses, references) for m in _metrics(METRICS, tokenize, lowercase).values()]
+
+
+def paired_bootstrap(
+    systems: Mapping[str, Sequence[str]],
+    references: References,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    samples: int = 1000,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+) -> list[Comparison]:
+    """Paired bootstrap resampling (Koehn 2004) of every system against the first, metric by metric.
+
+    The p value is the share of resampled test sets whose centred score difference exceeds the one observed.
+    Needs two systems with different names; ValueError otherwise.
+    """
+    if len(systems) < 2:
+        raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, not {samples}")
+    streams: list[list[str]] = []
+    for name, hypotheses in systems.items():
+        streams = _streams(hypotheses, references, name)
+    named: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in systems.items()]
+    test = PairedTest(named, _metrics(metrics, tokenize, lowercase), streams, test_type="bs", n_samples=samples)
+    signatures, results = test()
+    return [
+        Comparison(system, metric, r.score, r.mean, r.ci, r.p_value, str(signatures[metric]))
+        for metric in signatures
+        for system, r in zip(systems, _results(results[metric]), strict=True)
+    ]
+
+
+def _results(row: Sequence[Any]) -> list[Any]:
+    # numpy scalars -> Python floats, so that a table is also plain JSON
+    for r in row:
+        r.score, r.mean, r.ci = float(r.score), float(r.mean), float(r.ci)
+        r.p_value = None if r.p_value is None else float(r.p_value)
+    return list(row)
+
+
+def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:
+    """Fresh sacreBLEU metrics by our lower-case names; ValueError for an unknown name."""
+    unknown = [n for n in names if n not in METRICS]
+    if unknown:
+        raise ValueError(f"unknown metric '{unknown[0]}': choose from {', '.join(METRICS)}")
+    make = {
+        "bleu": lambda: _bleu(tokenize, lowercase),
+        "chrf": lambda: CHRF(lowercase=lowercase),
+        "ter": lambda: _ter(tokenize, False),
+    }
+    return {n: make[n]() for n in names}
+
+
+def _ter(tokenize: str, case_sensitive: bool) -> TER:
+    asian = tokenize in _IDEOGRAPHIC
+    return TER(normalized=asian, asian_support=asian, case_sensitive=case_sensitive)
+
+
+def _bleu(tokenize: str, lowercase: bool) -> BLEU:
+    if tokenize not in TOKENIZERS:
+        raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
+    try:
+        # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenised
+        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    except (RuntimeError, ImportError) as error:
+        extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
+        remedy = f"install {extra}, or score with tokenize=char"
+        raise ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}") from error
+
+
+def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
+    result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
+    return Score(result.name, float(result.score), str(metric.get_signature()))
+
+
+def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
+    """References as sacreBLEU wants them, one list per reference set; ValueError unless all counts agree."""
+    if isinstance(hypotheses, str) or isinstance(references, str):
+        raise ValueError("hypotheses and references are lists of lines, not one string")
+    if not hypotheses:
+        raise ValueError(f"{name}: nothing to score, 0 lines")
+    if not references:
+        raise ValueError("no reference: there are 0 reference lines")
+    single = isinstance(references[0], str)
+    streams = [[str(line) for line in stream] for stream in ([references] if single else references)]
+    for number, stream in enumerate(streams, 1):
+        if len(stream) != len(hypotheses):
+            which = f"reference {number}" if len(streams) > 1 else "the reference"
+            raise ValueError(f"{name}: {len(hypotheses)} lines, but {which} has {len(stream)}")
+    return streams

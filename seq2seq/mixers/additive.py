@@ -1,0 +1,70 @@
+"""Additive attention from target to source (Bahdanau et al. 2015) without a recurrence, for any decoder."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.mixer import CrossMixer, NoState, State
+
+
+class AdditiveScore(nn.Module):
+    """e_ij = v' tanh(W s_i + U h_j), masked and normalised over j (Bahdanau et al. 2015, appendix A.1.2).
+
+    Queries s (B, T, Q), keys U h (B, S, A) computed beforehand -> weights (B, T, S).
+    """
+
+    def __init__(self, *, query_dim: int, score_dim: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_dim, score_dim, bias=True)
+        self.score = nn.Linear(score_dim, 1, bias=False)
+        nn.init.xavier_uniform_(self.query.weight)
+        nn.init.zeros_(self.query.bias)
+
+    def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """Attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
+        energy = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)  # (B, T, S)
+        return energy.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
+
+
+class AdditiveAttention(CrossMixer):
+    """c_i = sum_j softmax_j(v' tanh(W x_i + U h_j)) h_j, then an output projection (Bahdanau et al. 2015).
+
+    A is `score_dim` (default dim). Parameters D A + M A + A + M D, cost O(T S A), no state.
+    """
+
+    def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
+        super().__init__()
+        self.dim = self.out_dim = dim
+        self.memory_dim = memory_dim
+        score_dim = score_dim or dim
+        self.key = nn.Linear(memory_dim, score_dim, bias=False)
+        self.attend = AdditiveScore(query_dim=dim, score_dim=score_dim)
+        self.out = nn.Linear(memory_dim, dim, bias=False)
+        nn.init.xavier_uniform_(self.key.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+
+    class Context(NamedTuple):
+        """The memory (B, S, M), its keys (B, S, A) and its mask (B, S)."""
+
+        memory: Tensor
+        keys: Tensor
+        mask: Tensor
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> AdditiveAttention.Context:
+        """Keys of memory (B, S, M)."""
+        return self.Context(memory, self.key(memory), memory_mask)
+
+    def forward(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
+        """Read the source from each of x (B, T, D)."""
+        weights = self.attend(x, context.keys, context.mask)
+        return self.out(weights.to(context.memory.dtype) @ context.memory)
+
+    def step(
+        self, x: Tensor, context: AdditiveAttention.Context, state: State, position: Tensor
+    ) -> tuple[Tensor, NoState]:
+        """Read the source at one position; a sentence's hypotheses are its queries."""
+        folded = x.view(context.memory.shape[0], -1, self.dim)
+        return self.forward(folded, context).view(x.shape[0], -1), NoState()

@@ -1,0 +1,113 @@
+"""Multi-head scaled dot-product attention, within a sequence and from target to source (Vaswani et al. 2017)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.mixer import Cache, CrossMixer, NoState, SelfMixer, State, require_divisible, require_probability
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
+
+
+def _merge(x: Tensor) -> Tensor:
+    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)
+
+
+def _projection(dim: int, out_dim: int, parts: int = 1) -> nn.Linear:
+    layer = nn.Linear(dim, parts * out_dim, bias=False)
+    for block in layer.weight.chunk(parts):
+        nn.init.xavier_uniform_(block)
+    return layer
+
+
+class Attention(SelfMixer):
+    """Attention(Q, K, V) = softmax(Q K' / sqrt(D / H)) V, in H heads (Vaswani et al. 2017, eq. 1).
+
+    Q, K, V = x W_q, x W_k, x W_v and an output projection, without biases as published. dropout acts on the
+    attention weights. Parameters 4 D^2, cost O(T^2 D + T D^2), state O(T D).
+    """
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads = causal, num_heads
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv, self.out = _projection(dim, dim, parts=3), _projection(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        q, k, v = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        allowed = None if self.causal else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)
+        return self.out(_merge(y))
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Attention.State:
+        """An empty cache of keys and values."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then attend to the hypothesis's own past."""
+        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
+        state.past.append(key_value, position)
+        slots, visible = state.past.read(position)
+        k, v = (_split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = _split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        y = attention(q, k, v, mask=visible[:, None])
+        return self.out(_merge(y)).view(x.shape[0], -1), state
+
+
+class CrossAttention(CrossMixer):
+    """Attention with queries from the target and keys and values from the source (Vaswani et al. 2017).
+
+    Keys and values of a source sentence are computed once and shared by its hypotheses. Parameters
+    2 D^2 + 2 D M for a memory of width M, cost O(T S D), no state.
+    """
+
+    def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        self.dim = self.out_dim = dim
+        self.memory_dim, self.num_heads = memory_dim, num_heads
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.query, self.out = _projection(dim, dim), _projection(dim, dim)
+        self.key_value = _projection(memory_dim, dim, parts=2)
+
+    class Context(NamedTuple):
+        """Keys and values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
+
+        key: Tensor
+        value: Tensor
+        mask: Tensor
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
+        """Keys and values of memory (B, S, M)."""
+        k, v = (_split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))
+        return self.Context(k, v, memory_mask[:, None, None, :])
+
+    def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
+        """Read the source from each of x (B, T, D)."""
+        q = _split(self.query(x), self.num_heads)
+        dropout = self.dropout if self.training else 0.0
+        y = attention(q, context.key, context.value, mask=context.mask, dropout=dropout)
+        return self.out(_merge(y))
+
+    def step(
+        self, x: Tensor, context: CrossAttention.Context, state: State, position: Tensor
+    ) -> tuple[Tensor, NoState]:
+        """Read the source at one position; a sentence's hypotheses are its queries."""
+        folded = x.view(context.key.shape[0], -1, self.dim)
+        return self.forward(folded, context).view(x.shape[0], -1), NoState()

@@ -1,0 +1,115 @@
+"""Bahdanau's decoder: a GRU that attends to the source inside its recurrence (Bahdanau et al. 2015)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.mixer import CrossMixer
+from seq2seq.mixers.additive import AdditiveScore
+from seq2seq.mixers.gru import GatedUnit
+
+READOUTS = ("linear", "maxout")
+INITIALS = ("mean", "backward")
+
+
+class Bahdanau(CrossMixer):
+    """e_ij = v' tanh(W s_{i-1} + U h_j), c_i = sum_j softmax_j(e_ij) h_j, s_i = GRU([x_i; c_i], s_{i-1}).
+
+    Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and Translate', appendix A; x_i is
+    the layer's input (in RNNsearch the embedding of y_{i-1}). readout="linear": W_s s_i + W_c c_i;
+    "maxout": max over pairs of U s_{i-1} + V x_i + C c_i (A.2.2). initial="mean": s_0 = tanh(W mean_j h_j);
+    "backward": from the backward half of h_1, as published. U h_j is computed once per source sentence.
+    Cost O(T S A), serial in T; state H numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        memory_dim: int,
+        out_dim: int | None = None,
+        hidden_dim: int | None = None,
+        score_dim: int | None = None,
+        readout: str = "linear",
+        initial: str = "mean",
+        reset: str = "after",
+    ) -> None:
+        super().__init__()
+        for value, options, name in ((readout, READOUTS, "readout"), (initial, INITIALS, "initial")):
+            if value not in options:
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
+        self.dim, self.memory_dim, self.out_dim = dim, memory_dim, out_dim or dim
+        self.readout, self.initial = readout, initial
+        hidden_dim = hidden_dim or dim
+        score_dim = score_dim or hidden_dim
+        self.start = nn.Linear(memory_dim // 2 if initial == "backward" else memory_dim, hidden_dim)
+        self.key = nn.Linear(memory_dim, score_dim, bias=False)
+        self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
+        self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
+        self.read = nn.Linear(memory_dim, 3 * hidden_dim, bias=False)
+        width = 2 * self.out_dim if readout == "maxout" else self.out_dim
+        self.out_hidden = nn.Linear(hidden_dim, width)
+        self.out_context = nn.Linear(memory_dim, width, bias=False)
+        self.out_input = nn.Linear(dim, width, bias=False) if readout == "maxout" else None
+        for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context):
+            nn.init.xavier_uniform_(layer.weight)
+
+    class Context(NamedTuple):
+        """The memory (B, S, M), its keys U h (B, S, A), its mask (B, S), and the first state (B, H)."""
+
+        memory: Tensor
+        keys: Tensor
+        mask: Tensor
+        start: Tensor
+
+    class State(NamedTuple):
+        """The recurrence's hidden state (N, H)."""
+
+        hidden: Tensor
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Bahdanau.Context:
+        """Keys of memory (B, S, M) and the first hidden state."""
+        if self.initial == "backward":
+            summary = memory[:, 0, self.memory_dim // 2 :]
+        else:
+            weights = memory_mask / memory_mask.sum(1, keepdim=True)  # (B, S)
+            summary = (weights.to(memory.dtype)[:, None] @ memory).squeeze(1)
+        return self.Context(memory, self.key(memory), memory_mask, torch.tanh(self.start(summary)))
+
+    def forward(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
+        """Run the recurrence over x (B, T, D)."""
+        gates, hidden = self.unit.input(x), context.start[:, None]  # (B, T, 3H), (B, 1, H)
+        states, reads = [hidden], []
+        for t in range(x.shape[1]):
+            hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
+            states.append(hidden)
+            reads.append(read)
+        return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
+
+    def init_state(self, context: Bahdanau.Context, max_len: int) -> Bahdanau.State:
+        """s_0 of each sentence."""
+        return self.State(context.start)
+
+    def step(
+        self, x: Tensor, context: Bahdanau.Context, state: Bahdanau.State, position: Tensor
+    ) -> tuple[Tensor, Bahdanau.State]:
+        """One turn of the recurrence; a sentence's hypotheses are queries of one attention."""
+        batch_size = context.memory.shape[0]
+        folded, before = x.view(batch_size, -1, self.dim), state.hidden.view(batch_size, x.shape[0] // batch_size, -1)
+        hidden, read = self._advance(self.unit.input(folded), before, context)
+        y = self._readout(folded, before, hidden, read)
+        return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))
+
+    def _advance(self, gates: Tensor, hidden: Tensor, context: Bahdanau.Context) -> tuple[Tensor, Tensor]:
+        weights = self.attend(hidden, context.keys, context.mask)  # (B, n, S)
+        read = weights.to(context.memory.dtype) @ context.memory  # (B, n, M)
+        return self.unit.update(gates + self.read(read), hidden), read
+
+    def _readout(self, x: Tensor, before: Tensor, after: Tensor, read: Tensor) -> Tensor:
+        if self.out_input is None:
+            return self.out_hidden(after) + self.out_context(read)
+        pairs = self.out_hidden(before) + self.out_input(x) + self.out_context(read)
+        return pairs.unflatten(-1, (self.out_dim, 2)).amax(-1)

@@ -1,0 +1,74 @@
+"""DynamicConv: a light convolution whose kernel is predicted at every position (Wu et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+
+
+class DynamicConv(SelfMixer):
+    """y = W_o DynamicConv(z), z = GLU(W_i x); DynamicConv(z)_{t,c} = sum_k softmax((W z_t)_h)_k z_{t+k-left,c}.
+
+    Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 4: W predicts H kernels
+    of K taps from the position alone. The softmax is over all K taps, then taps outside the sequence meet zeros.
+    weight_dropout is DropConnect on the normalised kernels, per (b, t, h, k). Parameters 3 D^2 + D H K
+    (2 D^2 + D H K without GLU), cost O(T K D + T D H K + T D^2), state: the last K inputs.
+    """
+
+    def __init__(
+        self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True, weight_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
+        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
+        for layer in (self.inner, self.kernel, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding is zeroed right before positions mix, after the biases."""
+        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        logits = self._logits(z)
+        keep = None
+        if self.training and self.weight_dropout:
+            keep = keep_words(logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device)
+        keep_prob = keep_probability(self.weight_dropout)
+        return self.out(dynamicconv(z, logits, causal=self.causal, keep=keep, keep_prob=keep_prob))
+
+    class State(NamedTuple):
+        """The gated inputs of the past, D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> DynamicConv.State:
+        """An empty cache of gated inputs."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's input, then convolve the last K with the kernel it predicts."""
+        z = self._inner(x)
+        state.past.append(z, position)
+        window = state.past.window(self.kernel_size, position)
+        return self.out(dynamicconv_step(window, self._logits(z))), state
+
+    def _inner(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        return F.glu(z, -1) if self.glu else z
+
+    def _logits(self, z: Tensor) -> Tensor:
+        return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))

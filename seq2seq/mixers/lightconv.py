@@ -1,0 +1,72 @@
+"""LightConv: depthwise convolution with normalised, shared kernels (Wu et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words
+from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+
+
+class LightConv(SelfMixer):
+    """y = W_o LightConv(GLU(W_i x)); LightConv(z)_{t,c} = sum_k softmax(w_h)_k z_{t+k-left,c}, h = c // (D / H).
+
+    Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 3. W_i is D x 2D with
+    GLU and D x D without. weight_dropout is DropConnect on the normalised kernels, [H, K] once per forward.
+    Parameters 3 D^2 + H K (2 D^2 + H K without GLU), cost O(T K D + T D^2), state: the last K inputs.
+    """
+
+    def __init__(
+        self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True, weight_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.glu, self.kernel_size = causal, glu, kernel_size
+        self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
+        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
+        nn.init.xavier_uniform_(self.weight)
+        for layer in (self.inner, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding is zeroed right before positions mix, after the biases."""
+        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        return self.out(lightconv(z, self._kernel(), causal=self.causal))
+
+    class State(NamedTuple):
+        """The gated inputs of the past, D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LightConv.State:
+        """An empty cache of gated inputs."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's input, then convolve the last K."""
+        state.past.append(self._inner(x), position)
+        window = state.past.window(self.kernel_size, position)
+        return self.out(lightconv_step(window, self._kernel())), state
+
+    def _inner(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        return F.glu(z, -1) if self.glu else z
+
+    def _kernel(self) -> Tensor:
+        weights = self.weight.softmax(-1)
+        if not self.training or not self.weight_dropout:
+            return weights
+        keep = keep_words(weights.shape[:1], self.kernel_size, self.weight_dropout, device=weights.device)
+        return drop_weights(weights, keep, keep_probability(self.weight_dropout))

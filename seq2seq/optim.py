@@ -1,0 +1,137 @@
+"""Optimisers and learning-rate schedules, counted in updates (optimiser steps), the first update being 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SCHEDULES = ("inverse_sqrt", "cosine", "constant")
+OPTIMIZERS = ("adam", "adadelta")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimSettings:
+    """What conf/optim says: the optimiser, its schedule, the clipping norm (0 = off) and the label smoothing.
+
+    Raises ValueError for an unknown name or a value outside its range.
+    """
+
+    name: str = "adam"
+    lr: float = 5e-4
+    betas: tuple[float, float] = (0.9, 0.98)
+    rho: float = 0.95
+    eps: float = 1e-9
+    weight_decay: float = 0.0
+    schedule: str = "inverse_sqrt"
+    warmup_steps: int = 4000
+    warmup_init_lr: float = 1e-7
+    min_lr: float = 0.0
+    period: int = 20000
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        _one_of("optim.name", self.name, OPTIMIZERS)
+        _one_of("optim.schedule", self.schedule, SCHEDULES)
+        for key in ("lr", "eps"):
+            _at_least(f"optim.{key}", getattr(self, key), 0, above=True)
+        for key in ("weight_decay", "warmup_steps", "warmup_init_lr", "min_lr", "clip_norm"):
+            _at_least(f"optim.{key}", getattr(self, key), 0)
+        _at_least("optim.period", self.period, 1)
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"optim.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> OptimSettings:
+        """Build the settings from the plain dict of conf/optim; ValueError names an unknown key."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(config) - known)
+        if unknown:
+            raise ValueError(f"unknown setting optim.{unknown[0]}; known: {', '.join(sorted(known))}")
+        values = dict(config)
+        if "betas" in values:
+            values["betas"] = tuple(values["betas"])
+        return cls(**values)
+
+
+def learning_rate(step: int, settings: OptimSettings) -> float:
+    """The rate of update `step` (1, 2, ...), with W = warmup_steps.
+
+    warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
+    inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
+    cosine:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * min(1, (n - W) / period)))     (Loshchilov, 2017)
+    constant:          lr
+    """
+    warmup = settings.warmup_steps
+    if step <= warmup:
+        return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
+    if settings.schedule == "inverse_sqrt":
+        return max(settings.min_lr, settings.lr * math.sqrt(max(warmup, 1) / step))
+    if settings.schedule == "cosine":
+        progress = min(1.0, (step - warmup) / settings.period)
+        return settings.min_lr + (settings.lr - settings.min_lr) / 2 * (1 + math.cos(math.pi * progress))
+    return settings.lr
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:
+    """The optimiser of `settings`; weight decay is decoupled (Loshchilov and Hutter, 2019), times the learning rate."""
+    lr = learning_rate(1, settings)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if settings.name == "adadelta":
+        return torch.optim.Adadelta(
+            trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
+        )
+    return torch.optim.AdamW(
+        trained, lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True
+    )
+
+
+class Schedule(torch.optim.lr_scheduler.LRScheduler):
+    """Sets every group's rate to `learning_rate(last_epoch + 1)`, `last_epoch` being the updates done so far."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, settings: OptimSettings) -> None:
+        self._settings = settings
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rate of the next update, one entry per parameter group."""
+        return [learning_rate(self.last_epoch + 1, self._settings) for _ in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Only the count: the rate follows from the settings, and a checkpoint stays plain."""
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the count; the optimiser's groups get the rate of the next update."""
+        self.last_epoch = int(state_dict["last_epoch"])
+        for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            group["lr"] = lr
+
+
+@torch.no_grad()
+def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_norm: float) -> Tensor:
+    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off); returns the norm before.
+
+    scale: scalar tensor. One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients) * scale
+    if clip_norm > 0:
+        scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
+    torch._foreach_mul_(gradients, scale)
+    return norm
+
+
+def _one_of(key: str, value: str, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise ValueError(f"{key}={value} is unknown; choose one of {', '.join(names)}")
+
+
+def _at_least(key: str, value: float, bound: float, *, above: bool = False) -> None:
+    if value < bound or (above and value == bound):
+        raise ValueError(f"{key}={value} must be {'above' if above else 'at least'} {bound}")

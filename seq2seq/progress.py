@@ -1,0 +1,203 @@
+"""What a run shows and logs: a progress bar on a terminal, plain lines elsewhere, a row of metrics now and then."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from seq2seq.control import Control, epochs_done
+from seq2seq.settings import TrainerSettings
+from seq2seq.task import Evaluation, TranslationTask
+
+_REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
+
+
+class Stopwatch:
+    """Seconds of training alone: validation and saving are paused out."""
+
+    def __init__(self) -> None:
+        self._total, self._mark = 0.0, time.monotonic()
+        self._running = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds counted so far."""
+        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+
+    def run(self, running: bool) -> None:
+        """Start or stop."""
+        self._total, self._mark, self._running = self.seconds, time.monotonic(), running
+
+    def load(self, seconds: float) -> None:
+        """Take up the seconds of an earlier part."""
+        self._total = seconds
+
+
+class Reading:
+    """Averages since the last reading of the sums that the task keeps."""
+
+    def __init__(self) -> None:
+        self._sums, self._seconds = (0.0, 0.0, 0.0), 0.0
+
+    def take(self, task: TranslationTask, seconds: float) -> dict[str, float]:
+        """Loss and nll per target token (nats), and target tokens/s, `seconds` being the stopwatch's."""
+        sums = tuple(task.train_sums.tolist()[:3])
+        loss, nll, tokens = (new - old for new, old in zip(sums, self._sums, strict=True))
+        passed, self._sums, self._seconds = seconds - self._seconds, sums, seconds  # type: ignore[assignment]
+        share = 1 / max(tokens, 1.0)
+        return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
+
+
+class ProgressLog(L.Callback):
+    """Shows tokens/s, loss, learning rate and time left, and the scores and samples of each validation; logs them."""
+
+    def __init__(self, *, control: Control, settings: TrainerSettings, console: Console) -> None:
+        self.control, self.settings, self.console = control, settings, console
+        self.watch, self._for_log, self._for_bar = Stopwatch(), Reading(), Reading()
+        self._shown, self._tokens, self.epochs = 0.0, 0.0, 0.0
+        self._logged_step = 0
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens/s of training alone, over the run."""
+        return self._tokens / max(self.watch.seconds, 1e-9)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clocks and, on a terminal, the bar."""
+        assert isinstance(pl_module, TranslationTask)
+        self._for_log.take(pl_module, self.watch.seconds)
+        self._for_bar.take(pl_module, self.watch.seconds)
+        self.watch.run(True)
+        if self.console.is_terminal:
+            text = TextColumn("{task.description}")
+            self._bar = Progress(text, BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%"),
+                                 TextColumn("{task.fields[left]} left"), console=self.console, auto_refresh=False)  # fmt: skip
+            self._task = self._bar.add_task("starting", total=1.0, left="?")
+            self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Show and log now and then, at the end of a window."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+            return
+        assert isinstance(pl_module, TranslationTask)
+        step = trainer.global_step
+        if step % self.settings.log_steps == 0:
+            self._log(trainer, pl_module)
+        wait = _REFRESH if self._bar else self.settings.line_time
+        if time.monotonic() - self._shown >= wait:
+            self._show(trainer, pl_module)
+            self._shown = time.monotonic()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validation is not training time; every validation has its row about training."""
+        self.watch.run(False)
+        if trainer.state.fn != "fit":
+            return
+        assert isinstance(pl_module, TranslationTask)
+        if trainer.global_step != self._logged_step:
+            self._log(trainer, pl_module)
+        if self._bar:
+            self._bar.update(self._task, description=f"step {trainer.global_step:,}  validating")
+            self._bar.refresh()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Report the scores and a few translations."""
+        assert isinstance(pl_module, TranslationTask)
+        assert pl_module.evaluation is not None
+        result, step = pl_module.evaluation, trainer.global_step
+        for logger in trainer.loggers:
+            logger.log_metrics({f"val/{k}": v for k, v in result.numbers().items()}, step)
+        self.console.print(
+            f"[bold]validation[/] at step {step:,}: BLEU {result.bleu.value:.2f}  chrF {result.chrf.value:.2f}  "
+            f"loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  (best {self.best(result):.2f})",
+            highlight=False,
+            soft_wrap=True,
+        )
+        for line in sample_lines(result, self.settings.samples):
+            self.console.print(line, highlight=False, soft_wrap=True)
+        self.watch.run(True)
+
+    def best(self, result: Evaluation) -> float:
+        """The best BLEU so far, this validation included, whichever callback is called first."""
+        return max(self.control.best, result.bleu.value)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the clock, close the bar, and keep what results.json says of the whole run."""
+        assert isinstance(pl_module, TranslationTask)
+        self.watch.run(False)
+        self._tokens, self.epochs = float(pl_module.train_sums[2]), epochs_done(trainer)
+        self._close()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Close the bar."""
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run takes up."""
+        return {"seconds": self.watch.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up an earlier part of the run."""
+        self.watch.load(state_dict["seconds"])
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _log(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        self._logged_step = trainer.global_step
+        values = self._for_log.take(task, self.watch.seconds)
+        values = {f"train/{key}": value for key, value in values.items()} | {
+            "train/grad_norm": float(task.grad_norm),
+            "lr": _rate(trainer),
+            "epoch": epochs_done(trainer),
+            "seconds": self.control.elapsed,
+        }
+        for logger in trainer.loggers:
+            logger.log_metrics(values, trainer.global_step)
+
+    def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        now = self._for_bar.take(task, self.watch.seconds)
+        share = self.control.share_done(trainer)
+        left = clock(self.control.elapsed * (1 - share) / share) if share > 0 else "?"
+        text = (
+            f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
+            f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
+        )
+        if self._bar:
+            self._bar.update(self._task, completed=share, description=text, left=left)
+            self._bar.refresh()
+        else:
+            self.console.print(f"{100 * share:3.0f}%  {text}  {left} left", highlight=False, soft_wrap=True)
+
+
+def sample_lines(result: Evaluation, count: int) -> list[str]:
+    """Source, reference and hypothesis of `count` sentences spread over the split, as rich markup."""
+    size = len(result.sources)
+    lines = []
+    for i in range(min(count, size)):
+        at = (2 * i + 1) * size // (2 * min(count, size))
+        for name, texts in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
+            lines.append(f"  [dim]{name}[/] {escape(texts[at])}")
+    return lines
+
+
+def clock(seconds: float) -> str:
+    """Seconds as M:SS or H:MM:SS."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _rate(trainer: L.Trainer) -> float:
+    return float(trainer.optimizers[0].param_groups[0]["lr"])

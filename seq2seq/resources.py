@@ -1,0 +1,27 @@
+"""Where the settings and the embedded corpus lie: beside the package in a checkout, inside it in a wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _find(installed: str, checkout: str) -> Path:
+    for candidate in (_PACKAGE / installed, _PACKAGE.parent / checkout):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(
+        f"neither {_PACKAGE / installed} nor {_PACKAGE.parent / checkout} exists; "
+        "reinstall the package, or run from a complete checkout"
+    )
+
+
+def conf_dir() -> Path:
+    """The folder of Hydra groups (`conf/` in a checkout, `seq2seq/_conf` in a wheel), as an absolute path."""
+    return _find("_conf", "conf")
+
+
+def data_dir() -> Path:
+    """The folder of the embedded corpus (`data/` in a checkout, `seq2seq/_data` in a wheel), as an absolute path."""
+    return _find("_data", "data")

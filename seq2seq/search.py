@@ -1,0 +1,250 @@
+"""Greedy decoding, beam search and sampling: knows only the model's context, state and step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.mixer import reorder, select
+from seq2seq.model import Seq2Seq
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How to decode: at most int(max_len_ratio * S) + max_len_extra target tokens, the end counted, for S source tokens.
+
+    Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
+    probability, 1 by its mean per token, more favours long outputs.
+    """
+
+    beam_size: int = 5
+    max_len_ratio: float = 2.0
+    max_len_extra: int = 20
+    length_penalty: float = 1.0
+    n_best: int = 1
+
+    def __post_init__(self) -> None:
+        if self.beam_size < 1:
+            raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
+        if self.max_len_ratio < 0 or self.max_len_extra < 1:
+            raise ValueError(
+                f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "
+                "choose a ratio from 0 and an extra from 1"
+            )
+
+    def limits(self, src_mask: Tensor) -> Tensor:
+        """The target length limit of each sentence, (B,)."""
+        return (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
+
+
+class Hypothesis(NamedTuple):
+    """A translation: token ids without begin and end, its ranking score, and log p(y | x) in nats."""
+
+    ids: list[int]
+    score: float
+    log_prob: float
+
+
+class Specials(NamedTuple):
+    """The ids that a search must know."""
+
+    bos: int
+    eos: int
+    pad: int
+
+
+@torch.inference_mode()
+def search(
+    model: Seq2Seq,
+    src: Tensor,
+    src_mask: Tensor,
+    *,
+    settings: SearchSettings,
+    bos_id: int,
+    eos_id: int,
+    pad_id: int,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
+
+    A sentence is done when beam_size hypotheses have ended, or when no open one can still overtake its n_best;
+    done sentences leave the batch.
+    """
+    if not src.shape[0]:
+        return []
+    beam = _Beam(model, src, src_mask, settings, Specials(bos_id, eos_id, pad_id))
+    while beam.sentences.numel():
+        beam.advance()
+    return [_ranked(found, settings) for found in beam.finished]
+
+
+def greedy(
+    model: Seq2Seq, src: Tensor, src_mask: Tensor, *, bos_id: int, eos_id: int, pad_id: int
+) -> list[list[Hypothesis]]:
+    """The most probable token at every position: `search` with a beam of 1."""
+    settings = SearchSettings(beam_size=1)
+    return search(model, src, src_mask, settings=settings, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
+
+
+def _ranked(found: list[Hypothesis], settings: SearchSettings) -> list[Hypothesis]:
+    return sorted(found, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
+
+
+class _Beam:
+    """Open hypotheses of the sentences still in the batch: tokens (B, beam, t), log_prob (B, beam)."""
+
+    def __init__(
+        self, model: Seq2Seq, src: Tensor, src_mask: Tensor, settings: SearchSettings, special: Specials
+    ) -> None:
+        batch_size, size = src.shape[0], settings.beam_size
+        self.model, self.settings, self.special = model, settings, special
+        self.limits = settings.limits(src_mask)
+        self.context = model.context(src, src_mask)
+        self.max_len = int(self.limits.max())
+        self.state: Any = model.init_state(self.context, beam_size=size, max_len=self.max_len)
+        self.tokens = src.new_empty(batch_size, size, 0)
+        self.last = src.new_full((batch_size, size), special.bos)
+        self.log_prob = torch.full((batch_size, size), float("-inf"), device=src.device)
+        self.log_prob[:, 0] = 0.0  # one hypothesis until the first step makes them differ
+        self.sentences = torch.arange(batch_size, device=src.device)
+        self.finished: list[list[Hypothesis]] = [[] for _ in range(batch_size)]
+
+    def advance(self) -> None:
+        """Extend every open hypothesis by one token."""
+        log_prob, parent, token = self._candidates()
+        self._finish(log_prob, parent, token)
+        self._continue(log_prob, parent, token)
+        self._drop_done()
+
+    def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The 2 * beam best extensions of each sentence, best first: log_prob, parent row, token, each (B, 2 beam)."""
+        size, step = self.settings.beam_size, self.tokens.shape[2]
+        position = self.last.new_full((self.last.numel(),), step)
+        logits, self.state = self.model.step(self.last.flatten(), self.context, self.state, position)
+        logits = logits.float()
+        norm = logits.logsumexp(-1, keepdim=True)
+        logits[:, [self.special.pad, self.special.bos]] = float("-inf")
+        last_chance = (self.limits <= step + 1).repeat_interleave(size)
+        if bool(last_chance.any()):
+            only_end = torch.full_like(logits, float("-inf"))
+            only_end[:, self.special.eos] = logits[:, self.special.eos]
+            logits = torch.where(last_chance[:, None], only_end, logits)
+        width = min(2 * size, logits.shape[1])
+        best, token = logits.topk(width, -1)
+        total = (best - norm).view(-1, size, width) + self.log_prob[:, :, None]
+        log_prob, flat = total.flatten(1).topk(min(2 * size, size * width), -1)
+        return log_prob, flat // width, token.view(-1, size * width).gather(1, flat)
+
+    def _finish(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
+        """Record hypotheses that end among the first `beam` candidates."""
+        size, length = self.settings.beam_size, self.tokens.shape[2] + 1
+        ended = (token[:, :size] == self.special.eos) & log_prob[:, :size].isfinite()
+        rows, places = ended.nonzero(as_tuple=True)
+        if not rows.numel():
+            return
+        tokens = self.tokens[rows, parent[rows, places]].tolist()
+        values = log_prob[rows, places].tolist()
+        for sentence, ids, value in zip(self.sentences[rows].tolist(), tokens, values, strict=True):
+            if len(self.finished[sentence]) < size:
+                score = value / length**self.settings.length_penalty
+                self.finished[sentence].append(Hypothesis(ids, score, value))
+
+    def _continue(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
+        """Keep the first `beam` candidates that go on."""
+        size = self.settings.beam_size
+        log_prob = log_prob.masked_fill(token == self.special.eos, float("-inf"))
+        if log_prob.shape[1] < size:  # a vocabulary smaller than the beam
+            missing = size - log_prob.shape[1]
+            log_prob = torch.nn.functional.pad(log_prob, (0, missing), value=float("-inf"))
+            parent, token = (torch.nn.functional.pad(t, (0, missing)) for t in (parent, token))
+        self.log_prob, kept = log_prob.topk(size, -1)
+        parent, self.last = parent.gather(1, kept), token.gather(1, kept)
+        history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))
+        self.tokens = torch.cat([history, self.last[:, :, None]], -1)
+        if size > 1:
+            base = torch.arange(parent.shape[0], device=parent.device)[:, None] * size
+            self.state = reorder(self.state, (base + parent).flatten())
+
+    def _drop_done(self) -> None:
+        """Take sentences whose search is over out of the batch."""
+        best_open = self.log_prob.amax(1).tolist()
+        longest = self.limits.tolist()
+        keep = [
+            row
+            for row, sentence in enumerate(self.sentences.tolist())
+            if not self._done(self.finished[sentence], best_open[row], longest[row])
+        ]
+        if len(keep) == len(best_open):
+            return
+        rows = torch.tensor(keep, device=self.last.device, dtype=torch.int64)
+        self.context = select(self.context, rows)
+        self.state = select(self.state, rows, self.settings.beam_size)
+        for name in ("limits", "tokens", "last", "log_prob", "sentences"):
+            setattr(self, name, getattr(self, name)[rows])
+
+    def _done(self, found: list[Hypothesis], best_open: float, longest: int) -> bool:
+        settings = self.settings
+        if best_open == float("-inf") or len(found) >= settings.beam_size:
+            return True
+        if len(found) < settings.n_best:
+            return False
+        length = longest if settings.length_penalty > 0 else self.tokens.shape[2] + 1
+        bound = best_open / length**settings.length_penalty  # log p only falls as a hypothesis grows
+        return bound <= sorted(h.score for h in found)[-settings.n_best]
+
+
+@torch.inference_mode()
+def sample(
+    model: Seq2Seq,
+    src: Tensor,
+    src_mask: Tensor,
+    *,
+    special: Specials,
+    settings: SearchSettings | None = None,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    generator: torch.Generator | None = None,
+) -> list[Hypothesis]:
+    """One random translation of each sentence of src (B, S), each token from softmax(logits / temperature).
+
+    top_k > 0 keeps the k most probable tokens only (Fan et al. 2018); a generator makes it repeatable. log_prob
+    is the model's own, without temperature.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}; choose more than 0, or decode greedily")
+    settings = settings or SearchSettings(beam_size=1)
+    limits, context = settings.limits(src_mask), model.context(src, src_mask)
+    state = model.init_state(context, beam_size=1, max_len=int(limits.max()))
+    last = src.new_full((src.shape[0],), special.bos)
+    ended, total, tokens = torch.zeros_like(last).bool(), torch.zeros(len(last), device=src.device), []
+    for step in range(int(limits.max())):
+        logits, state = model.step(last, context, state, torch.full_like(last, step))
+        last = _draw(logits.float(), special, temperature, top_k, generator)
+        last = last.masked_fill(limits <= step + 1, special.eos)
+        gained = logits.float().log_softmax(-1).gather(1, last[:, None]).squeeze(1)
+        total = total + gained.masked_fill(ended, 0.0)
+        tokens.append(last.masked_fill(ended, special.eos))
+        ended = ended | (last == special.eos)
+        if bool(ended.all()):
+            break
+    return [_cut(ids, value, special.eos, settings) for ids, value in zip(torch.stack(tokens, 1).tolist(), total.tolist(), strict=True)]
+
+
+def _draw(
+    logits: Tensor, special: Specials, temperature: float, top_k: int, generator: torch.Generator | None
+) -> Tensor:
+    logits = logits.clone()
+    logits[:, [special.pad, special.bos]] = float("-inf")
+    if top_k > 0:
+        floor = logits.topk(min(top_k, logits.shape[1]), -1).values[:, -1:]
+        logits = logits.masked_fill(logits < floor, float("-inf"))
+    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(1)
+
+
+def _cut(ids: list[int], log_prob: float, eos: int, settings: SearchSettings) -> Hypothesis:
+    length = ids.index(eos) if eos in ids else len(ids)
+    return Hypothesis(ids[:length], log_prob / (length + 1) ** settings.length_penalty, log_prob)

@@ -1,0 +1,233 @@
+"""The LightningModule: the loss of a micro-batch, the update of a window, and validation by real decoding."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seq2seq import metrics
+from seq2seq.batching import Batch
+from seq2seq.loss import LossSums, label_smoothed_cross_entropy
+from seq2seq.model import Seq2Seq
+from seq2seq.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
+from seq2seq.search import SearchSettings, search
+from seq2seq.tokenizer import Tokenizer
+
+
+class Evaluation(NamedTuple):
+    """A split translated and scored: BLEU, chrF, loss and nll per target token (nats), and the texts in file order."""
+
+    bleu: metrics.Score
+    chrf: metrics.Score
+    loss: float
+    nll: float
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nll), infinite where that overflows."""
+        return math.exp(self.nll) if self.nll < 700 else math.inf
+
+    def numbers(self) -> dict[str, float]:
+        """The scores by name."""
+        scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
+        return scores | {"perplexity": self.perplexity}
+
+
+class TranslationTask(L.LightningModule):
+    """Trains a Seq2Seq: sum of token losses per micro-batch, divided by the tokens of the whole window before the update.
+
+    The window is the micro-batches of one update over all ranks, so that accumulation and ranks change nothing but
+    rounding. Dropout is a function of (seed, update, micro-batch of the window).
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Seq2Seq,
+        tokenizer: Tokenizer,
+        description: dict[str, Any],
+        optim: OptimSettings,
+        search: SearchSettings,
+        seed: int,
+        val_sentences: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer, self.description = tokenizer, description
+        self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
+        self.evaluation: Evaluation | None = None
+        # Plain attributes, not buffers: they are no part of the weights. Sums: loss, nll, tokens, sentences.
+        self.train_sums = torch.zeros(4, dtype=torch.float64)
+        self.grad_norm = torch.zeros(())
+        self._window_tokens = torch.zeros((), dtype=torch.int64)
+        self._eval_sums = torch.zeros(3, dtype=torch.float64)
+        self._hypotheses: dict[int, str] = {}
+        self._kept: np.ndarray | None = None
+
+    # Training
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
+        window = self.trainer.accumulate_grad_batches
+        micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
+        torch.manual_seed(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch))
+        sums = self._losses(batch)
+        self._window_tokens = self._window_tokens.to(sums.tokens.device) + sums.tokens
+        loss = sums.loss.detach()
+        counts = torch.stack([loss, sums.nll, sums.tokens.to(loss.dtype), loss.new_tensor(batch.src.shape[0])])
+        self.train_sums = self.train_sums.to(loss.device) + counts
+        return sums.loss * window
+
+    def on_train_epoch_start(self) -> None:
+        """Lightning sets the epoch of samplers alone."""
+        self._data.set_epoch(self.trainer.current_epoch)
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the summed gradients by the tokens of the window over all ranks (DDP has averaged them), then clip."""
+        tokens, ranks = self._window_tokens, self.trainer.world_size
+        if ranks > 1:
+            dist.all_reduce(tokens)
+        scale = ranks / tokens.clamp(min=1).float()
+        self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
+        self._window_tokens = torch.zeros_like(tokens)
+
+    def configure_optimizers(self) -> Any:
+        """The optimiser and its schedule, stepped once per update."""
+        optimizer = build_optimizer(self.parameters(), self.optim)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": Schedule(optimizer, self.optim), "interval": "step"},
+        }
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Our schedule takes no metric."""
+        scheduler.step()
+
+    def _losses(self, batch: Batch) -> LossSums:
+        features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
+        target, mask = batch.tgt_out, batch.tgt_mask
+        if features.device.type == "cpu":
+            # Project real tokens only. A GPU would have to wait here to learn how many they are.
+            features, target, mask = features[mask], target[mask], mask[mask]  # (N, R), (N,), (N,)
+        logits = self.model.output(features)
+        smoothing = self.optim.label_smoothing
+        return label_smoothed_cross_entropy(logits, target, mask, smoothing=smoothing)
+
+    # Validation and test
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget the last validation."""
+        self._start_evaluation("valid", self.val_sentences)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss and translations of a batch."""
+        self._evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Score the validation set and log it."""
+        self._log(self._finish_evaluation("valid"), "val")
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the last evaluation."""
+        self._start_evaluation("test", None)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Loss and translations of a batch."""
+        self._evaluate(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Score the test set and log it."""
+        self._log(self._finish_evaluation("test"), "test")
+
+    def _log(self, result: Evaluation, name: str) -> None:
+        # Every rank has the same values already: they come from gathered texts and summed losses.
+        values = {f"{name}/{key}": value for key, value in result.numbers().items()}
+        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+
+    def _start_evaluation(self, split: str, limit: int | None) -> None:
+        self._hypotheses, self._eval_sums = {}, torch.zeros(3, dtype=torch.float64)
+        size = self._data.size(split)
+        # Spread over the file, whatever its order.
+        self._kept = None if limit is None or limit >= size else np.linspace(0, size - 1, limit).round().astype(int)
+
+    def _evaluate(self, batch: Batch) -> None:
+        if self._kept is not None:
+            batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._kept))
+        if batch.src.shape[0] == 0:
+            return
+        sums = self._losses(batch)
+        counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])
+        self._eval_sums = self._eval_sums.to(counts.device) + counts
+        # Float32, as `translate` decodes: the score is that of the text a user will get.
+        with torch.autocast(batch.src.device.type, enabled=False):
+            found = search(
+                self.model,
+                batch.src,
+                batch.src_mask,
+                settings=self.search,
+                bos_id=self.tokenizer.bos_id,
+                eos_id=self.tokenizer.eos_id,
+                pad_id=self.tokenizer.pad_id,
+            )
+        lines = self.tokenizer.decode([best[0].ids for best in found])
+        self._hypotheses.update(zip(batch.index.tolist(), lines, strict=True))
+
+    def _finish_evaluation(self, split: str) -> Evaluation:
+        sums, hypotheses = self._eval_sums, self._hypotheses
+        if self.trainer.world_size > 1:
+            # Merged by sentence number, a sentence that two ranks translated counts once.
+            parts: list[Any] = [None] * self.trainer.world_size
+            dist.all_gather_object(parts, (sums.cpu(), hypotheses))
+            sums = torch.stack([part[0] for part in parts]).sum(0)
+            hypotheses = {index: line for part in parts for index, line in part[1].items()}
+        order = sorted(hypotheses)
+        sources, references = self._data.sources(split), self._data.references(split)
+        texts = [[lines[i] for i in order] for lines in (sources, references, hypotheses)]
+        loss, nll, tokens = sums.tolist()
+        bleu = metrics.bleu(texts[2], texts[1], tokenize=self.description["tokenize"])
+        chrf = metrics.chrf(texts[2], texts[1])
+        self._hypotheses = {}
+        self.evaluation = Evaluation(bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts)
+        return self.evaluation
+
+    @property
+    def _data(self) -> Any:
+        return self.trainer.datamodule  # type: ignore[attr-defined]
+
+    # Checkpoint
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what translation needs beside the weights."""
+        checkpoint["seq2seq"] = self.description
+        checkpoint["train_sums"] = self.train_sums.tolist()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Take up the sums, and let the data continue after the last batch of the checkpoint."""
+        self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
+        loops = checkpoint["loops"]["fit_loop"]
+        step = loops["epoch_loop.batch_progress"]["current"]["processed"]
+        epoch = loops["epoch_progress"]["current"]["processed"]
+        self._data.train_dataloader().batch_sampler.seek(epoch=epoch, step=step)
+
+
+def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
+    """A 63-bit seed that differs for every (seed, update, micro-batch of the window over all ranks)."""
+    digest = hashlib.blake2b(struct.pack("<qqq", seed, step, micro_batch), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def select_rows(batch: Batch, keep: np.ndarray) -> Batch:
+    """The rows of a batch where `keep` (B,) is True, still padded to the width of the whole batch."""
+    rows = torch.from_numpy(keep).to(batch.src.device)
+    return Batch(*(tensor[rows] for tensor in batch))

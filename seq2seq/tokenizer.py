@@ -1,0 +1,295 @@
+"""SentencePiece, trained inside from raw text or brought ready-made, and carried whole by a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece as spm
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
+NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+# Counts as part of every fingerprint: raise it when the same model and settings give other ids.
+CODE_VERSION = 1
+_TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
+_LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What decides a tokenizer: a ready SentencePiece model (joint, or one a side), or how to train one.
+
+    `sampling_alpha` > 0 turns on subword regularisation of training text (Kudo 2018; BPE-dropout for `type: bpe`).
+    """
+
+    model: str | None = None
+    src_model: str | None = None
+    tgt_model: str | None = None
+    type: str = "unigram"
+    vocab_size: int = 8000
+    joint: bool = True
+    byte_fallback: bool = True
+    normalizer: str = "identity"
+    character_coverage: float = 0.9995
+    input_sentence_size: int = 2_000_000
+    sampling_alpha: float = 0.0
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values (ValueError) before any work."""
+        if self.type not in ("unigram", "bpe"):
+            raise ValueError(f"tokenizer.type={self.type!r}: choose unigram or bpe")
+        if self.normalizer not in NORMALIZERS:
+            raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
+        if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
+            raise ValueError(f"tokenizer.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
+        if not 0 <= self.sampling_alpha <= 1:
+            raise ValueError(f"tokenizer.sampling_alpha={self.sampling_alpha}: must be in [0, 1]; 0 turns it off")
+        if self.input_sentence_size < 1:
+            raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
+        if self.model and (self.src_model or self.tgt_model):
+            raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
+        if bool(self.src_model) != bool(self.tgt_model):
+            raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
+        for path in self.ready_models:
+            if not Path(path).is_file():
+                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
+
+    @property
+    def ready_models(self) -> tuple[str, ...]:
+        """Paths of the ready models: none, one (joint) or two (source, target)."""
+        return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> TokenizerSettings:
+        """Read a plain dict of the `tokenizer` section; an unknown name is a ValueError that lists the known ones."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ValueError(f"unknown tokenizer setting {', '.join(unknown)}; known are {', '.join(known)}")
+        return cls(**values)
+
+
+class Tokenizer:
+    """Lines to ids and back; one SentencePiece model for both sides (`joint`) or one a side, special ids in common.
+
+    A special symbol that the model lacks (SentencePiece has no pad by default) gets a new id after the last piece.
+    """
+
+    def __init__(self, *, src_model: bytes, tgt_model: bytes | None = None, sampling_alpha: float = 0.0) -> None:
+        self.joint = tgt_model is None
+        self.src = _load(src_model)
+        self.tgt = self.src if tgt_model is None else _load(tgt_model)
+        self.sampling_alpha = sampling_alpha
+        self._models = [src_model] if tgt_model is None else [src_model, tgt_model]
+        self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
+        size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
+        ids: dict[str, int] = {}
+        for name in ("pad", "bos", "eos"):
+            value = _shared_id(name, getattr(self.src, f"{name}_id")(), getattr(self.tgt, f"{name}_id")())
+            ids[name], size = (value, size) if value >= 0 else (size, size + 1)
+        self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
+        self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
+        self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
+        self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
+        self._silent.update(i for i in range(self.tgt.get_piece_size()) if self.tgt.is_control(i))
+
+    def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+        """Ids of source lines, each closed by eos; `sample` draws a segmentation (the same for the same `seed`)."""
+        return self._encode(self.src, lines, sample, seed)
+
+    def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+        """Ids of target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
+        return self._encode(self.tgt, lines, sample, seed)
+
+    def _encode(
+        self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
+    ) -> list[list[int]]:
+        lines = list(lines)
+        if not (sample and self.sampling_alpha > 0):
+            rows = model.encode(lines, out_type=int)
+        else:
+            if seed is not None:
+                spm.set_random_generator_seed(seed % 2**32)
+            # More than one thread would draw from several generators: never the same twice.
+            rows = model.encode(
+                lines, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
+            )
+        for row in rows:
+            row.append(self.eos_id)
+        return rows
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Target ids to lines: stops at the first eos, drops special ids, and turns line breaks into spaces."""
+        size = self.tgt.get_piece_size()
+        rows = []
+        for row in ids:
+            row = [int(i) for i in row]
+            row = row[: row.index(self.eos_id)] if self.eos_id in row else row
+            rows.append([i for i in row if i < size and i not in self._silent])
+        return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain dict of str, int, float, bool and bytes: all that a checkpoint must carry."""
+        state = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha, "src_model": self._models[0]}
+        if not self.joint:
+            state["tgt_model"] = self._models[1]
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
+        """The inverse of `to_state`; a state that is none is a ValueError."""
+        if not isinstance(state, Mapping) or state.get("format") != 1:
+            raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
+        return cls(
+            src_model=bytes(state["src_model"]),
+            tgt_model=None if state["joint"] else bytes(state["tgt_model"]),
+            sampling_alpha=float(state["sampling_alpha"]),
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal hash of the model bytes and of everything else that decides the ids (not of sampling)."""
+        digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
+        for model in self._models:
+            digest.update(model)
+        return digest.hexdigest()[:16]
+
+
+def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
+    """The ready-made tokenizer that `settings` name (ValueError when they name none or the file is no model)."""
+    if not settings.ready_models:
+        raise ValueError("tokenizer.model is not set: there is no ready model to load")
+    models = [Path(path).read_bytes() for path in settings.ready_models]
+    try:
+        return Tokenizer(
+            src_model=models[0],
+            tgt_model=models[1] if len(models) == 2 else None,
+            sampling_alpha=settings.sampling_alpha,
+        )
+    except RuntimeError as error:
+        raise ValueError(f"{' / '.join(settings.ready_models)} is not a SentencePiece model ({error})") from error
+
+
+class VocabularySizeError(ValueError):
+    """The corpus gives fewer pieces than were asked for; `largest` is the size that works."""
+
+    def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
+        super().__init__(
+            f"the corpus is too small for tokenizer.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
+            f"the largest size that works is {largest}; set data.vocab_size={largest} or less, or add text"
+        )
+        self.largest = largest
+
+
+def train_tokenizer(
+    *, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings
+) -> Tokenizer:
+    """Train on raw lines, jointly on both sides or one model a side; the same lines and settings, the same bytes."""
+    if settings.joint:
+        sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
+    else:
+        sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
+    models, refused = [], []
+    for lines, what in sides:
+        try:
+            models.append(_train(lines, settings, what))
+        except VocabularySizeError as error:
+            refused.append(error)
+    if refused:
+        raise min(refused, key=lambda error: error.largest)
+    return Tokenizer(
+        src_model=models[0],
+        tgt_model=None if settings.joint else models[1],
+        sampling_alpha=settings.sampling_alpha,
+    )
+
+
+def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
+    sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
+    if not any(line.strip() for line in sample):
+        raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
+    try:
+        return _run_trainer(sample, settings, settings.vocab_size)
+    except RuntimeError as error:
+        raise _explain(str(error), settings, what) from error
+
+
+def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type=settings.type,
+        vocab_size=vocab_size,
+        character_coverage=settings.character_coverage,
+        byte_fallback=settings.byte_fallback,
+        normalization_rule_name=settings.normalizer,
+        num_threads=_TRAINER_THREADS,
+        max_sentence_length=16384,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError:
+    """SentencePiece's own message about a vocabulary size, said with our settings' names."""
+    too_large = re.search(r"set it to a value <= (\d+)", message)
+    if too_large:
+        return VocabularySizeError(settings, what, largest=int(too_large[1]))
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_small:
+        return ValueError(
+            f"tokenizer.vocab_size={settings.vocab_size} is too small ({settings.type}, {what}): single characters and "
+            f"special pieces alone need {too_small[1]}; set data.vocab_size to more, or lower "
+            f"tokenizer.character_coverage={settings.character_coverage}"
+        )
+    return ValueError(f"SentencePiece could not be trained on {what}: {message}")
+
+
+def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
+    """At most `size` of the lines, each equally likely, the same ones for the same seed (Vitter's algorithm R)."""
+    lines = iter(lines)
+    kept = list(islice(lines, size))
+    rng = np.random.default_rng(seed)
+    seen = len(kept)
+    while block := list(islice(lines, 65536)):
+        slots = rng.integers(0, seen + 1 + np.arange(len(block)))
+        for slot, line in zip(slots.tolist(), block, strict=True):
+            if slot < size:
+                kept[slot] = line
+        seen += len(block)
+    return kept
+
+
+def _alternate(first: Iterable[str], second: Iterable[str]) -> Iterator[str]:
+    for pair in zip(first, second, strict=True):
+        yield from pair
+
+
+def _load(model: bytes) -> spm.SentencePieceProcessor:
+    processor = spm.SentencePieceProcessor()
+    processor.load_from_serialized_proto(model)
+    return processor
+
+
+def _shared_id(name: str, src: int, tgt: int) -> int:
+    if src != tgt:
+        raise ValueError(
+            f"the source model has {name}_id {src} and the target model {tgt}: "
+            "both must agree; train them with the same --pad_id, --unk_id, --bos_id and --eos_id"
+        )
+    return src

@@ -1,0 +1,323 @@
+"""Train a translator: `python -m seq2seq.train data=phrasebook mixer=dynamicconv trainer.max_time=10m`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import shlex
+import signal
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from seq2seq import run as runs
+from seq2seq.resources import conf_dir
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from seq2seq.control import Control
+    from seq2seq.datamodule import TranslationDataModule
+    from seq2seq.progress import ProgressLog
+    from seq2seq.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
+def main(config: DictConfig) -> float:
+    """Hydra's entry point: the best validation BLEU. A wrong setting is one line on stderr and exit code 2."""
+    chosen = HydraConfig.get()
+    mixer = runs.mixer_label(chosen.runtime.choices["mixer"], chosen.overrides.task)
+    try:
+        return train(OmegaConf.to_container(config, resolve=True), mixer=mixer)  # type: ignore[arg-type]
+    except ValueError as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("train: interrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def train(config: dict[str, Any], *, mixer: str) -> float:
+    """Train as the resolved plain `config` says, score the test set, and return the best validation BLEU.
+
+    `mixer` names the run's folder. ValueError for settings that cannot work, before anything is written.
+    """
+    _quiet_lightning()
+    return Run(config, mixer=mixer).execute()
+
+
+class Run:
+    """One training run: its checked settings, its folder and its parts."""
+
+    def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
+        from seq2seq import checkpoint, settings
+        from seq2seq.optim import OptimSettings
+        from seq2seq.search import SearchSettings
+
+        self.config, self.seed = config, int(config["seed"])
+        self.settings = settings.TrainerSettings.from_config(config["trainer"])
+        self.optim = OptimSettings.from_config(config["optim"])
+        self.search = SearchSettings(**config["search"])
+        self.accelerator = settings.resolve_accelerator(self.settings)
+        self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
+        self.start = checkpoint.read(config["init_from"]) if config["init_from"] else None
+        self._check_model()
+        self.data = self._data_module()
+        self.data.validate_settings()
+        named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
+        self.folder, self.resumed = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+
+    def execute(self) -> float:
+        """Prepare, fit, test, report; the best validation BLEU."""
+        self.folder.create(OmegaConf.to_yaml(self.config))
+        log.info("run folder: %s", self.folder.path)
+        self.data.prepare()
+        task = self._task()
+        control, progress = self._callbacks()
+        trainer = self._trainer([progress, control])
+        self._fit(trainer, task)
+        results = self._results(task, trainer, control, progress)
+        if self.settings.test:
+            results["test"] = self._test(trainer, task)
+        runs.write_json(self.folder.results, results)
+        log.info("results: %s", self.folder.results)
+        log.info("translate with: %s", runs.translate_command(self.folder.best))
+        return control.best
+
+    def _check_model(self) -> None:
+        """Build the model without memory, so that impossible sizes are found before any work."""
+        import torch
+
+        from seq2seq.build import build_model
+
+        sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": self.config["tokenizer"]["joint"]}
+        if self.start:
+            sizes = {key: self.start["seq2seq"]["model"][key] for key in sizes}
+        with torch.device("meta"):
+            model = build_model(self._model_config(sizes))
+        if self.start:
+            _require_same_shapes(model, self.start["state_dict"], self.config["init_from"])
+
+    def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
+
+    def _data_module(self) -> TranslationDataModule:
+        from seq2seq.datamodule import TranslationDataModule
+        from seq2seq.tokenizer import Tokenizer
+
+        cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
+        if self.start:
+            tokenizer |= _ready_models(Tokenizer.from_state(self.start["seq2seq"]["tokenizer"]), cache)
+        return TranslationDataModule(
+            data=self.config["data"],
+            tokenizer=tokenizer,
+            seed=self.seed,
+            cache_dir=cache,
+            num_workers=self.config["data"].get("num_workers", 0),
+        )
+
+    def _task(self) -> TranslationTask:
+        import torch
+
+        from seq2seq import checkpoint
+        from seq2seq.build import build_model
+        from seq2seq.task import TranslationTask
+
+        data, tokenizer = self.data, self.data.tokenizer
+        sizes = {
+            "src_vocab_size": tokenizer.src_vocab_size,
+            "tgt_vocab_size": tokenizer.tgt_vocab_size,
+            "pad_id": tokenizer.pad_id,
+            "joint": tokenizer.joint,
+        }
+        torch.manual_seed(self.seed)
+        model = build_model(self._model_config(sizes))
+        if self.start:
+            model.load_state_dict(_model_weights(self.start["state_dict"]))
+        if self.settings.compile:
+            # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
+            for part in (model.encoder, model.decoder, model.output):
+                part.compile(dynamic=True)
+        description = checkpoint.describe(
+            model_config=self._model_config(sizes),
+            tokenizer=tokenizer,
+            src_lang=data.src_lang,
+            tgt_lang=data.tgt_lang,
+            tokenize=_score_tokenizer(self.config["data"], data.tgt_lang),
+            data=str(self.config["data"]["name"]),
+        )
+        return TranslationTask(
+            model=model,
+            tokenizer=tokenizer,
+            description=description,
+            optim=self.optim,
+            search=dataclasses.replace(self.search, beam_size=self.settings.val_beam_size),
+            seed=self.seed,
+            val_sentences=self.settings.val_sentences,
+        )
+
+    def _callbacks(self) -> tuple[Control, ProgressLog]:
+        from rich.console import Console
+
+        from seq2seq.control import Control
+        from seq2seq.progress import ProgressLog
+
+        control = Control(settings=self.settings, folder=self.folder)
+        return control, ProgressLog(control=control, settings=self.settings, console=Console())
+
+    def _trainer(self, callbacks: list[Any]) -> L.Trainer:
+        import lightning as L
+
+        from seq2seq.control import NEVER, AtomicCheckpointIO
+
+        return L.Trainer(
+            accelerator=self.accelerator,
+            devices=self.settings.devices,
+            precision=self.precision,  # type: ignore[arg-type]
+            # `Control` owns the budget and the validation interval.
+            max_epochs=-1,
+            min_epochs=0,
+            val_check_interval=NEVER,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            accumulate_grad_batches=self.settings.accumulate,
+            use_distributed_sampler=False,
+            callbacks=callbacks,
+            plugins=[AtomicCheckpointIO()],
+            logger=self._loggers(),
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=self.folder.path,
+        )
+
+    def _loggers(self) -> list[Any]:
+        from hydra.utils import instantiate
+
+        from seq2seq.csvlog import CsvLogger
+
+        found = [instantiate(node, save_dir=str(self.folder.path)) for node in (self.config["logger"] or {}).values()]
+        for logger in found:
+            if isinstance(logger, CsvLogger):
+                logger.keep_until(self._resumed_step())
+        return found
+
+    def _resumed_step(self) -> int:
+        from seq2seq import checkpoint
+
+        return int(checkpoint.read(self.resumed)["global_step"]) if self.resumed else 0
+
+    def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        from seq2seq.control import Interrupted
+
+        parameters = sum(p.numel() for p in task.model.parameters())
+        log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
+        if self.resumed:
+            log.info("resuming from %s", self.resumed)
+        try:
+            trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed)
+        except Interrupted as stop:
+            log.info(
+                "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
+                stop, self.folder.last, runs.translate_command(self.folder.last),
+            )  # fmt: skip
+            sys.exit(128 + stop.signum)
+
+    def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        from seq2seq import checkpoint
+
+        log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
+        task.load_state_dict(checkpoint.read(self.folder.best)["state_dict"])
+        task.search = self.search
+        trainer.test(task, datamodule=self.data, verbose=False)
+        result = task.evaluation
+        assert result is not None
+        log.info("test: %s\ntest: %s", result.bleu, result.chrf)
+        return result.numbers() | {"signatures": [result.bleu.signature, result.chrf.signature]}
+
+    def _results(
+        self, task: TranslationTask, trainer: L.Trainer, control: Control, progress: ProgressLog
+    ) -> dict[str, Any]:
+        from seq2seq import checkpoint
+
+        return {
+            "run": self.folder.path.name,
+            "command": shlex.join(["python", "-m", "seq2seq.train", *HydraConfig.get().overrides.task])
+            if HydraConfig.initialized()
+            else None,
+            "valid": control.best_scores,
+            "best_step": control.best_step,
+            "steps": trainer.global_step,
+            "epochs": round(progress.epochs, 3),
+            "parameters": sum(p.numel() for p in task.model.parameters()),
+            "target_tokens_per_second": round(progress.tokens_per_second, 1),
+            "training_seconds": round(progress.watch.seconds, 2),
+            "seconds": round(control.elapsed, 2),
+            "padding": round(self.data.padding_share, 4),
+            "precision": self.precision,
+            "accelerator": self.accelerator,
+            "versions": checkpoint.versions(),
+            "git_revision": runs.git_revision(),
+        }
+
+
+def _quiet_lightning() -> None:
+    """No tips, and no warnings about what is so on purpose."""
+    from lightning.fabric.utilities.warnings import PossibleUserWarning
+
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=PossibleUserWarning)
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+
+
+def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:
+    from seq2seq.metrics import check_tokenize, tokenize_for
+
+    return check_tokenize((data.get("tokenize") or {}).get(lang) or tokenize_for(lang))
+
+
+def _model_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("model."): weight for name, weight in state_dict.items() if name.startswith("model.")}
+
+
+def _require_same_shapes(model: Any, state_dict: Mapping[str, Any], origin: str) -> None:
+    """ValueError unless the checkpoint's weights are this model's, by name and shape."""
+    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    given = {name: tuple(weight.shape) for name, weight in _model_weights(state_dict).items()}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
+            raise ValueError(
+                f"init_from={origin}: weight '{name}' has shape {given.get(name)} there and {wanted.get(name)} in this "
+                "model; choose the model and mixer settings that the checkpoint was trained with"
+            )
+
+
+def _ready_models(tokenizer: Any, cache: Path) -> dict[str, Any]:
+    """The tokenizer settings that use a checkpoint's SentencePiece models, written to `cache`."""
+    state = tokenizer.to_state()
+    folder = cache / f"init-{tokenizer.fingerprint}"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {}
+    for side in ("src_model", "tgt_model"):
+        if side in state:
+            paths[side] = folder / f"{side}.model"
+            paths[side].write_bytes(state[side])
+    if tokenizer.joint:
+        return {"model": str(paths["src_model"]), "src_model": None, "tgt_model": None}
+    return {"model": None} | {side: str(path) for side, path in paths.items()}
+
+
+if __name__ == "__main__":
+    main()

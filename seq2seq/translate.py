@@ -1,0 +1,561 @@
+"""Translate text with a checkpoint: standard input to standard output, one line out for every line in."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import contextlib
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    import torch
+
+    from seq2seq.model import Seq2Seq
+    from seq2seq.search import Hypothesis, SearchSettings
+    from seq2seq.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+WINDOW_LINES = 4096  # lines sorted by length together
+WINDOW_BYTES = 2 << 20
+LINE_BYTES = 1 << 20  # of a longer line, only these are kept; the rest is counted and dropped
+PAUSE_SECONDS = 0.1  # input that stays silent for so long is waited for no more: what is there is translated
+PATIENCE_SECONDS = 1.0  # and so is a window whose first line is this old
+DTYPES = ("float32", "bfloat16")
+
+EPILOG = """\
+Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
+a line of more than --max-len pieces is cut with a warning: there is always one line out for each line in.
+
+With --n-best N there are N lines for each, best first, in three columns set apart by tabs: the line's number from 1,
+the score (log-probability, natural logarithm, normalised by length), and the text.
+
+Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot be done here, and the remedy, in one line."""
+
+
+class Candidate(NamedTuple):
+    """A translation and its length-normalised log-probability (natural logarithm)."""
+
+    text: str
+    score: float
+
+
+class Note(NamedTuple):
+    """Something worth telling about line `index` of those given: `kept` of `pieces` were translated, or it failed."""
+
+    index: int
+    pieces: int
+    kept: int
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.error:
+            return f"was not translated and is empty ({self.error})"
+        return f"is cut: {self.pieces:,} pieces, the first {self.kept:,} are translated"
+
+
+class Translator:
+    """A checkpoint, loaded once, that translates any number of lists of lines, whatever is in them."""
+
+    def __init__(
+        self,
+        *,
+        model: Seq2Seq,
+        tokenizer: Tokenizer,
+        meta: dict[str, Any],
+        settings: SearchSettings,
+        device: str | torch.device = "cpu",
+        max_tokens: int = 4096,
+        max_len: int = 1024,
+    ) -> None:
+        self.model, self.tokenizer, self.meta, self.settings = model, tokenizer, meta, settings
+        self.device, self.max_tokens, self.max_len = device, max_tokens, max_len
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        settings: SearchSettings | None = None,
+        device: str = "auto",
+        dtype: str = "float32",
+        trust: Sequence[str] = (),
+        max_tokens: int = 4096,
+        max_len: int = 1024,
+    ) -> Translator:
+        """Open the checkpoint `path`; ValueError, in one line, for a checkpoint, device or dtype that cannot be used.
+
+        A batch holds at most `max_tokens` source pieces, padding counted; a line, `max_len`.
+        """
+        place = choose_device(device)
+        from seq2seq.checkpoint import load
+        from seq2seq.search import SearchSettings
+
+        loaded = load(path, device=place, trust=trust)
+        _convert(loaded.model, dtype)
+        return cls(
+            model=loaded.model,
+            tokenizer=loaded.tokenizer,
+            meta=loaded.meta,
+            settings=settings or SearchSettings(),
+            device=place,
+            max_tokens=max_tokens,
+            max_len=min(max_len, _source_limit(loaded.meta, settings or SearchSettings())),
+        )
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        note: Callable[[Note], None] | None = None,
+    ) -> list[list[Candidate]]:
+        """For every line exactly `n_best` candidates, best first; a blank line's are empty.
+
+        `note` is told of lines that were cut or failed (default: a logged warning). In float32 a line's text does not
+        depend on the lines beside it.
+        """
+        settings = settings or self.settings
+        note = note or (lambda n: log.warning("line %d %s", n.index + 1, n))
+        ids = self._encode(lines, note)
+        found: list[list[Candidate]] = [[] for _ in lines]
+        for rows in self._batches(ids):
+            self._fill(found, ids, rows, settings, note)
+        for candidates in found:
+            # blank lines, and beams that ended with fewer hypotheses than were asked for
+            score = 0.0 if not candidates else float("-inf")
+            candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
+        return found
+
+    def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
+        """The best translation of every line."""
+        return [candidates[0].text for candidates in self.translate(lines, note=note)]
+
+    def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
+        """Source ids of every line, at most `max_len` with the final eos; [] for a line that has nothing to translate.
+
+        At most a megabyte of text is tokenised at a time, so that a window of huge lines fits in memory.
+        """
+        ids: list[list[int]] = [[] for _ in lines]
+        for chosen in _chunks(lines, WINDOW_BYTES // 2):
+            for i, row in zip(chosen, self.tokenizer.encode_src([_unicode(lines[i]) for i in chosen]), strict=True):
+                if len(row) > self.max_len:
+                    note(Note(i, len(row) - 1, self.max_len - 1))
+                    row = [*row[: self.max_len - 1], row[-1]]
+                ids[i] = row if len(row) > 1 else []
+        return ids
+
+    def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
+        """Positions of the lines to translate, those of similar length together, longest first."""
+        import numpy as np
+
+        from seq2seq.batching import token_batches
+
+        rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)
+        if rows.size:
+            lengths = np.array([len(ids[i]) for i in rows], dtype=np.int64)
+            for batch in token_batches(lengths, lengths, max_tokens=self.max_tokens, shuffle=False):
+                yield rows[batch].tolist()
+
+    def _fill(
+        self,
+        found: list[list[Candidate]],
+        ids: list[list[int]],
+        rows: list[int],
+        settings: SearchSettings,
+        note: Callable[[Note], None],
+    ) -> None:
+        """Translate `rows` into `found`; a batch that fails, for want of memory say, is halved and tried again."""
+        try:
+            hypotheses = self._search([ids[i] for i in rows], settings)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            if len(rows) == 1:
+                reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+                note(Note(rows[0], len(ids[rows[0]]) - 1, 0, reason))
+                return
+            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                self._fill(found, ids, half, settings, note)
+            return
+        texts = iter(self.tokenizer.decode([h.ids for beams in hypotheses for h in beams]))
+        for i, beams in zip(rows, hypotheses, strict=True):
+            found[i] = [Candidate(next(texts), float(h.score)) for h in beams[: settings.n_best]]
+
+    def _search(self, rows: list[list[int]], settings: SearchSettings) -> list[list[Hypothesis]]:
+        import torch
+
+        from seq2seq.search import search
+
+        t = self.tokenizer
+        lengths = torch.tensor([len(row) for row in rows])
+        src = torch.full((len(rows), int(lengths.max())), t.pad_id)  # (B, S)
+        for i, row in enumerate(rows):
+            src[i, : len(row)] = torch.tensor(row)
+        mask = torch.arange(src.shape[1]) < lengths[:, None]  # (B, S)
+        with torch.inference_mode():
+            src, mask = src.to(self.device), mask.to(self.device)
+            return search(self.model, src, mask, settings=settings, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id)
+
+
+def choose_device(name: str) -> str:
+    """`auto` is the GPU if there is one; UsageError for a GPU that is not there or a name that is no device."""
+    import torch
+
+    kind, _, number = name.partition(":")
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return name
+    if kind != "cuda" or (number and not number.isdecimal()):
+        raise UsageError(f"unknown device '{name}': choose cpu, cuda, cuda:N or auto")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= count:
+        raise UsageError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
+    return name
+
+
+def _convert(model: Seq2Seq, dtype: str) -> None:
+    """Store the weights in `dtype`; buffers stay as they are (the rates of sinusoidal positions need float32)."""
+    import torch
+
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(getattr(torch, dtype))
+
+
+def _source_limit(meta: dict[str, Any], settings: SearchSettings) -> int:
+    """The longest source, in pieces, for which a model with learned positions has one for every target token."""
+    model = meta["model"]["model"]
+    if model["positions"] != "learned":
+        return sys.maxsize
+    return int((model["max_len"] - settings.max_len_extra) / max(1.0, settings.max_len_ratio))
+
+
+def _unicode(line: str) -> str:
+    """The line without lone surrogates, which no UTF-8 tokeniser takes."""
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return line.encode("utf-8", "replace").decode()
+    return line
+
+
+def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
+    chosen: list[int] = []
+    total = 0
+    for i, line in enumerate(lines):
+        if not line.strip():
+            continue
+        if chosen and total + len(line) > size:
+            yield chosen
+            chosen, total = [], 0
+        chosen.append(i)
+        total += len(line)
+    if chosen:
+        yield chosen
+
+
+class RawLine(NamedTuple):
+    """A line as it was read, without its end: its first bytes, and how many there were in all."""
+
+    data: bytes
+    size: int
+
+
+class Window(NamedTuple):
+    """Consecutive lines: the number, from 1, of the first, and their text."""
+
+    first: int
+    raw: list[RawLine]
+
+
+def read_windows(
+    stream: BinaryIO | IO[bytes], *, max_lines: int = WINDOW_LINES, max_bytes: int = WINDOW_BYTES
+) -> Iterator[Window]:
+    """The lines of a binary stream, which end at \\n only, in windows of bounded size.
+
+    A window ends early when the stream pauses, so that a slow writer gets its answers; a line's tail beyond
+    LINE_BYTES is dropped while reading.
+    """
+    first, held, size, since = 1, [], 0, 0.0
+    for line in _raw_lines(stream):
+        if line is not None:
+            since = since if held else time.monotonic()
+            held.append(line)
+            size += len(line.data)
+        full = len(held) >= max_lines or size >= max_bytes
+        if held and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
+            yield Window(first, held)
+            first, held, size = first + len(held), [], 0
+    if held:
+        yield Window(first, held)
+
+
+def _raw_lines(stream: BinaryIO | IO[bytes]) -> Iterator[RawLine | None]:
+    """Every line of the stream, and None whenever there is no more to read for the moment."""
+    read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
+    held, size = bytearray(), 0
+    while chunk := read(1 << 16):
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            held += piece[: LINE_BYTES - len(held)]
+            yield RawLine(bytes(held), size + len(piece))
+            held, size = bytearray(), 0
+        held += rest[: LINE_BYTES - len(held)]
+        size += len(rest)
+        if not _readable(stream):
+            yield None
+    if size:
+        yield RawLine(bytes(held), size)
+
+
+def _readable(stream: BinaryIO | IO[bytes]) -> bool:
+    """False if the stream has been silent for PAUSE_SECONDS; True also where that cannot be found out."""
+    try:
+        return bool(select.select([stream], [], [], PAUSE_SECONDS)[0])
+    except (OSError, ValueError, TypeError):  # a stream in memory; Windows, where select takes sockets only
+        return True
+
+
+def decode_line(line: RawLine) -> tuple[str, bool]:
+    """The text of a line without the \\r of a CRLF, and whether it was valid UTF-8; what is invalid becomes U+FFFD."""
+    whole = line.size == len(line.data)
+    data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
+    try:
+        return codecs.utf_8_decode(data, "strict", whole)[0], True
+    except UnicodeDecodeError:
+        return codecs.utf_8_decode(data, "replace", whole)[0], False
+
+
+class _Session:
+    """One run of the command: windows in, bytes out, and what was wrong with the lines in between."""
+
+    def __init__(self, *, translator: Translator, n_best: int) -> None:
+        self.translator, self.n_best = translator, n_best
+        self.invalid = self.failed = self.lines = 0
+
+    def run(self, source: BinaryIO | IO[bytes], sink: BinaryIO | IO[bytes]) -> None:
+        """Translate until the source ends; every window is flushed."""
+        for window in read_windows(source):
+            sink.write(self._translate(window))
+            sink.flush()
+
+    def _translate(self, window: Window) -> bytes:
+        lines = [self._decode(window.first + i, line) for i, line in enumerate(window.raw)]
+        results = self.translator.translate(lines, note=lambda n: self._note(window, n))
+        self.lines += len(lines)
+        numbers = range(window.first, window.first + len(lines))
+        return "".join(self._format(n, r) for n, r in zip(numbers, results, strict=True)).encode("utf-8", "replace")
+
+    def _decode(self, number: int, line: RawLine) -> str:
+        text, valid = decode_line(line)
+        if not valid:
+            self.invalid += 1
+            if self.invalid == 1:
+                warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
+        if line.size > len(line.data):
+            warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
+        return text.removeprefix("\ufeff") if number == 1 else text
+
+    def _note(self, window: Window, note: Note) -> None:
+        self.failed += bool(note.error)
+        line = window.raw[note.index]
+        text = str(note)
+        if not note.error and line.size > len(line.data):
+            whole = round(note.pieces * line.size / len(line.data), -3)
+            text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
+        warn(f"line {window.first + note.index} {text}")
+
+    def _format(self, number: int, candidates: list[Candidate]) -> str:
+        if self.n_best == 1:
+            return candidates[0].text + "\n"
+        return "".join(f"{number}\t{c.score:.4f}\t{c.text}\n" for c in candidates)
+
+
+def warn(message: str) -> None:
+    """One line on standard error."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def fail(message: object, status: int = 2) -> int:
+    """Say in one line on standard error what was wrong, and return the exit status."""
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    return status
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, `error: ...`, and whose options are spelled out."""
+
+    def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"error: {message} (--help lists the options)\n")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+    return value
+
+
+def _penalty(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e3:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
+    return value
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options of everything that translates with a checkpoint."""
+    add = parser.add_argument
+    add("--beam-size", type=positive, default=5, metavar="N", help="hypotheses kept at each step; 1 is greedy (5)")
+    text = "alpha in log-probability / length^alpha; larger favours longer output (1.0)"
+    add("--length-penalty", type=_penalty, default=1.0, metavar="ALPHA", help=text)
+    add("--max-tokens", type=positive, default=4096, metavar="N", help="source pieces in a batch, with padding (4096)")
+    add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
+    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
+    add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (torch's choice)")
+    text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
+    parser.add_argument("--ckpt", required=True, metavar="FILE", help="checkpoint to translate with")
+    parser.add_argument("--input", metavar="FILE", help="text to translate (standard input)")
+    parser.add_argument("--output", metavar="FILE", help="where the translation goes, all at once (standard output)")
+    parser.add_argument("--n-best", type=positive, default=1, metavar="N", help="translations for each line (1)")
+    add_model_options(parser)
+    return parser
+
+
+def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
+    """The translator that the options of `add_model_options` ask for."""
+    device = choose_device(options.device)
+    import torch
+
+    from seq2seq.search import SearchSettings
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    # float32 means float32: cuDNN would otherwise round convolutions to TF32
+    torch.backends.cudnn.allow_tf32 = False
+    settings = SearchSettings(beam_size=options.beam_size, length_penalty=options.length_penalty, n_best=n_best)
+    return Translator.load(
+        options.ckpt,
+        settings=settings,
+        device=device,
+        dtype=options.dtype,
+        trust=options.trust,
+        max_tokens=options.max_tokens,
+        max_len=max(2, options.max_len),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.n_best > options.beam_size:
+        parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except BrokenPipeError:
+        # the reader has gone (| head); Python's own flush at exit must not complain about it
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def _run(options: argparse.Namespace) -> int:
+    with contextlib.ExitStack() as stack:
+        try:
+            source = _open_source(options, stack)
+            _check_output(options, source)
+            translator = load_translator(options, options.n_best)
+            sink = _open_sink(options, stack)
+        except ValueError as error:
+            return fail(error)
+        session = _Session(translator=translator, n_best=options.n_best)
+        session.run(source, sink)
+    if session.failed:
+        return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
+    return 0
+
+
+def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:
+    if options.input is None:
+        if sys.stdin is None:
+            raise UsageError("there is no standard input; name a file with --input")
+        return sys.stdin.buffer
+    if Path(options.input).is_dir():
+        raise UsageError(f"{options.input} is a directory; name a file with --input")
+    return stack.enter_context(open(options.input, "rb"))
+
+
+def _check_output(options: argparse.Namespace, source: BinaryIO | IO[bytes]) -> None:
+    """UsageError, before any work, for an output that cannot be written or would overwrite what is read."""
+    if options.output is None:
+        if sys.stdout is None:
+            raise UsageError("there is no standard output; name a file with --output")
+        return
+    path = Path(options.output)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"--output {path}: is a directory" if path.is_dir() else f"--output {path}: no such folder")
+    if not path.is_file():
+        return
+    same = False
+    with contextlib.suppress(OSError, ValueError):  # an input that is no file
+        same = os.path.samestat(os.fstat(source.fileno()), path.stat())
+    if same:
+        raise UsageError(f"--output {path} is the input; choose another file")
+    if Path(options.ckpt).exists() and os.path.samefile(path, options.ckpt):
+        raise UsageError(f"--output {path} is the checkpoint; choose another file")
+
+
+def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:
+    if options.output is None:
+        return sys.stdout.buffer
+    from seq2seq.checkpoint import atomic_file
+
+    return stack.enter_context(atomic_file(options.output))
+
+
+if __name__ == "__main__":
+    # a terminated run, too, removes its temporary output
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Shared set-up: one thread, and a fresh random seed for every test that is printed when the test fails.
+
+SEQ2SEQ_TEST_SEED=<number> repeats a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """The test's random seed; pytest shows the line below with a failure."""
+    value = int(os.environ.get("SEQ2SEQ_TEST_SEED") or random.SystemRandom().randrange(2**31))
+    print(f"SEQ2SEQ_TEST_SEED={value}")
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002
+    torch.manual_seed(value)
+    return value
+
+
+class Place(NamedTuple):
+    """Where and in what type a mixer is tested, and how closely two ways to compute it must agree."""
+
+    device: str
+    dtype: torch.dtype
+    tolerance: float
+
+
+PLACES = {
+    "cpu": Place("cpu", torch.float32, 1e-5),
+    "cuda": Place("cuda", torch.float32, 1e-4),
+    "cuda-bf16": Place("cuda", torch.bfloat16, 5e-2),
+}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[] if name == "cpu" else [pytest.mark.gpu]) for name in PLACES])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """float32 on the CPU; with a GPU, float32 and bfloat16 there too."""
+    found = PLACES[request.param]
+    if found.device == "cuda":
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    return found

@@ -1,0 +1,390 @@
+"""A checkpoint survives what happens to files, and a hostile one gets one line and runs nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from seq2seq import checkpoint
+from seq2seq.checkpoint import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def good() -> dict:
+    return tiny.payload()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.ckpt"
+
+
+def changed(good: dict, **entry) -> dict:
+    return {**good, "seq2seq": {**good["seq2seq"], **entry}}
+
+
+def write(path: Path, payload: object) -> None:
+    """Past `save`, which would refuse."""
+    torch.save(payload, path)
+
+
+def refusal(path: Path, **options) -> str:
+    """The message of the CheckpointError, one line that names the file."""
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    assert "weights_only" not in message
+    return message
+
+
+def test_round_trip(good, path):
+    checkpoint.save(path, good)
+    loaded = checkpoint.load(path)
+    assert not loaded.model.training
+    for name, weight in loaded.model.state_dict().items():
+        assert torch.equal(weight, good["state_dict"]["model." + name])
+    line = tiny.sentences(tiny.GERMAN, 1, seed=random.randrange(10**9))
+    assert loaded.tokenizer.encode_src(line) == tiny.tokenizer().encode_src(line)
+    assert loaded.meta["src_lang"] == "de"
+    assert loaded.meta["versions"]["torch"] == str(torch.__version__)
+    assert [p.name for p in path.parent.iterdir()] == ["a.ckpt"]
+
+
+def test_what_training_adds_is_kept_by_read_and_ignored_by_load(good, path):
+    extra = {
+        "epoch": 3,
+        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 1.0}]}],
+    }
+    checkpoint.save(path, {**good, **extra})
+    again = checkpoint.read(path)
+    assert again["epoch"] == 3
+    assert torch.equal(again["optimizer_states"][0]["state"][0]["exp_avg"], torch.ones(2))
+    checkpoint.load(path)
+
+
+def test_opens_a_checkpoint_that_lightning_wrote(good, path):
+    """Lightning's own dictionary, its loops, callbacks and optimizer included, holds plain types only."""
+    program = f"""
+import lightning, torch, sys
+from lightning.pytorch.callbacks import ModelCheckpoint
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import tiny
+good = tiny.payload()
+class Task(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        from seq2seq.build import build_model
+        self.model = build_model(good["seq2seq"]["model"])
+    def training_step(self, batch, _):
+        return self.model(batch, batch > 0, batch).square().mean()
+    def configure_optimizers(self):
+        adam = torch.optim.Adam(self.parameters())
+        return [adam], [torch.optim.lr_scheduler.ExponentialLR(adam, 0.9)]
+    def on_save_checkpoint(self, state):
+        state["seq2seq"] = good["seq2seq"]
+keep = ModelCheckpoint(dirpath={str(path.parent / "kept")!r}, save_last=True)
+trainer = lightning.Trainer(max_epochs=1, logger=False, callbacks=[keep], accelerator="cpu", enable_progress_bar=False)
+trainer.fit(Task(), torch.utils.data.DataLoader(torch.randint(4, 90, (4, 5)), batch_size=2))
+trainer.save_checkpoint({str(path)!r})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+    payload = checkpoint.read(path)
+    assert payload["global_step"] == 2
+    checkpoint.load(path)
+    checkpoint.save(path, payload)  # and ours writes what Lightning made
+    checkpoint.load(path)
+
+
+@pytest.mark.parametrize("kind", ["text", "empty", "zip", "other program", "tar", "pickle", "list"])
+def test_what_is_no_checkpoint_is_one_line(path, kind):
+    if kind == "text":
+        path.write_text("Das ist ein Text.\n" * 30)
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("report.txt", "x" * 100)
+    elif kind == "other program":
+        write(path, {"state_dict": {"w": torch.zeros(3)}, "epoch": 1})
+    elif kind == "tar":
+        torch.save({"a": torch.zeros(2)}, path, _use_new_zipfile_serialization=False)
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps({"a": 1}))
+    else:
+        write(path, [1, 2, 3])
+    message = refusal(path)
+    assert ("empty file" if kind == "empty" else "not a checkpoint") in message
+
+
+def test_missing_and_folder(path):
+    assert "no such file" in refusal(path)
+    path.mkdir()
+    assert "is a directory" in refusal(path)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_unreadable(good, path):
+    checkpoint.save(path, good)
+    path.chmod(0)
+    assert "Permission denied" in refusal(path)
+
+
+def test_truncated_anywhere(good, path):
+    checkpoint.save(path, good)
+    whole = path.read_bytes()
+    seed = random.randrange(10**9)
+    rng = random.Random(seed)
+    for size in [1, 2, 10, len(whole) - 1, *(rng.randrange(3, len(whole)) for _ in range(20))]:
+        path.write_bytes(whole[:size])
+        message = refusal(path)
+        assert ("truncated or damaged" in message) == (size > 1), (seed, size, message)
+
+
+def test_a_flipped_bit_in_the_weights_is_found(good, path):
+    """Where torch itself would load wrong numbers without a word."""
+    checkpoint.save(path, good)
+    whole = bytearray(path.read_bytes())
+    weight = good["state_dict"]["model.encoder.layers.0.feed_forward.up.weight"].numpy().tobytes()
+    place = whole.find(weight)
+    assert place > 0
+    whole[place + random.randrange(len(weight))] ^= 0x40
+    path.write_bytes(whole)
+    assert "wrong checksum" in refusal(path)
+
+
+def test_random_damage_never_passes(good, path):
+    checkpoint.save(path, good)
+    whole = path.read_bytes()
+    seed = random.randrange(10**9)
+    rng = random.Random(seed)
+    for _ in range(30):
+        data = bytearray(whole)
+        start = rng.randrange(len(data) - 64)
+        data[start : start + 64] = rng.randbytes(64)
+        path.write_bytes(data)
+        try:
+            loaded = checkpoint.load(path)
+        except CheckpointError:
+            continue
+        # the damage hit padding between records
+        for name, weight in loaded.model.state_dict().items():
+            assert torch.equal(weight, good["state_dict"]["model." + name]), seed
+
+
+def test_newer_format(good, path):
+    write(path, changed(good, format=checkpoint.FORMAT + 1))
+    assert f"format {checkpoint.FORMAT + 1}, but this version reads up to {checkpoint.FORMAT}" in refusal(path)
+    for wrong in ("1", None, True, 0, 1.0):
+        write(path, changed(good, format=wrong))
+        assert "no format number" in refusal(path)
+
+
+@pytest.mark.parametrize("field", ["model", "tokenizer", "src_lang", "tokenize", "versions"])
+def test_missing_entry(good, path, field):
+    entry = {k: v for k, v in good["seq2seq"].items() if k != field}
+    write(path, {**good, "seq2seq": entry})
+    assert f"'seq2seq.{field}' is missing" in refusal(path)
+
+
+def test_wrong_weights(good, path):
+    weights = dict(good["state_dict"])
+    name = "model.encoder.layers.0.feed_forward.up.weight"
+    removed = weights.pop(name)
+    write(path, {**good, "state_dict": weights})
+    assert "1 weights are missing, the first is 'encoder.layers.0.feed_forward.up.weight'" in refusal(path)
+    write(path, {**good, "state_dict": {**weights, name: removed[:, :3]}})
+    assert "has shape (32, 3), the model needs (32, 16)" in refusal(path)
+    write(path, {**good, "state_dict": {**good["state_dict"], "model.surplus": removed}})
+    assert "1 weights fit nothing, the first is 'surplus'" in refusal(path)
+    write(path, {**good, "state_dict": {**weights, name: "a string"}})
+    assert "other than tensors" in refusal(path)
+    write(path, {**good, "state_dict": {}})
+    assert "no weights" in refusal(path)
+
+
+def test_damaged_tokenizer(good, path):
+    for state in ({}, {**good["seq2seq"]["tokenizer"], "src_model": b"\x00\xff" * 9}):
+        write(path, changed(good, tokenizer=state))
+        assert "tokenizer does not load" in refusal(path)
+    other = tiny.tokenizer(type="bpe", character_coverage=1.0).to_state()
+    config = {**good["seq2seq"]["model"], "src_vocab_size": 299}
+    write(path, changed(good, tokenizer=other, model=config))
+    assert "pieces (source, target)" in refusal(path)
+
+
+def test_impossible_settings(good, path):
+    model = good["seq2seq"]["model"]
+    for config in (
+        {**model, "model": {**model["model"], "dim": "wide"}},
+        {**model, "mixer": 7},
+        {**model, "model": {}},
+    ):
+        write(path, changed(good, model=config))
+        assert "settings build no model" in refusal(path)
+
+
+class Payload:
+    """Its unpickling makes a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.marker),))
+
+
+@pytest.mark.parametrize("where", ["top", "weights", "entry", "legacy"])
+def test_pickle_payload_is_not_run(good, path, tmp_path, where):
+    marker = tmp_path / "ran"
+    evil = Payload(marker)
+    if where == "top":
+        write(path, evil)
+    elif where == "weights":
+        write(path, {**good, "state_dict": {**good["state_dict"], "model.x": evil}})
+    elif where == "entry":
+        write(path, changed(good, model=evil))
+    else:
+        torch.save({**good, "x": evil}, path, _use_new_zipfile_serialization=False)
+    message = refusal(path)
+    assert ("not a checkpoint" if where == "legacy" else "nothing in it was run") in message
+    assert not marker.exists()
+    # the payload is a live one: an unsafe reader would run it
+    torch.load(path, weights_only=False)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.mkdir",
+        "os.system",
+        "builtins.exec",
+        "subprocess.Popen",
+        "seq2seq.corpus.os.mkdir",
+        "seq2seq.checkpoint.os.mkdir",
+        "seq2seq.checkpoint.Path",
+        "seq2seq.checkpoint.save",
+        "seq2seq.mixers.attention.nn.Linear",
+        "seq2seq.model.Seq2Seq",
+        "torch.nn.Linear",
+        "evil_package.Mixer",
+        "",
+        7,
+    ],
+)
+def test_forbidden_target_is_not_run(good, path, tmp_path, target, monkeypatch):
+    marker = tmp_path / "ran"
+    # a package that marks its import, in the current folder and on the path
+    package = tmp_path / "evil_package"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    model = good["seq2seq"]["model"]
+    slot = {"_target_": target, "name": str(marker), "path": str(marker), "command": f"mkdir {marker}"}
+    for name in ("encoder", "decoder", "cross"):
+        write(path, changed(good, model={**model, "mixer": {**model["mixer"], name: slot}}))
+        message = refusal(path)
+        assert "refused" in message or "build no model" in message
+        assert not marker.exists()
+
+
+def test_a_trusted_package_may_bring_mixers(good, path, tmp_path, monkeypatch):
+    (tmp_path / "my_mixers.py").write_text(
+        "from seq2seq.mixers.attention import Attention\n\n\nclass Mine(Attention):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    model = good["seq2seq"]["model"]
+    mixer = {**model["mixer"], "encoder": {"_target_": "my_mixers.Mine", "num_heads": 2}}
+    checkpoint.save(path, changed(good, model={**model, "mixer": mixer}))
+    assert "refused" in refusal(path)
+    assert type(checkpoint.load(path, trust=["my_mixers"]).model.encoder.layers[0].self_mixer).__name__ == "Mine"
+
+
+def test_a_compressed_bomb_is_not_unpacked(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", b"\x80\x02}.")
+        archive.writestr("a/data/0", bytes(50_000_000))
+    assert path.stat().st_size < 100_000
+    assert "not a checkpoint" in refusal(path)
+
+
+def test_failed_write_leaves_the_old_file_and_no_other(good, path, monkeypatch):
+    checkpoint.save(path, good)
+    before = path.read_bytes()
+
+    def full(payload: object, file: io.IOBase) -> None:
+        file.write(b"half a checkpoint")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(path, good)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["a.ckpt"]
+
+
+def test_killed_while_writing_leaves_the_old_file(good, path):
+    checkpoint.save(path, good)
+    before = path.read_bytes()
+    program = f"""
+import os, signal
+from seq2seq.checkpoint import atomic_file
+with atomic_file({str(path)!r}) as file:
+    file.write(b"x" * 1000)
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+    assert path.read_bytes() == before
+
+
+def test_what_read_would_refuse_is_not_written(good, path):
+    with pytest.raises(ValueError, match=r"PosixPath.*plain types"):
+        checkpoint.save(path, {**good, "hyper_parameters": {"folder": Path("x")}})
+    with pytest.raises(ValueError, match="no 'seq2seq' entry"):
+        checkpoint.save(path, {"state_dict": good["state_dict"]})
+    assert list(path.parent.iterdir()) == []
+
+
+def test_describe_wants_plain_types(good):
+    from omegaconf import OmegaConf
+
+    t = tiny.tokenizer()
+    config = tiny.model_config(t)
+    given = {"tokenizer": t, "src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "x"}
+    config["mixer"]["encoder"]["sizes"] = OmegaConf.create([3, 7])
+    with pytest.raises(ValueError, match=r"seq2seq.model.mixer.encoder.sizes is a omegaconf.listconfig.ListConfig"):
+        checkpoint.describe(model_config=config, **given)
+    config["mixer"]["encoder"]["sizes"] = (3, 7)
+    assert checkpoint.describe(model_config=config, **given)["model"]["mixer"]["encoder"]["sizes"] == [3, 7]
+
+
+def test_atomic_file_follows_links_and_keeps_modes(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    with checkpoint.atomic_file(link) as file:
+        file.write(b"new")
+        assert target.read_bytes() == b"old"
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert target.stat().st_mode & 0o777 == 0o640
+    with checkpoint.atomic_file("/dev/null") as file:
+        file.write(b"x")
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(IsADirectoryError), checkpoint.atomic_file(tmp_path):
+        pass

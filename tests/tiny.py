@@ -1,0 +1,67 @@
+"""A checkpoint with random weights and a tokenizer of a few hundred pieces, for tests that need the whole file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq import checkpoint
+from seq2seq.build import build_model
+from seq2seq.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+
+GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "du", "nicht"]
+ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today"]
+
+
+def sentences(words: list[str], count: int, seed: int = 0, longest: int = 12) -> list[str]:
+    """Random sentences over `words`."""
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=rng.randint(3, longest))) + "." for _ in range(count)]
+
+
+def tokenizer(**settings: Any) -> Tokenizer:
+    """Trained in some milliseconds."""
+    given = TokenizerSettings(vocab_size=300, **settings)
+    return train_tokenizer(src_lines=sentences(GERMAN, 200), tgt_lines=sentences(ENGLISH, 200), settings=given)
+
+
+def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
+    """What `build_model` takes: one attention layer a side, width 16, unless told otherwise."""
+    attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+    sizes = {"dim": 16, "ffn_dim": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "max_len": 64}
+    kind = {"norm": "pre", "residual": True, "activation": "relu", "positions": "sinusoidal", "tie": "all"}
+    rest = {"scale_embedding": True, "dropout": 0.1, "activation_dropout": 0.0}
+    return {
+        "model": {**sizes, **kind, **rest, **model},
+        "mixer": mixer or {"encoder": attention, "decoder": dict(attention), "cross": cross},
+        "src_vocab_size": t.src_vocab_size,
+        "tgt_vocab_size": t.tgt_vocab_size,
+        "pad_id": t.pad_id,
+        "joint": t.joint,
+    }
+
+
+def payload(seed: int = 0, **model: Any) -> dict[str, Any]:
+    """A checkpoint's dictionary."""
+    t = tokenizer()
+    config = model_config(t, **model)
+    torch.manual_seed(seed)
+    built = build_model(config)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(2.0)  # sharper than at the start: translations differ from line to line
+    entry = checkpoint.describe(
+        model_config=config, tokenizer=t, src_lang="de", tgt_lang="en", tokenize="13a", data="phrasebook"
+    )
+    return {"state_dict": {"model." + k: v.clone() for k, v in built.state_dict().items()}, "seq2seq": entry}
+
+
+def save(folder: Path, **model: Any) -> Path:
+    """Write such a checkpoint and return its path."""
+    path = folder / "tiny.ckpt"
+    checkpoint.save(path, payload(**model))
+    return path
