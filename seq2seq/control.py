@@ -97,12 +97,14 @@ class Control(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """At the end of a window: obey signals, decide about validation and the end, save now and then."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+        trainer.val_check_batch = NEVER
+        if not window_ends(trainer, batch_idx):
             return
         self._obey_signal(trainer)
         trainer.should_stop = trainer.should_stop or self.share_done(trainer) >= 1
         # Lightning reads this right after the hook; it validates in any case when it is about to stop.
-        trainer.val_check_batch = 1 if self._validation_due(trainer) else NEVER
+        if self._validation_due(trainer):
+            trainer.val_check_batch = 1
         every = self.settings.save_time
         if every and self.elapsed - self._saved >= every:
             self._save_last(trainer)
@@ -126,8 +128,9 @@ class Control(L.Callback):
         assert pl_module.evaluation is not None
         self._validated = self.elapsed
         self._validation_seconds = self._validated - self._validation_started
-        score = pl_module.evaluation.bleu.value
-        better = score > self.best
+        score, nll = pl_module.evaluation.bleu.value, pl_module.evaluation.nll
+        # Early in training BLEU is 0 for long; then the likelier model is the better one.
+        better = (score, -nll) > (self.best, -self.best_scores.get("nll", float("inf")))
         if better:
             self.best, self.best_step, self.bad_validations = score, trainer.global_step, 0
             self.best_scores = pl_module.evaluation.numbers()
@@ -201,6 +204,11 @@ class Control(L.Callback):
             signum, self._signum = self._signum, None
             self._save_last(trainer)
             raise Interrupted(signum, trainer.global_step)
+
+
+def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether the micro-batch `batch_idx` of the epoch was the last before an update."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
 
 def epochs_done(trainer: L.Trainer) -> float:

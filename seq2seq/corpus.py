@@ -709,16 +709,15 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
-    if settings.path:
-        if not resolve(settings.path).is_dir():
-            if settings.path.startswith(("package://", "/", ".", "~")):
-                raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
-            return
-    else:
-        for split in SPLITS[1:]:
-            if settings.place(split) is not None:
-                sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
-    refuse_swapped(sample_pairs(settings, cache_dir=cache_dir), settings)
+    if settings.path and not resolve(settings.path).is_dir():
+        if settings.path.startswith(("package://", "/", ".", "~")):
+            raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+        return
+    sample = sample_pairs(settings, cache_dir=cache_dir)
+    for split in SPLITS[1:]:
+        if settings.place(split) is not None:
+            sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
+    refuse_swapped(sample, settings)
 
 
 def refuse_swapped(sample: Pairs, settings: CorpusSettings) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from seq2seq.control import Control, epochs_done
+from seq2seq.control import Control, epochs_done, window_ends
 from seq2seq.settings import TrainerSettings
 from seq2seq.task import Evaluation, TranslationTask
 
@@ -86,7 +86,7 @@ class ProgressLog(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Show and log now and then, at the end of a window."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches and not trainer.is_last_batch:
+        if not window_ends(trainer, batch_idx):
             return
         assert isinstance(pl_module, TranslationTask)
         step = trainer.global_step
@@ -134,7 +134,7 @@ class ProgressLog(L.Callback):
         """Stop the clock, close the bar, and keep what results.json says of the whole run."""
         assert isinstance(pl_module, TranslationTask)
         self.watch.run(False)
-        self._tokens, self.epochs = float(pl_module.train_sums[2]), epochs_done(trainer)
+        self._tokens = float(pl_module.train_sums[2])
         self._close()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
@@ -155,12 +155,12 @@ class ProgressLog(L.Callback):
             self._bar = None
 
     def _log(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        self._logged_step = trainer.global_step
+        self._logged_step, self.epochs = trainer.global_step, epochs_done(trainer)
         values = self._for_log.take(task, self.watch.seconds)
         values = {f"train/{key}": value for key, value in values.items()} | {
             "train/grad_norm": float(task.grad_norm),
             "lr": _rate(trainer),
-            "epoch": epochs_done(trainer),
+            "epoch": self.epochs,
             "seconds": self.control.elapsed,
         }
         for logger in trainer.loggers:

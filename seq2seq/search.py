@@ -157,10 +157,6 @@ class _Beam:
         """Keep the first `beam` candidates that go on."""
         size = self.settings.beam_size
         log_prob = log_prob.masked_fill(token == self.special.eos, float("-inf"))
-        if log_prob.shape[1] < size:  # a vocabulary smaller than the beam
-            missing = size - log_prob.shape[1]
-            log_prob = torch.nn.functional.pad(log_prob, (0, missing), value=float("-inf"))
-            parent, token = (torch.nn.functional.pad(t, (0, missing)) for t in (parent, token))
         self.log_prob, kept = log_prob.topk(size, -1)
         parent, self.last = parent.gather(1, kept), token.gather(1, kept)
         history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))
@@ -216,6 +212,8 @@ def sample(
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; choose more than 0, or decode greedily")
+    if not src.shape[0]:
+        return []
     settings = settings or SearchSettings(beam_size=1)
     limits, context = settings.limits(src_mask), model.context(src, src_mask)
     state = model.init_state(context, beam_size=1, max_len=int(limits.max()))

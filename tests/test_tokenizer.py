@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 
-
 def sentences(syllables: str, seed: int) -> list[str]:
     """600 sentences over 400 invented words."""
     rng = random.Random(seed)
@@ -77,7 +76,7 @@ def test_decode_stops_at_eos_and_drops_special_ids(joint):
     assert joint.decode([[3], [], [0, 0]]) == ["", "", ""]
     newline = joint.tgt.piece_to_id("<0x0A>")
     body = joint.encode_tgt(["dog"])[0][:-1]
-    assert joint.decode([[*body, newline, *body]]) == ["dog  dog"] or joint.decode([[newline]]) == [" "]
+    assert joint.decode([[*body, newline, *body]]) == ["dog  dog"]
 
 
 def test_training_is_deterministic(joint):

@@ -132,7 +132,7 @@ Schublade f Schubladen | drawer | dt | open close
 Tasche f Taschen | bag | | goods find col siz new heavy fetch carry stand present dear
 Licht n - | light | d | switch light
 Lampe f Lampen | lamp | | switch goods repair new siz stand
-Radio n Radios | radio | | switch goods repair new lend sale
+Radio n Radios | radio | | switch goods repair new sale
 Fernseher m Fernseher | television | | switch goods repair new dear sale
 Computer m Computer | computer | | switch goods repair new dear sale want
 Heizung f - | heating | d | switch
@@ -403,7 +403,7 @@ schwimmen - schwimm ; geschwommen s | swim swam swum | a | loc=swim
 wandern - wander ; gewandert s | hike | a | loc=hike
 frühstücken - frühstück ; gefrühstückt h | have_breakfast had had | a | loc=eat
 duschen - dusch ; geduscht h | have_a_shower had had | a |
-ein·kaufen - kauf ; - h | shop | a | loc=shop
+ein·kaufen - kauf ; - h | do_the_shopping did done | a | loc=shop
 fern·sehen siehst,sieht sieh ; ferngesehen h | watch_television | a | loc=livingroom
 auf·stehen - steh ; aufgestanden s | get_up got got | e |
 auf·wachen - wach ; - s | wake_up woke woken | e |
@@ -445,6 +445,14 @@ hoffen - - ; gehofft h hoffte | hope | s |
 ab·fahren fährst,fährt - ; abgefahren s | leave left left | t |
 an·fangen fängst,fängt - ; angefangen h | start | t |
 heißen - - ; geheißen h hieß | be was been | s |
+ab·fliegen - - ; abgeflogen s | leave left left | t |
+auf·hören - - ; - h | end | t |
+gefallen gefällst,gefällt - ; gefallen h | like | s |
+schmecken - - ; geschmeckt h | like | s |
+kommen - - ; gekommen s | come came come | s |
+lernen - lern ; gelernt h | learn | a | fix=
+sprechen sprichst,spricht - ; gesprochen h | speak spoke spoken | s | fix=
+spielen - spiel ; gespielt h | play | a | fix=
 dauern - - ; gedauert h | last | s |
 versuchen - versuch ; versucht h | try tried tried | a |
 scheinen - - ; geschienen h | shine shone shone | a |

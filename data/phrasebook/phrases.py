@@ -23,7 +23,7 @@ DETERMINERS = {"d": "the", "i": "a", "t": "this"}
 # Verbs that other constructions use in their own way.
 SPECIAL = frozenset(
     "sein haben gehören passen kosten wissen glauben sagen hoffen abfahren anfangen heißen dauern versuchen scheinen regnen "
-    "schneien liegen stehen legen stellen ansehen interessieren".split()
+    "schneien liegen stehen legen stellen ansehen interessieren abfliegen aufhören gefallen schmecken kommen".split()
 )
 UNWILLED = frozenset("verlieren vergessen verpassen bekommen weinen verdienen kennen einschlafen aufwachen ankommen".split())
 
@@ -35,12 +35,12 @@ NOW = [Phrase("gerade", "right now"), Phrase("jetzt", "now")]
 PAST = [
     Phrase("gestern", "yesterday"), Phrase("vorgestern", "the day before yesterday"), Phrase("heute", "today"),
     Phrase("gestern Abend", "yesterday evening"), Phrase("heute Morgen", "this morning"), Phrase("letzte Woche", "last week"),
-    Phrase("letzten Monat", "last month"), Phrase("letztes Jahr", "last year"),
 ]
+LONG_PAST = [Phrase("letzten Monat", "last month"), Phrase("letztes Jahr", "last year")]
+LONG_FUTURE = [Phrase("nächsten Monat", "next month"), Phrase("nächstes Jahr", "next year")]
 FUTURE = [
     Phrase("morgen", "tomorrow"), Phrase("übermorgen", "the day after tomorrow"), Phrase("heute", "today"),
-    Phrase("heute Abend", "this evening"), Phrase("nächste Woche", "next week"), Phrase("nächsten Monat", "next month"),
-    Phrase("nächstes Jahr", "next year"), Phrase("bald", "soon"), Phrase("morgen Abend", "tomorrow evening"),
+    Phrase("heute Abend", "this evening"), Phrase("nächste Woche", "next week"), Phrase("bald", "soon"), Phrase("morgen Abend", "tomorrow evening"),
 ]
 HABIT = [
     Phrase("jeden Tag", "every day"), Phrase("jeden Morgen", "every morning"), Phrase("jeden Abend", "every evening"),
@@ -233,8 +233,8 @@ class Phrases:
         hour, minute = self.rng.randint(1, 12), self.rng.choice(minutes)
         return Phrase(f"um {forms.german_clock(hour, minute)}", f"at {forms.english_clock(hour, minute)}")
 
-    def time(self, kind: str) -> Phrase:
-        """Return a time adverbial for the past, the future or a habit."""
+    def time(self, kind: str, lasting: bool = False) -> Phrase:
+        """Return a time adverbial for the past, the future or a habit; `lasting` allows months and years."""
         de, en = self.rng.choice(WEEKDAYS)
         roll = self.rng.random()
         if kind == "habit":
@@ -243,18 +243,19 @@ class Phrases:
             return Phrase(f"{'letzten' if kind == 'past' else 'nächsten'} {de}", f"{'last' if kind == 'past' else 'next'} {en}")
         if roll < 0.24:
             return Phrase(f"am {de}", f"on {en}")
-        if roll < 0.32:
+        if roll < 0.34 and lasting:
             month, english = self.rng.choice(MONTHS)
             return Phrase(f"im {month}", f"in {english}")
         if roll < 0.44:
-            return self._distance(kind)
+            return self._distance(kind, lasting)
         if roll < 0.52:
             clock = self.clock()
             return Phrase(f"am {de} {clock.de}", f"on {en} {clock.en}")
-        return self.rng.choice(PAST if kind == "past" else FUTURE)
+        return self.rng.choice((PAST if kind == "past" else FUTURE) + ((LONG_PAST if kind == "past" else LONG_FUTURE) * lasting))
 
-    def _distance(self, kind: str) -> Phrase:
-        de, en = self.rng.choice((("Tagen", "days"), ("Wochen", "weeks"), ("Monaten", "months"), ("Jahren", "years")))
+    def _distance(self, kind: str, lasting: bool) -> Phrase:
+        units = [("Stunden", "hours"), ("Tagen", "days"), ("Wochen", "weeks"), ("Monaten", "months"), ("Jahren", "years")]
+        de, en = self.rng.choice(units[1:] if lasting else units[:2])
         n = self.rng.randint(2, 9)
         if kind == "past":
             return Phrase(f"vor {forms.german_number(n)} {de}", f"{forms.english_number(n)} {en} ago")
@@ -262,7 +263,7 @@ class Phrases:
 
     def verb(self, kinds: str, *, willed: bool = False) -> Verb:
         """Return a verb with a human subject, separable ones more often than their number."""
-        open_verbs = [v for v in lexicon.verbs if v.kind in kinds and v.particle + v.de not in SPECIAL]
+        open_verbs = [v for v in lexicon.verbs if v.kind in kinds and v.particle + v.de not in SPECIAL and "fix" not in v.frame]
         if willed:
             open_verbs = [v for v in open_verbs if v.particle + v.de not in UNWILLED]
         separable = [v for v in open_verbs if v.particle]
@@ -283,13 +284,16 @@ class Phrases:
             clause = clause.having(complement=self.direction(frame["dir"]))
         if verb.de == "fahren":
             clause = clause.having(means=self.rng.choice(MEANS))
-        elif verb.de in ("bleiben", "wohnen", "sitzen") or ("loc" in frame and not negated and self.chance(loc)):
+        elif verb.particle + verb.de in PLACED or ("loc" in frame and not negated and self.chance(loc)):
             clause = clause.having(complement=self.location(frame["loc"]))
         return self._with_manner(clause)
 
     def _accusative(self, frame: dict[str, str], subject: Nominal, negated: bool) -> Nominal:
         while True:
             found = self.object(frame["acc"], subject, negated)
+            noun = getattr(found, "noun", None)
+            if frame["acc"].startswith("cloth") and noun and noun.de in FEMININE and subject.gender != "f":
+                continue
             if not (found.pronominal and "dat" in frame):
                 return found
 
@@ -321,10 +325,14 @@ class Phrases:
             active = clause.verb.kind == "a" and not clause.negated and self.chance(0.25)
             return clause.having(time=self.rng.choice(NOW)) if active else clause
         if mode == "habit":
+            if _name(clause.verb) in SCHEDULED:
+                day, clock = self.time("habit"), self.clock()
+                return clause.having(habitual=True, negated=False, time=Phrase(f"{day.de} {clock.de}", f"{day.en} {clock.en}"))
             if not clause.negated and self.chance(0.5):
                 return clause.having(habitual=True, often=self.rng.choice(OFTEN))
-            return clause.having(habitual=True, time=self.time("habit"), negated=False) if not clause.negated else clause
-        time = self.time("past" if "past" in mode else "future") if self.chance(0.6) else None
+            time = self.time("habit") if not clause.negated else None
+            return clause.having(habitual=True, time=time)
+        time = self.time("past" if "past" in mode else "future", _name(clause.verb) in LASTING) if self.chance(0.6) else None
         if mode == "past":
             return clause.having(tense="past", time=time)
         if mode == "future":
@@ -335,7 +343,16 @@ class Phrases:
         return clause.having(modal=self.rng.choice(modals), tense="past" if mode == "modal-past" else "present", time=time)
 
 
+PLACED = frozenset("bleiben wohnen sitzen ankommen aussteigen umsteigen".split())
+# What one plans months ahead, or tells of months later.
+LASTING = frozenset("kaufen verkaufen besuchen fahren fliegen reisen umziehen bauen malen treffen tanzen wandern kennen".split())
+SCHEDULED = frozenset("aufstehen aufwachen ankommen frühstücken".split())
+FEMININE = frozenset("Kleid Rock Bluse".split())
 REFLEXIVE = frozenset("freuen interessieren erinnern kümmern beeilen".split())
+
+
+def _name(verb: Verb) -> str:
+    return verb.particle + verb.de
 
 
 def clashes(subject: Nominal, pronoun: Pronoun) -> bool:

@@ -258,9 +258,10 @@ def _german_middle(clause: Clause, hoisted: bool = False) -> str:
     negation = "nicht" if clause.negated and not _has_kein(clause) else ""
     oblique = clause.oblique.german() if clause.oblique else ""
     reflexive = _reflexive(clause) if clause.reflexive and not hoisted else ""
+    # A place comes before a prepositional object: im Park auf den Bus warten.
     return joined(
-        reflexive, *pronouns, said["time"], said["often"], "gern" if clause.gern else "", *nouns, negation, said["manner"], said["means"],
-        oblique, said["complement"],
+        reflexive, *pronouns, said["time"], said["often"], "gern" if clause.gern else "", *nouns, negation, said["manner"],
+        said["means"], said["complement"], oblique,
     )
 
 

@@ -43,6 +43,8 @@ class Bahdanau(CrossMixer):
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
         self.dim, self.memory_dim, self.out_dim = dim, memory_dim, out_dim or dim
         self.readout, self.initial = readout, initial
+        if initial == "backward" and memory_dim % 2:
+            raise ValueError(f"initial=backward reads half of an even memory, not of {memory_dim}; set initial=mean")
         hidden_dim = hidden_dim or dim
         score_dim = score_dim or hidden_dim
         self.start = nn.Linear(memory_dim // 2 if initial == "backward" else memory_dim, hidden_dim)

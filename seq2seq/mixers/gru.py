@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer
 
 RESETS = ("before", "after")
 
@@ -77,7 +77,9 @@ class BiGRU(SelfMixer):
         if causal:
             raise ValueError("bigru reads the whole sequence, so it is encoder-only; choose another mixer/self@decoder")
         self.dim, self.out_dim, self.causal = dim, out_dim or dim, causal
-        hidden_dim = require_divisible(self.out_dim, 2, "the two directions")
+        if self.out_dim % 2:
+            raise ValueError(f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim")
+        hidden_dim = self.out_dim // 2
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
         self.back = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
 

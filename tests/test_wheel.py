@@ -1,0 +1,43 @@
+"""The wheel alone is enough: settings and the embedded corpus travel in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the unpacked wheel and nothing of the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True, text=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+def test_wheel_carries_settings_and_corpus(site: Path) -> None:
+    names = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
+    assert {"seq2seq/_conf/train.yaml", "seq2seq/_conf/mixer/dynamicconv.yaml"} <= names
+    assert {f"seq2seq/_data/phrasebook/{split}.jsonl" for split in ("train", "valid", "test")} <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+
+
+def test_training_from_the_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    environment.pop("SEQ2SEQ_CACHE", None)
+    small = ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "trainer.max_steps=2", "run=small"]
+    limits = ["trainer.val_sentences=4", "trainer.test=false"]
+    command = [sys.executable, "-P", "-m", "seq2seq.train", *small, *limits]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "runs/small/checkpoints/best.ckpt").is_file()
