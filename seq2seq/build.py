@@ -30,7 +30,7 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> Seq2
     extra = config["mixer"].get("extra_encoder_layers", 0)
     depth = model["encoder_layers"] + extra
     if depth < 1:
-        raise ValueError(f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it to {extra + 1 - depth} or more")
+        raise ValueError(f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more")
     src_table, tgt_table = _tables(config)
     encoder = Encoder(
         embedding=_embedding(model, src_table),

@@ -25,7 +25,7 @@ _save = checkpoint.save
 NEVER = 2**62
 
 
-class Interrupted(Exception):
+class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
     """A signal ended training; last.ckpt holds the state at `step`."""
 
     def __init__(self, signum: int, step: int) -> None:
@@ -34,7 +34,7 @@ class Interrupted(Exception):
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints through `checkpoint.save` and `checkpoint.read`: atomic, and opened without running code."""
+    """Lightning's checkpoints through `checkpoint.save` and `checkpoint.read`: atomic, plain, checked."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Write `checkpoint` to `path`."""
@@ -203,7 +203,7 @@ class Control(L.Callback):
         if self._signum is not None:
             signum, self._signum = self._signum, None
             self._save_last(trainer)
-            raise Interrupted(signum, trainer.global_step)
+            raise TrainingInterrupt(signum, trainer.global_step)
 
 
 def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:
@@ -214,6 +214,4 @@ def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:
 def epochs_done(trainer: L.Trainer) -> float:
     """Epochs passed, with the part of the current one."""
     batches = trainer.num_training_batches
-    progress = trainer.fit_loop.epoch_loop.batch_progress.current.processed
-    part = progress / batches if batches else 0.0
-    return trainer.current_epoch + part
+    return trainer.current_epoch + ((trainer.fit_loop.epoch_loop.batch_idx + 1) / batches if batches else 0.0)

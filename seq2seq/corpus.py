@@ -222,7 +222,9 @@ def _column(schema: pa.Schema, language: str, settings: CorpusSettings, where: s
 def _strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
     column = table.column(path[0])
     if len(path) == 2:
-        column = pa.chunked_array([chunk.field(path[1]) for chunk in column.chunks], pa.string())
+        import pyarrow.compute as pc
+
+        column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
     # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
     values = ("" if value is None else str(value) for value in column.to_pylist())
     return [value.encode("utf-8", "replace").decode("utf-8") for value in values]
@@ -349,6 +351,7 @@ def _load_files(source: Source, cache_dir: Path) -> Dataset:
             **options,
         ),
         source.files[0],
+        remote="://" in source.files[0],
     )
 
 
@@ -372,16 +375,18 @@ def _hub_split(split: str, settings: CorpusSettings, cache_dir: Path) -> Dataset
             cache_dir=str(cache_dir / "hub") if is_local else None,
         ),
         path,
+        remote=not is_local,
     )
 
 
-def _guarded(load: Callable[[], Any], what: str) -> Any:
+def _guarded(load: Callable[[], Any], what: str, *, remote: bool) -> Any:
     """Run a loader of `datasets`; what it raises becomes one ValueError with the remedy."""
     import datasets
     from datasets.exceptions import DatasetsError
 
     datasets.utils.logging.set_verbosity_error()
     logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)
+    (datasets.enable_progress_bars if remote else datasets.disable_progress_bars)()
     try:
         return load()
     except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:

@@ -84,11 +84,16 @@ def ter(
     return _score(_ter(tokenize, case_sensitive), hypotheses, references)
 
 
-def score_all(
-    hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+def scores(
+    hypotheses: Sequence[str],
+    references: References,
+    *,
+    metrics: Sequence[str] = METRICS,
+    tokenize: str = "13a",
+    lowercase: bool = False,
 ) -> list[Score]:
-    """BLEU, chrF and TER, in this order."""
-    return [_score(m, hypotheses, references) for m in _metrics(METRICS, tokenize, lowercase).values()]
+    """The scores named in `metrics`, in this order; ValueError for an unknown name."""
+    return [_score(m, hypotheses, references) for m in _metrics(metrics, tokenize, lowercase).values()]
 
 
 def paired_bootstrap(

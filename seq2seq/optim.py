@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SCHEDULES = ("inverse_sqrt", "cosine", "constant")
+SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
 OPTIMIZERS = ("adam", "adadelta")
 
 
@@ -59,12 +59,13 @@ class OptimSettings:
         return cls(**values)
 
 
-def learning_rate(step: int, settings: OptimSettings) -> float:
-    """The rate of update `step` (1, 2, ...), with W = warmup_steps.
+def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
+    """The rate of update `step` (1, 2, ...), with W = warmup_steps, when `share` (0 to 1) of the run's budget is used.
 
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
     inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
     cosine:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * min(1, (n - W) / period)))     (Loshchilov, 2017)
+    anneal:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * share)), so that any budget ends annealed
     constant:          lr
     """
     warmup = settings.warmup_steps
@@ -72,8 +73,8 @@ def learning_rate(step: int, settings: OptimSettings) -> float:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
     if settings.schedule == "inverse_sqrt":
         return max(settings.min_lr, settings.lr * math.sqrt(max(warmup, 1) / step))
-    if settings.schedule == "cosine":
-        progress = min(1.0, (step - warmup) / settings.period)
+    if settings.schedule in ("cosine", "anneal"):
+        progress = share if settings.schedule == "anneal" else min(1.0, (step - warmup) / settings.period)
         return settings.min_lr + (settings.lr - settings.min_lr) / 2 * (1 + math.cos(math.pi * progress))
     return settings.lr
 
@@ -92,30 +93,34 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings)
 
 
 class Schedule(torch.optim.lr_scheduler.LRScheduler):
-    """Sets every group's rate to `learning_rate(last_epoch + 1)`, `last_epoch` being the updates done so far."""
+    """Sets every group's rate to `learning_rate(last_epoch + 1)`, `last_epoch` being the updates done so far.
+
+    `share` is the part of the run's budget that is used; whoever knows it sets it before `step`.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: OptimSettings) -> None:
-        self._settings = settings
+        self._settings, self.share = settings, 0.0
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
         """The rate of the next update, one entry per parameter group."""
-        return [learning_rate(self.last_epoch + 1, self._settings) for _ in self.optimizer.param_groups]
+        rate = learning_rate(self.last_epoch + 1, self._settings, self.share)
+        return [rate for _ in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Only the count: the rate follows from the settings, and a checkpoint stays plain."""
-        return {"last_epoch": self.last_epoch}
+        """Only the count and the share: the rate follows from the settings, and a checkpoint stays plain."""
+        return {"last_epoch": self.last_epoch, "share": self.share}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up the count; the optimiser's groups get the rate of the next update."""
-        self.last_epoch = int(state_dict["last_epoch"])
+        self.last_epoch, self.share = int(state_dict["last_epoch"]), float(state_dict["share"])
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 
 
 @torch.no_grad()
 def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_norm: float) -> Tensor:
-    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off); returns the norm before.
+    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off); the norm before.
 
     scale: scalar tensor. One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
     """
@@ -123,7 +128,7 @@ def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_no
     norm = torch.nn.utils.get_total_norm(gradients) * scale
     if clip_norm > 0:
         scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_(gradients, scale)  # type: ignore[reportPrivateImportUsage]
     return norm
 
 

@@ -76,11 +76,13 @@ class ProgressLog(L.Callback):
         self._for_bar.take(pl_module, self.watch.seconds)
         self.watch.run(True)
         if self.console.is_terminal:
-            text = TextColumn("{task.description}")
-            self._bar = Progress(text, BarColumn(bar_width=24), TextColumn("{task.percentage:>3.0f}%"),
-                                 TextColumn("{task.fields[left]} left"), console=self.console, auto_refresh=False)  # fmt: skip
-            self._task = self._bar.add_task("starting", total=1.0, left="?")
-            self._bar.start()
+            words = [
+                TextColumn(t) for t in ("{task.description}", "{task.percentage:>3.0f}%", "{task.fields[left]} left")
+            ]
+            bar = Progress(words[0], BarColumn(bar_width=24), *words[1:], console=self.console, auto_refresh=False)
+            self._task = bar.add_task("starting", total=1.0, left="?")
+            bar.start()
+            self._bar = bar
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -17,7 +17,6 @@ from seq2seq.resources import conf_dir
 from seq2seq.translate import Note, Parser, UsageError, add_model_options, fail, positive, warn
 
 if TYPE_CHECKING:
-    from seq2seq.metrics import Comparison, Score
     from seq2seq.translate import Translator
 
 EPILOG = """\
@@ -105,16 +104,10 @@ def _score(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure(options: argparse.Namespace, hypotheses: list[str], references: Any, tokenize: str) -> list[dict]:
-    from seq2seq import metrics
+    from seq2seq.metrics import scores
 
-    def one(name: str) -> Score:
-        if name == "bleu":
-            return metrics.bleu(hypotheses, references, tokenize=tokenize, lowercase=options.lowercase)
-        if name == "chrf":
-            return metrics.chrf(hypotheses, references, lowercase=options.lowercase)
-        return metrics.ter(hypotheses, references, tokenize=tokenize)
-
-    return [one(name)._asdict() for name in dict.fromkeys(options.metrics)]
+    found = scores(hypotheses, references, metrics=options.metrics, tokenize=tokenize, lowercase=options.lowercase)
+    return [score._asdict() for score in found]
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:
@@ -133,7 +126,7 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
         tokenize=tokenize,
         lowercase=options.lowercase,
         samples=options.samples,
-        metrics=list(dict.fromkeys(options.metrics)),
+        metrics=options.metrics,
     )
     return {"baseline": options.compare[0], "lines": len(references[0]), "comparison": [r._asdict() for r in rows]}
 
@@ -196,7 +189,7 @@ def _translate(translator: Translator, sources: list[str]) -> list[str]:
     notes: list[Note] = []
     found = translator.texts(sources, note=notes.append)
     for note in notes:
-        warn(f"sentence {note.index + 1} {note}")
+        warn(f"sentence {note.position + 1} {note}")
     return found
 
 

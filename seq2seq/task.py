@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import lightning as L
@@ -45,7 +46,7 @@ class Evaluation(NamedTuple):
 
 
 class TranslationTask(L.LightningModule):
-    """Trains a Seq2Seq: sum of token losses per micro-batch, divided by the tokens of the whole window before the update.
+    """Trains a Seq2Seq: sums of token losses, divided by the tokens of the whole window before the update.
 
     The window is the micro-batches of one update over all ranks, so that accumulation and ranks change nothing but
     rounding. Dropout is a function of (seed, update, micro-batch of the window).
@@ -67,6 +68,7 @@ class TranslationTask(L.LightningModule):
         self.tokenizer, self.description = tokenizer, description
         self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
         self.evaluation: Evaluation | None = None
+        self.share_done: Callable[[], float] = float  # the used part of the run's budget, 0 to 1; `train` sets it
         # Plain attributes, not buffers: they are no part of the weights. Sums: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
@@ -111,7 +113,8 @@ class TranslationTask(L.LightningModule):
         }
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Our schedule takes no metric."""
+        """Our schedule takes no metric, but the used part of the budget."""
+        scheduler.share = self.share_done()
         scheduler.step()
 
     def _losses(self, batch: Batch) -> LossSums:
@@ -216,9 +219,13 @@ class TranslationTask(L.LightningModule):
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         loops = checkpoint["loops"]["fit_loop"]
-        step = loops["epoch_loop.batch_progress"]["current"]["processed"]
         epoch = loops["epoch_progress"]["current"]["processed"]
-        self._data.train_dataloader().batch_sampler.seek(epoch=epoch, step=step)
+        batches = loops["epoch_loop.batch_progress"]["current"]
+        # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
+        # after that, it asks for one batch more, and must find the epoch at its end.
+        done = batches["processed"] == self._data.batches_per_epoch
+        if not (done and batches["completed"] < batches["processed"]):
+            self._data.train_dataloader().batch_sampler.seek(epoch=epoch, step=batches["processed"])
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:

@@ -191,9 +191,7 @@ class VocabularySizeError(ValueError):
         self.largest = largest
 
 
-def train_tokenizer(
-    *, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings
-) -> Tokenizer:
+def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """Train on raw lines, jointly on both sides or one model a side; the same lines and settings, the same bytes."""
     if settings.joint:
         sides = [(_alternate(src_lines, tgt_lines), "both sides together")]

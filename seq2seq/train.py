@@ -17,6 +17,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from seq2seq import finetune
 from seq2seq import run as runs
 from seq2seq.resources import conf_dir
 
@@ -86,6 +87,7 @@ class Run:
         task = self._task()
         control, progress = self._callbacks()
         trainer = self._trainer([progress, control])
+        task.share_done = lambda: control.share_done(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
         if self.settings.test:
@@ -107,7 +109,7 @@ class Run:
         with torch.device("meta"):
             model = build_model(self._model_config(sizes))
         if self.start:
-            _require_same_shapes(model, self.start["state_dict"], self.config["init_from"])
+            finetune.require_same_shapes(model, self.start["state_dict"], self.config["init_from"])
 
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
@@ -118,7 +120,7 @@ class Run:
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
-            tokenizer |= _ready_models(Tokenizer.from_state(self.start["seq2seq"]["tokenizer"]), cache)
+            tokenizer |= finetune.ready_models(Tokenizer.from_state(self.start["seq2seq"]["tokenizer"]), cache)
         return TranslationDataModule(
             data=self.config["data"],
             tokenizer=tokenizer,
@@ -144,7 +146,7 @@ class Run:
         torch.manual_seed(self.seed)
         model = build_model(self._model_config(sizes))
         if self.start:
-            model.load_state_dict(_model_weights(self.start["state_dict"]))
+            model.load_state_dict(finetune.model_weights(self.start["state_dict"]))
         if self.settings.compile:
             # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
             for part in (model.encoder, model.decoder, model.output):
@@ -219,7 +221,7 @@ class Run:
         return int(checkpoint.read(self.resumed)["global_step"]) if self.resumed else 0
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        from seq2seq.control import Interrupted
+        from seq2seq.control import TrainingInterrupt
 
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
@@ -227,7 +229,7 @@ class Run:
             log.info("resuming from %s", self.resumed)
         try:
             trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed)
-        except Interrupted as stop:
+        except TrainingInterrupt as stop:
             log.info(
                 "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
                 stop, self.folder.last, runs.translate_command(self.folder.last),
@@ -286,37 +288,6 @@ def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:
     from seq2seq.metrics import check_tokenize, tokenize_for
 
     return check_tokenize((data.get("tokenize") or {}).get(lang) or tokenize_for(lang))
-
-
-def _model_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("model."): weight for name, weight in state_dict.items() if name.startswith("model.")}
-
-
-def _require_same_shapes(model: Any, state_dict: Mapping[str, Any], origin: str) -> None:
-    """ValueError unless the checkpoint's weights are this model's, by name and shape."""
-    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    given = {name: tuple(weight.shape) for name, weight in _model_weights(state_dict).items()}
-    for name in sorted(wanted.keys() | given.keys()):
-        if wanted.get(name) != given.get(name):
-            raise ValueError(
-                f"init_from={origin}: weight '{name}' has shape {given.get(name)} there and {wanted.get(name)} in this "
-                "model; choose the model and mixer settings that the checkpoint was trained with"
-            )
-
-
-def _ready_models(tokenizer: Any, cache: Path) -> dict[str, Any]:
-    """The tokenizer settings that use a checkpoint's SentencePiece models, written to `cache`."""
-    state = tokenizer.to_state()
-    folder = cache / f"init-{tokenizer.fingerprint}"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for side in ("src_model", "tgt_model"):
-        if side in state:
-            paths[side] = folder / f"{side}.model"
-            paths[side].write_bytes(state[side])
-    if tokenizer.joint:
-        return {"model": str(paths["src_model"]), "src_model": None, "tgt_model": None}
-    return {"model": None} | {side: str(path) for side, path in paths.items()}
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ WINDOW_BYTES = 2 << 20
 LINE_BYTES = 1 << 20  # of a longer line, only these are kept; the rest is counted and dropped
 PAUSE_SECONDS = 0.1  # input that stays silent for so long is waited for no more: what is there is translated
 PATIENCE_SECONDS = 1.0  # and so is a window whose first line is this old
+CPU_TOKENS, GPU_TOKENS = 2048, 8192  # source pieces in a batch
 DTYPES = ("float32", "bfloat16")
 
 EPILOG = """\
@@ -53,9 +54,9 @@ class Candidate(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something worth telling about line `index` of those given: `kept` of `pieces` were translated, or it failed."""
+    """What happened to line `position`, from 0: `kept` of its `pieces` were translated, or it failed."""
 
-    index: int
+    position: int
     pieces: int
     kept: int
     error: str = ""
@@ -77,7 +78,7 @@ class Translator:
         meta: dict[str, Any],
         settings: SearchSettings,
         device: str | torch.device = "cpu",
-        max_tokens: int = 4096,
+        max_tokens: int = 2048,
         max_len: int = 1024,
     ) -> None:
         self.model, self.tokenizer, self.meta, self.settings = model, tokenizer, meta, settings
@@ -92,12 +93,12 @@ class Translator:
         device: str = "auto",
         dtype: str = "float32",
         trust: Sequence[str] = (),
-        max_tokens: int = 4096,
+        max_tokens: int | None = None,
         max_len: int = 1024,
     ) -> Translator:
         """Open the checkpoint `path`; ValueError, in one line, for a checkpoint, device or dtype that cannot be used.
 
-        A batch holds at most `max_tokens` source pieces, padding counted; a line, `max_len`.
+        A batch holds at most `max_tokens` source pieces, padding counted (default: by device); a line, `max_len`.
         """
         place = choose_device(device)
         from seq2seq.checkpoint import load
@@ -111,7 +112,7 @@ class Translator:
             meta=loaded.meta,
             settings=settings or SearchSettings(),
             device=place,
-            max_tokens=max_tokens,
+            max_tokens=max_tokens or (CPU_TOKENS if place == "cpu" else GPU_TOKENS),
             max_len=min(max_len, _source_limit(loaded.meta, settings or SearchSettings())),
         )
 
@@ -128,7 +129,7 @@ class Translator:
         depend on the lines beside it.
         """
         settings = settings or self.settings
-        note = note or (lambda n: log.warning("line %d %s", n.index + 1, n))
+        note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
         ids = self._encode(lines, note)
         found: list[list[Candidate]] = [[] for _ in lines]
         for rows in self._batches(ids):
@@ -372,12 +373,12 @@ class _Session:
 
     def _note(self, window: Window, note: Note) -> None:
         self.failed += bool(note.error)
-        line = window.raw[note.index]
+        line = window.raw[note.position]
         text = str(note)
         if not note.error and line.size > len(line.data):
             whole = round(note.pieces * line.size / len(line.data), -3)
             text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
-        warn(f"line {window.first + note.index} {text}")
+        warn(f"line {window.first + note.position} {text}")
 
     def _format(self, number: int, candidates: list[Candidate]) -> str:
         if self.n_best == 1:
@@ -434,13 +435,14 @@ def _penalty(text: str) -> float:
     return value
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
+def add_model_options(parser: argparse._ActionsContainer) -> None:
     """The options of everything that translates with a checkpoint."""
     add = parser.add_argument
     add("--beam-size", type=positive, default=5, metavar="N", help="hypotheses kept at each step; 1 is greedy (5)")
     text = "alpha in log-probability / length^alpha; larger favours longer output (1.0)"
     add("--length-penalty", type=_penalty, default=1.0, metavar="ALPHA", help=text)
-    add("--max-tokens", type=positive, default=4096, metavar="N", help="source pieces in a batch, with padding (4096)")
+    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
+    add("--max-tokens", type=positive, metavar="N", help=text)
     add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")

@@ -45,7 +45,7 @@ def names(folder: str) -> list[str]:
 PRESETS, SELF, CROSS = names(""), names("self"), names("cross")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compose(overrides: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         found = compose("train", list(overrides), return_hydra_config=True)

@@ -22,7 +22,7 @@ def seed() -> int:
     value = int(os.environ.get("SEQ2SEQ_TEST_SEED") or random.SystemRandom().randrange(2**31))
     print(f"SEQ2SEQ_TEST_SEED={value}")
     random.seed(value)
-    np.random.seed(value)  # noqa: NPY002
+    np.random.seed(value)
     torch.manual_seed(value)
     return value
 

@@ -246,9 +246,9 @@ def test_gradcheck(slot, name):
         def function(x, memory, *values, mixer=mixer, keys=keys, mask=mask, memory_mask=memory_mask):
             named = dict(zip(keys, values, strict=True))
             if isinstance(mixer, CrossMixer):
-                return torch.func.functional_call(_Whole(mixer), {"mixer." + k: v for k, v in named.items()}, (
-                    x, memory, memory_mask
-                ))
+                return torch.func.functional_call(
+                    _Whole(mixer), {"mixer." + k: v for k, v in named.items()}, (x, memory, memory_mask)
+                )
             return torch.func.functional_call(mixer, named, (x, mask)) + 0.0 * memory.sum()
 
         values = [p.detach().clone().requires_grad_() for p in mixer.parameters()]
@@ -285,7 +285,14 @@ def test_state_dict_round_trip(slot, name):
         assert torch.equal(run(mixer, *parts), run(other, *parts))
 
 
-BAD = [("num_heads", 3), ("num_heads", 0), ("kernel_size", 0), ("kernel_size", -3), ("dropout", 1.0), ("weight_dropout", -0.1)]
+BAD = [
+    ("num_heads", 3),
+    ("num_heads", 0),
+    ("kernel_size", 0),
+    ("kernel_size", -3),
+    ("dropout", 1.0),
+    ("weight_dropout", -0.1),
+]
 
 
 @every_mixer

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from hypothesis import strategies as st
 
 from seq2seq import corpus
 from seq2seq.corpus import Cleaner, CleanSettings, CorpusSettings, load_corpus, validate_corpus
-from seq2seq.resources import conf_dir
+from seq2seq.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
 PAIRS = [(f"Das ist der Satz {i} und nicht mehr.", f"This is the sentence {i} and no more.") for i in range(60)]
@@ -206,6 +209,16 @@ def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
     assert load(chosen, tmp_path / "c", "valid") == PAIRS
 
 
+def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
+    data = yaml.safe_load((conf_dir() / "data" / "files.yaml").read_text())
+    data |= yaml.safe_load((conf_dir() / "data" / "phrasebook.yaml").read_text())
+    chosen = CorpusSettings.from_mapping(data)
+    validate_corpus(chosen, cache_dir=tmp_path)
+    loaded = load_corpus(chosen, cache_dir=tmp_path)
+    assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
+    assert loaded.read == 20_000
+
+
 def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
     root = hub_folder(tmp_path / "wmt", "de-en", configs=True)
     with pytest.raises(ValueError, match="could not be loaded"):
@@ -362,6 +375,28 @@ def test_second_load_reads_no_raw_data(tmp_path, monkeypatch):
     first = load(options(tmp_path), tmp_path / "c")
     monkeypatch.setattr(corpus, "open_split", None)
     assert load(options(tmp_path), tmp_path / "c") == first
+
+
+def test_the_iwslt_steps_of_the_readme_work(tmp_path):
+    script = re.search(r"```python\n(# iwslt.*?)```", (data_dir() / "README.md").read_text(), re.DOTALL)
+    assert script
+    for language in ("de", "en"):
+        lines = [
+            "<url>http://x</url>",
+            "<title>T</title>",
+            f" {language} one ",
+            "<keywords>k</keywords>",
+            f"{language} <b>",
+        ]
+        (tmp_path / f"train.tags.de-en.{language}").write_text("\n".join(lines) + "\n")
+        for year in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015"):
+            xml = f'<doc>\n<seg id="1"> {language} {year} &amp; a\u2028b </seg>\n<seg id="2">z</seg>\n</doc>\n'
+            (tmp_path / f"IWSLT17.TED.{year}.de-en.{language}.xml").write_text(xml)
+    subprocess.run([sys.executable, "-c", script[1]], cwd=tmp_path, check=True)
+    chosen = options(tmp_path)
+    assert load(chosen, tmp_path / "c") == [("de one", "en one"), ("de <b>", "en <b>")]
+    assert load(chosen, tmp_path / "c", "valid")[0] == ("de dev2010 & a\u2028b", "en dev2010 & a\u2028b")
+    assert len(load(chosen, tmp_path / "c", "test")) == 12
 
 
 # ---- wrong settings

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.band import band_conv, left_padding, skew
-from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, unpack
+from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, random_bytes, unpack
+from seq2seq.kernels.dropout import Dropout, dropout
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
 from seq2seq.kernels.lightconv import BLOCK, lightconv, lightconv_step
@@ -36,7 +39,9 @@ def same_with_gradients(first: Tensor, second: Tensor, inputs: list[Tensor]) -> 
     """Two results and their gradients to all inputs agree in float64."""
     same(first, second)
     direction = torch.randn_like(first)
-    for a, b in zip(torch.autograd.grad(first, inputs, direction), torch.autograd.grad(second, inputs, direction), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(first, inputs, direction), torch.autograd.grad(second, inputs, direction), strict=True
+    ):
         same(a, b)
 
 
@@ -86,7 +91,10 @@ def test_static_weights_are_a_depthwise_convolution(taps, causal):
         padded = F.pad(x.transpose(1, 2), (left, taps - 1 - left))
         conv = F.conv1d(padded, weights.repeat_interleave(2, 0)[:, None], groups=6).transpose(1, 2)
         same_with_gradients(lightconv(x, weights, causal=causal), conv, [x, weights])
-        same(lightconv_reference(x[:, :5], weights, causal=causal)[:, :1], lightconv(x[:, :5], weights, causal=causal)[:, :1])
+        same(
+            lightconv_reference(x[:, :5], weights, causal=causal)[:, :1],
+            lightconv(x[:, :5], weights, causal=causal)[:, :1],
+        )
 
 
 @every_kernel
@@ -233,3 +241,72 @@ def test_drop_weights():
     same(y, weights * keep * 4)
     (gradient,) = torch.autograd.grad(y.sum(), weights)
     same(gradient, keep.double() * 4)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_its_reference(causal):
+    """torch's kernel and the definition agree in value and gradient, with and without a mask."""
+    shapes = (2, 3, 6, 4), (2, 3, 6 if causal else 9, 4)
+    q, k, v = draw(*shapes[0]), draw(*shapes[1]), draw(*shapes[1])
+    allowed = None if causal else torch.rand(2, 1, 6, 9) < 0.5
+    if allowed is not None:
+        allowed[..., 0] = True
+    pair = (op(q, k, v, mask=allowed, causal=causal) for op in (attention, attention_reference))
+    same_with_gradients(*pair, [q, k, v])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_bfloat16_attention(causal):
+    """In training on a CPU the definition is taken, otherwise torch's: both near float32."""
+    q, k, v = (torch.randn(2, 3, 6, 8) for _ in range(3))
+    exact = attention(q, k, v, causal=causal)
+    narrow = [part.bfloat16() for part in (q, k, v)]
+    with torch.no_grad():
+        torch.testing.assert_close(attention(*narrow, causal=causal).float(), exact, atol=3e-2, rtol=3e-2)
+    found = attention(*(part.requires_grad_() for part in narrow), causal=causal)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), exact, atol=3e-2, rtol=3e-2)
+
+
+def test_attention_dropout_is_unbiased():
+    q, k, v = (torch.randn(1, 1, 5, 4) for _ in range(3))
+    draws = torch.stack([attention_reference(q, k, v, causal=True, dropout=0.3) for _ in range(2000)])
+    error = (draws.mean(0) - attention_reference(q, k, v, causal=True)).abs()
+    assert (error <= 6 * draws.std(0) / 2000**0.5 + 1e-6).all()
+
+
+@pytest.mark.parametrize("drop", [0.001, 0.1, 0.3, 0.5, 0.9])
+def test_dropout_keeps_the_mean(drop):
+    """Kept elements are scaled by 1 / keep, the share kept is as said, and the gradient follows the mask."""
+    x, keep = torch.ones(300, 1000, requires_grad=True), keep_probability(drop)
+    y = dropout(x, drop)
+    kept = y != 0
+    assert torch.equal(y, kept / keep)
+    assert abs(kept.double().mean().item() - keep) <= 5.5 * (keep * (1 - keep) / x.numel()) ** 0.5
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, kept / keep)
+
+
+def test_dropout_module():
+    """Active in training only, in the type of its input, nothing at 0, repeatable by seed."""
+    x, module = torch.randn(40, 40), Dropout(0.5)
+    assert module.eval()(x) is x
+    assert Dropout(0.0).train()(x) is x
+    assert module.train()(x.bfloat16()).dtype == torch.bfloat16
+    torch.manual_seed(5)
+    first = module(x)
+    assert not torch.equal(first, module(x))
+    torch.manual_seed(5)
+    assert torch.equal(first, module(x))
+
+
+def test_random_bytes_are_uniform():
+    """Chi-square over the 256 values, at each of the eight places of a draw: 255 degrees, 8 standard deviations."""
+    count = 8 * 50_000
+    drawn = random_bytes((count,)).view(-1, 8)
+    for place in range(8):
+        seen = torch.bincount(drawn[:, place].long(), minlength=256).double()
+        expected = count / 8 / 256
+        assert ((seen - expected).square() / expected).sum() < 255 + 8 * (2 * 255) ** 0.5
+    assert random_bytes((3, 5)).shape == (3, 5)
+    assert random_bytes((0, 5)).shape == (0, 5)

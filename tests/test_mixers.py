@@ -123,9 +123,10 @@ def test_gated_unit_is_torchs():
 
 
 def test_bigru_is_torchs_on_packed_sequences():
-    mixer, theirs = jiggle(BiGRU(dim=5, causal=False, out_dim=8).double()), nn.GRU(
-        5, 4, batch_first=True, bidirectional=True
-    ).double()
+    mixer, theirs = (
+        jiggle(BiGRU(dim=5, causal=False, out_dim=8).double()),
+        nn.GRU(5, 4, batch_first=True, bidirectional=True).double(),
+    )
     state = {}
     for unit, suffix in ((mixer.ahead, ""), (mixer.back, "_reverse")):
         state |= {f"weight_ih_l0{suffix}": unit.input.weight, f"bias_ih_l0{suffix}": unit.input.bias}
@@ -138,7 +139,7 @@ def test_bigru_is_torchs_on_packed_sequences():
 
 
 def paper_gru(x: np.ndarray, s: np.ndarray, w: np.ndarray, b: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """One update of Bahdanau et al. 2015, A.1.1: the reset gate comes before the product. Gates in the order r, z, n."""
+    """One update of Bahdanau et al. 2015, A.1.1: reset before the product; gates r, z, n."""
     wr, wz, wn = np.split(w @ x + b, 3)
     ur, uz, un = np.split(u, 3)
     r, z = sigmoid(wr + ur @ s), sigmoid(wz + uz @ s)

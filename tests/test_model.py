@@ -18,19 +18,35 @@ from seq2seq.model import DecoderLayer, EncoderLayer, FeedForward, Sublayer
 
 DIM = 8
 RNNSEARCH = (
-    "mixer=bahdanau", "model.encoder_layers=1", "model.decoder_layers=1", "model.norm=none", "model.residual=false",
-    "model.positions=none", "model.ffn_dim=0", "model.tie=none", "model.scale_embedding=false", "+mixer.encoder.out_dim=20",
-    "mixer.encoder.reset=before", "mixer.cross.reset=before", "mixer.cross.readout=maxout", "mixer.cross.initial=backward",
-    "+mixer.cross.hidden_dim=10", "+mixer.cross.out_dim=6", "+mixer.cross.score_dim=9",
-)  # fmt: skip
+    "mixer=bahdanau",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.norm=none",
+    "model.residual=false",
+    "model.positions=none",
+    "model.ffn_dim=0",
+    "model.tie=none",
+    "model.scale_embedding=false",
+    "+mixer.encoder.out_dim=20",
+    "mixer.encoder.reset=before",
+    "mixer.cross.reset=before",
+    "mixer.cross.readout=maxout",
+    "mixer.cross.initial=backward",
+    "+mixer.cross.hidden_dim=10",
+    "+mixer.cross.out_dim=6",
+    "+mixer.cross.score_dim=9",
+)
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
     "attention-dynamicconv": ("mixer=transformer", "mixer/self@mixer.decoder=dynamicconv"),
     "bigru-lightconv-additive": (
-        "mixer=bahdanau", "mixer/self@mixer.decoder=lightconv", "mixer/cross=additive", "model.norm=post"
+        "mixer=bahdanau",
+        "mixer/self@mixer.decoder=lightconv",
+        "mixer/cross=additive",
+        "model.norm=post",
     ),
     "conv-bahdanau": ("mixer=dynamicconv", "mixer/cross=bahdanau", "model.positions=learned", "model.tie=target"),
     "rnnsearch": RNNSEARCH,
-}  # fmt: skip
+}
 every_model = pytest.mark.parametrize("overrides", MODELS.values(), ids=MODELS.keys())
 
 
@@ -225,7 +241,7 @@ def test_features_are_what_the_output_layer_reads():
 
 
 def test_rnnsearch_has_the_published_shapes():
-    """One layer each, nothing around them: 2 directions, a maxout readout, and no more parameters than the equations."""
+    """One layer each, nothing around them: two directions, a maxout readout, no parameters but the equations'."""
     model = build_model(config(*TINY, *RNNSEARCH))
     assert model.encoder.norm is None
     assert model.decoder.norm is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -24,7 +25,7 @@ def test_warm_up_then_inverse_square_root():
     assert found[0] == pytest.approx(1e-5 + (1e-3 - 1e-5) / 10)
     assert found[39] == pytest.approx(1e-3 * math.sqrt(10 / 40))
     assert found.index(max(found)) == 9
-    steps = [b - a for a, b in zip(found[:9], found[1:10], strict=True)]
+    steps = [b - a for a, b in itertools.pairwise(found[:10])]
     assert max(steps) == pytest.approx(min(steps))
 
 
@@ -35,6 +36,30 @@ def test_cosine_goes_to_the_minimum_and_stays():
     assert learning_rate(105, settings) == learning_rate(10_000, settings) == pytest.approx(0.1)
     found = rates(settings, 200)[4:]
     assert found == sorted(found, reverse=True)
+
+
+def test_anneal_follows_the_budget_whatever_the_updates():
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_steps=5, min_lr=0.1)
+    assert learning_rate(3, settings, 0.9) == pytest.approx(0.6, abs=1e-6)  # the warm-up knows no budget
+    assert learning_rate(6, settings, 0.0) == pytest.approx(1.0)
+    assert learning_rate(6, settings, 0.5) == learning_rate(600, settings, 0.5) == pytest.approx(0.55)
+    assert learning_rate(60, settings, 1.0) == pytest.approx(0.1)
+
+
+def test_the_schedule_is_told_the_share_and_keeps_it():
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_steps=0)
+    schedules = []
+    for _ in range(2):
+        optimizer = build_optimizer([nn.Parameter(torch.zeros(2))], settings)
+        schedules.append((optimizer, Schedule(optimizer, settings)))
+    (first, told), (second, loaded) = schedules
+    first.step()
+    told.share = 0.75
+    told.step()
+    loaded.load_state_dict(told.state_dict())
+    assert (
+        first.param_groups[0]["lr"] == second.param_groups[0]["lr"] == pytest.approx((1 + math.cos(0.75 * math.pi)) / 2)
+    )
 
 
 def test_no_warm_up():
@@ -60,13 +85,17 @@ def test_the_schedule_sets_the_rate_of_each_update(name):
 def test_a_schedule_taken_up_goes_on():
     settings = OptimSettings(lr=1.0, warmup_steps=3)
     weight = nn.Parameter(torch.zeros(2))
-    first = Schedule(build_optimizer([weight], settings), settings)
+    weight.grad = torch.ones(2)
+    optimizer = build_optimizer([weight], settings)
+    first = Schedule(optimizer, settings)
     for _ in range(7):
+        optimizer.step()
         first.step()
     optimizer = build_optimizer([weight], settings)
     second = Schedule(optimizer, settings)
     second.load_state_dict(first.state_dict())
     assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(8, settings))
+    optimizer.step()
     second.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(9, settings))
 
@@ -118,4 +147,5 @@ def test_every_preset_is_valid(path):
     for parent in config.pop("defaults", []):
         if parent != "_self_":
             config = OmegaConf.merge(OmegaConf.load(path.with_name(f"{parent}.yaml")), config)
-    OptimSettings.from_config(OmegaConf.to_container(config))  # type: ignore[arg-type]
+    whole = OmegaConf.create({"optim": config, "model": OmegaConf.load(conf_dir() / "model" / "tiny.yaml")})
+    OptimSettings.from_config(OmegaConf.to_container(whole, resolve=True)["optim"])  # type: ignore[index, call-overload]

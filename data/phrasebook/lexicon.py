@@ -1,4 +1,4 @@
-"""The words of the phrasebook: one German word for one English word within a context, with the features that agreement needs."""
+"""The words of the phrasebook: one German word for one English word in a context, with the features for agreement."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun with gender (m, f, n), both plurals, the determiners it takes and the classes that verbs and adjectives select.
+    """A noun with gender (m, f, n), both plurals, the determiners it takes and the classes that others select.
 
-    `dets` has one letter per determiner: d the, i a, p possessive, t this, n numbers and plurals; a mass noun has no plural.
+    `dets` has one letter per determiner: d the, i a, p possessive, t this, n numbers and plurals; a mass noun has no
+    plural.
     """
 
     de: str
@@ -45,8 +46,8 @@ class Verb:
     """A German verb and its English verb, with principal parts and the arguments they take.
 
     English `have_breakfast` has a tail, `put~on` a particle (put on the hat, put it on), `wait+for` a preposition, and
-    `explain>to` a preposition for the dative. `kind` is a (activity: progressive), s (state: simple), e (event: never in the
-    plain present) or t (timetable: simple). `frame` maps acc, dat, obl, loc, dir, fix and subj to the classes they select.
+    `explain>to` a preposition for the dative. `kind` is a (activity: progressive), s (state: simple), e (event: never
+    in the plain present) or t (timetable: simple). `frame` maps acc, dat, obl, loc, dir, fix and subj to classes.
     """
 
     de: str
@@ -70,7 +71,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Place:
-    """A place with the German noun, its prepositions at rest (dative) and in motion (accusative or zu), and both in English."""
+    """A place with its German prepositions at rest (dative) and in motion (accusative or zu), and both in English."""
 
     de: str
     gender: str
@@ -83,7 +84,7 @@ class Place:
 
 # German, gender (* weak), plural | English (/irregular plural) | determiners | classes.
 NOUNS = """
-Apfel m Äpfel | apple | | food fruit col siz
+Apfel m Äpfel | apple | | food fruit applecol siz
 Banane f Bananen | banana | | food fruit yel
 Orange f Orangen | orange | | food fruit
 Birne f Birnen | pear | | food fruit siz
@@ -116,10 +117,10 @@ Roman m Romane | novel | | read write goods lend new long story
 Gedicht n Gedichte | poem | | read write long story
 Geschichte f Geschichten | story | dipn | read write tell long story
 Witz m Witze | joke | din | tell story
-Brief m Briefe | letter | | read write send get long lie answer await weighty
-Zeitung f Zeitungen | newspaper | dit | read goods get lie
-Zeitschrift f Zeitschriften | magazine | | read goods lie new
-Postkarte f Postkarten | postcard | | read write send get
+Brief m Briefe | letter | | read write send get long lie answer await weighty trash
+Zeitung f Zeitungen | newspaper | dit | read goods get lie trash
+Zeitschrift f Zeitschriften | magazine | | read goods lie new trash
+Postkarte f Postkarten | postcard | | read write send get trash
 Nachricht f Nachrichten | message | | read write send get long weighty
 E-Mail f E-Mails | email | | read write send get long answer weighty
 Paket n Pakete | parcel | | send get open heavy siz fetch await stand carry
@@ -130,12 +131,12 @@ Kiste f Kisten | box | | open close heavy siz fetch stand carry
 Flasche f Flaschen | bottle | | open close full stand trash
 Schublade f Schubladen | drawer | dt | open close
 Tasche f Taschen | bag | | goods find col siz new heavy fetch carry stand present dear
-Licht n - | light | d | switch light
+Licht n Lichter | light | d | switch light
 Lampe f Lampen | lamp | | switch goods repair new siz stand
 Radio n Radios | radio | | switch goods repair new sale
-Fernseher m Fernseher | television | | switch goods repair new dear sale
+Fernseher m Fernseher | television | dipt| switch goods repair new dear sale
 Computer m Computer | computer | | switch goods repair new dear sale want
-Heizung f - | heating | d | switch
+Heizung f Heizungen | heating | d | switch
 Mantel m Mäntel | coat | | cloth col new warm goods find dear hang
 Jacke f Jacken | jacket | | cloth col new warm goods find dear hang
 Hemd n Hemden | shirt | | cloth col new clean goods wash
@@ -148,7 +149,7 @@ Hut m Hüte | hat | | cloth col new goods find
 Mütze f Mützen | cap | | cloth col new warm goods find
 Auto n Autos | car | | vehicle goods repair wash col siz new dear sale see want belong
 Fahrrad n Fahrräder | bicycle | | vehicle goods repair clean col new dear sale lend present want belong
-Motorrad n Motorräder | motorbike | | vehicle goods repair col new dear sale want belong
+Motorrad n Motorräder | motorbike | dipt| vehicle goods repair col new dear sale want belong
 Bus m Busse | bus | dt | await miss see
 Zug m Züge | train | dt | await miss see
 Straßenbahn f Straßenbahnen | tram | dt | await miss see
@@ -169,20 +170,20 @@ Fahrkarte f Fahrkarten | ticket | | goods find need dear pay
 Bild n Bilder | picture | | paint goods hang siz pretty sale present please dear
 Foto n Fotos | photo | | show pretty
 Spiegel m Spiegel | mirror | | goods hang siz
-Blume f Blumen | flower | n | goods present pretty col plant
+Blume f Blumen | flower | n | goods present pretty flowercol plant
 Vase f Vasen | vase | | goods stand siz pretty dear present
 Teppich m Teppiche | carpet | | goods new dear siz clean
 Kamera f Kameras | camera | | goods find repair new dear lend need want belong
 Gitarre f Gitarren | guitar | | goods repair new dear lend sale want belong
-Klavier n Klaviere | piano | | goods new dear sale want
+Klavier n Klaviere | piano | dipt| goods new dear sale want
 Messer n Messer | knife/knives | | need lie siz
 Gabel f Gabeln | fork | | need lie siz
 Löffel m Löffel | spoon | | need lie siz
 Teller m Teller | plate | | need dish stand siz
 Tasse f Tassen | cup | | need dish stand siz
-Glas n Gläser | glass/glasses | | need dish stand siz full
+Glas n Gläser | glass/glasses | | need dish stand siz
 Formular n Formulare | form | dt | form long
-Rechnung f Rechnungen | bill | dpt | pay get
+Rechnung f Rechnungen | bill | dpt | get
 Adresse f Adressen | address | dp | note
 Telefonnummer f Telefonnummern | phone number | dp | note
 Wort n Wörter | word | dt | note clear hard long
@@ -200,15 +201,15 @@ Hochzeit f Hochzeiten | wedding | d | event plan recall talk
 Abendessen n Abendessen | dinner | d | plan pay
 Lied n Lieder | song | | sing hear pretty please long
 Musik f - | music | d | hear pretty
-Haus n Häuser | house | | building siz new pretty paint sale see dream please belong
+Haus n Häuser | house | dipt| building siz new pretty paint sale see dream please belong
 Brücke f Brücken | bridge | dit | building siz new long see
 Turm m Türme | tower | dit | building see high
 Schiff n Schiffe | ship | dit | see siz new
 Regal n Regale | shelf/shelves | dit | furn build siz
 Tisch m Tische | table | | furn goods build repair siz new clean
 Stuhl m Stühle | chair | | furn goods repair new fetch
-Bett n Betten | bed | | furn goods siz new
-Sofa n Sofas | sofa | | furn goods siz new col
+Bett n Betten | bed | dipt| furn goods siz new
+Sofa n Sofas | sofa | dipt| furn goods siz new col
 Sessel m Sessel | armchair | | furn goods col new
 Schrank m Schränke | cupboard | dit | furn goods siz new
 Küche f Küchen | kitchen | dpt | room clean siz
@@ -230,7 +231,7 @@ Schwein n Schweine | pig | ditn | animal see siz
 Fuchs m Füchse | fox/foxes | dit | animal see
 Mann m Männer | man/men | dit | person adult stranger
 Frau f Frauen | woman/women | dit | person adult stranger
-Kind n Kinder | child/children | dit | person child stranger
+Kind n Kinder | child/children | dit | person child stranger small
 Junge m* Jungen | boy | dit | person child stranger
 Mädchen n Mädchen | girl | dit | person child stranger
 Lehrer m Lehrer | teacher | dipt | person adult
@@ -260,14 +261,14 @@ Tante f Tanten | aunt | p | person kin
 
 # predicate form (/stem) comparative | English comparative | classes. A colour has no comparative.
 ADJECTIVES = """
-rot | red | col
-blau | blue | col
-grün | green | col
+rot | red | col applecol flowercol
+blau | blue | col flowercol
+grün | green | col applecol
 schwarz | black | col animalcol
-weiß | white | col animalcol
+weiß | white | col animalcol flowercol
 braun | brown | animalcol
 grau | grey | col animalcol
-gelb | yellow | yel col
+gelb | yellow | yel col flowercol
 groß größer | big bigger | siz
 klein kleiner | small smaller | siz
 neu neuer | new newer | new
@@ -276,6 +277,9 @@ jung jünger | young younger | adult
 nett netter | nice nicer | adult
 freundlich freundlicher | friendly friendlier | adult
 klug klüger | clever cleverer | child
+fröhlich fröhlicher | cheerful/ more cheerful | child
+mutig mutiger | brave braver | child
+höflich höflicher | polite politer | child adult
 berühmt berühmter | famous/ more famous | famous
 heiß heißer | hot hotter | hot
 kalt kälter | cold colder | drink
@@ -297,7 +301,7 @@ sauber sauberer | clean cleaner | clean wash
 schmutzig schmutziger | dirty dirtier | clean wash dish
 hell heller | bright brighter | room
 dunkel/dunkl dunkler | dark darker | room
-hoch/hoh höher | high higher | high
+hoch/hoh höher | tall taller | high
 leer | empty | full
 voll | full | full
 wichtig wichtiger | important/ more important | weighty
@@ -305,7 +309,7 @@ schwierig schwieriger | difficult/ more difficult | hard
 einfach einfacher | easy easier | hard
 """
 
-# German (particle·verb), [du er], [imperative] ; participle, auxiliary, [preterite] | English, [past participle] | kind | frame.
+# German (particle·verb), du and er, imperative ; participle, auxiliary, preterite | English | kind | frame.
 VERBS = """
 lesen liest,liest lies ; gelesen h | read read read | a | acc=read loc=indoor,park
 schreiben - schreib ; geschrieben h | write wrote written | a | acc=write loc=indoor
@@ -348,7 +352,7 @@ ab·holen - hol ; - h | pick~up | a | acc=person loc=station
 mit·bringen - bring ; mitgebracht h | bring brought brought | a | acc=food,drink,gift
 ein·laden lädst,lädt lade ; eingeladen h | invite | a | acc=person
 auf·räumen - räum ; - h | tidy~up tidied tidied | a | acc=room
-weg·werfen wirfst,wirft wirf ; weggeworfen h | throw~away threw thrown | a | acc=trash,lie
+weg·werfen wirfst,wirft wirf ; weggeworfen h | throw~away threw thrown | a | acc=trash
 aus·füllen - füll ; - h | fill~in | a | acc=form
 zurück·geben gibst,gibt gib ; zurückgegeben h | give~back gave given | a | acc=lend
 vor·bereiten - bereite ; vorbereitet h | prepare | a | acc=plan
@@ -375,7 +379,7 @@ leihen - leih ; geliehen h | lend lent lent | a | dat=person acc=lend
 bringen - bring ; gebracht h | bring brought brought | a | dat=person acc=drink,food,dish
 kaufen - kauf ; gekauft h | buy bought bought | a | dat=kin,child acc=present,cloth,want loc=shop
 erzählen - erzähl ; erzählt h | tell told told | a | dat=person acc=tell
-vor·lesen liest,liest lies ; vorgelesen h | read read read | a | dat=child acc=story
+vor·lesen liest,liest lies ; vorgelesen h | read read read | a | dat=child acc=read
 erklären - erklär ; erklärt h | explain>to | a | dat=person acc=explain
 helfen hilfst,hilft hilf ; geholfen h | help | a | dat=person loc=rooms
 danken - dank ; gedankt h | thank | a | dat=person
@@ -391,7 +395,7 @@ reden - rede ; geredet h | talk | a | obl=über:acc:about:talk,story loc=public
 tanzen - tanz ; getanzt h | dance | a | obl=mit:dat:with:person
 spielen - spiel ; gespielt h | play | a | obl=mit:dat:with:pet,toy,child subj=child loc=play
 träumen - träum ; geträumt h | dream | a | obl=von:dat:about:dream,event
-lachen - lach ; gelacht h | laugh | a | obl=über:acc:about:tell
+lachen - lach ; gelacht h | laugh | a | obl=über:acc:at:tell
 nach·denken - denk ; nachgedacht h | think thought thought | a | obl=über:acc:about:ponder
 arbeiten - arbeite ; gearbeitet h | work | a | loc=work
 schlafen schläfst,schläft schlaf ; geschlafen h | sleep slept slept | a | loc=sleep
@@ -426,7 +430,7 @@ wohnen - - ; gewohnt h | live | s | loc=city,country
 sitzen - - ; gesessen h | sit sat sat | a | loc=sit
 liegen - - ; gelegen h lag | lie lay lain | a | loc=none
 stehen - - ; gestanden h stand | stand stood stood | a | loc=none
-legen - leg ; gelegt h | lay laid laid | a | acc=none
+legen - leg ; gelegt h | put put put | a | acc=none
 stellen - stell ; gestellt h | put put put | a | acc=none
 haben hast,hat - ; gehabt h hatte | be was been | s |
 freuen - - ; gefreut h | look_forward | a | obl=auf:acc:to:event
@@ -487,20 +491,21 @@ Bäckerei f | in | in | at the bakery | to the bakery | near shop work
 Apotheke f | in | in | at the pharmacy | to the pharmacy | near work
 Post f | bei | zu | at the post office | to the post office | near work
 Universität f | an | zu | at the university | to the university | near study work
-Kirche f | in | in | in the church | to the church | near sing
+Kirche f | in | in | in the church | to church | near sing
 Strand m | an | zu | on the beach | to the beach | near out run sit park play
 See m | in | zu | in the lake | to the lake | near out swim
 Fluss m | in | zu | in the river | to the river | near run swim
 """
 
 CITIES = """
-Berlin=Berlin Hamburg=Hamburg München=Munich Köln=Cologne Wien=Vienna Zürich=Zurich Rom=Rome London=London Paris=Paris Prag=Prague
-Dresden=Dresden Frankfurt=Frankfurt Leipzig=Leipzig Bremen=Bremen Warschau=Warsaw Lissabon=Lisbon Athen=Athens Brüssel=Brussels
+Berlin=Berlin Hamburg=Hamburg München=Munich Köln=Cologne Wien=Vienna Zürich=Zurich Rom=Rome London=London Paris=Paris
+Prag=Prague Dresden=Dresden Frankfurt=Frankfurt Leipzig=Leipzig Bremen=Bremen Warschau=Warsaw Lissabon=Lisbon
+Athen=Athens Brüssel=Brussels
 """
 
 COUNTRIES = """
-Italien=Italy Spanien=Spain Frankreich=France Polen=Poland Österreich=Austria England=England Griechenland=Greece Schweden=Sweden
-Norwegen=Norway Portugal=Portugal Kanada=Canada Japan=Japan
+Italien=Italy Spanien=Spain Frankreich=France Polen=Poland Österreich=Austria England=England Griechenland=Greece
+Schweden=Sweden Norwegen=Norway Portugal=Portugal Kanada=Canada Japan=Japan
 """
 
 LANGUAGES = """
@@ -508,11 +513,47 @@ Deutsch=German Englisch=English Französisch=French Spanisch=Spanish Italienisch
 Japanisch=Japanese
 """
 
-FEMALE_NAMES = "Anna Maria Julia Sophie Lena Laura Eva Clara Emma Nina Sarah Lisa Marta Paula Helga Ingrid".split()
-MALE_NAMES = "Paul Peter Lukas Felix Max Thomas Jonas David Martin Stefan Karl Otto Simon Erik Hans Leo".split()
-SURNAMES = "Müller Schmidt Schneider Fischer Weber Wagner Becker Hoffmann".split()
+FEMALE_NAMES = [
+    "Anna",
+    "Maria",
+    "Julia",
+    "Sophie",
+    "Lena",
+    "Laura",
+    "Eva",
+    "Clara",
+    "Emma",
+    "Nina",
+    "Sarah",
+    "Lisa",
+    "Marta",
+    "Paula",
+    "Helga",
+    "Ingrid",
+]
+MALE_NAMES = [
+    "Paul",
+    "Peter",
+    "Lukas",
+    "Felix",
+    "Max",
+    "Thomas",
+    "Jonas",
+    "David",
+    "Martin",
+    "Stefan",
+    "Karl",
+    "Otto",
+    "Simon",
+    "Erik",
+    "Hans",
+    "Leo",
+]
+SURNAMES = ["Müller", "Schmidt", "Schneider", "Fischer", "Weber", "Wagner", "Becker", "Hoffmann"]
 
-WEEKDAYS = "Montag=Monday Dienstag=Tuesday Mittwoch=Wednesday Donnerstag=Thursday Freitag=Friday Samstag=Saturday Sonntag=Sunday"
+WEEKDAYS = """
+Montag=Monday Dienstag=Tuesday Mittwoch=Wednesday Donnerstag=Thursday Freitag=Friday Samstag=Saturday Sonntag=Sunday
+"""
 MONTHS = """
 Januar=January Februar=February März=March April=April Mai=May Juni=June Juli=July August=August September=September
 Oktober=October November=November Dezember=December
@@ -541,7 +582,13 @@ def _noun(row: list[str]) -> Noun:
     singular, _, irregular = english.partition("/")
     plural = "" if plural == "-" else plural
     return Noun(
-        word, gender[0], plural, singular, irregular or english_plural(singular), dets or "diptn", frozenset(tags.split()),
+        word,
+        gender[0],
+        plural,
+        singular,
+        irregular or english_plural(singular),
+        dets or "diptn",
+        frozenset(tags.split()),
         weak=gender.endswith("*"),
     )
 
@@ -551,7 +598,11 @@ def _adjective(row: list[str]) -> Adjective:
     base, _, stem = forms[0].partition("/")
     english = [part.strip() for part in row[1].split("/")] if "/" in row[1] else row[1].split()
     return Adjective(
-        base, stem or base, forms[1] if len(forms) > 1 else "", english[0], english[1] if len(english) > 1 else "",
+        base,
+        stem or base,
+        forms[1] if len(forms) > 1 else "",
+        english[0],
+        english[1] if len(english) > 1 else "",
         frozenset(row[2].split()),
     )
 
@@ -594,8 +645,19 @@ def _verb(row: list[str]) -> Verb:
     past, past_participle = words[1:] if len(words) == 3 else (_english_past(base), _english_past(base))
     extra = [rest.replace("_", " ") if mark == wanted else "" for wanted in "_~+>"]
     return Verb(
-        infinitive, particle, du, er, "" if head[2] == "-" else head[2], participle, parts[1],
-        parts[2] if len(parts) > 2 else "", base, past, past_participle, *extra, kind,
+        infinitive,
+        particle,
+        du,
+        er,
+        "" if head[2] == "-" else head[2],
+        participle,
+        parts[1],
+        parts[2] if len(parts) > 2 else "",
+        base,
+        past,
+        past_participle,
+        *extra,
+        kind,
         dict(item.split("=", 1) for item in frame.split()),
     )
 

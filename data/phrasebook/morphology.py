@@ -16,10 +16,23 @@ RELATIVE = {"m": "der den dem dessen", "f": "die die der deren", "n": "das das d
 
 DER_WORDS = {"this": "dies", "every": "jed", "which": "welch", "many": "viel"}
 EIN_WORDS = {
-    "a": "ein", "no": "kein", "my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr",
+    "a": "ein",
+    "no": "kein",
+    "my": "mein",
+    "your": "dein",
+    "his": "sein",
+    "her": "ihr",
+    "our": "unser",
+    "their": "ihr",
 }
 CONTRACTIONS = {
-    "in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans", "zu dem": "zum", "zu der": "zur", "bei dem": "beim",
+    "in dem": "im",
+    "in das": "ins",
+    "an dem": "am",
+    "an das": "ans",
+    "zu dem": "zum",
+    "zu der": "zur",
+    "bei dem": "beim",
     "von dem": "vom",
 }
 
@@ -71,12 +84,22 @@ def contracted(preposition: str, phrase: str) -> str:
 
 PERSON = {"ich": 0, "du": 1, "er": 2, "sie": 2, "es": 2}
 AUXILIARY = {
-    "haben": "habe hast hat haben", "sein": "bin bist ist sind", "werden": "werde wirst wird werden",
-    "können": "kann kannst kann können", "müssen": "muss musst muss müssen", "wollen": "will willst will wollen",
-    "dürfen": "darf darfst darf dürfen", "möchten": "möchte möchtest möchte möchten",
-    "sollten": "sollte solltest sollte sollten", "hatten": "hatte hattest hatte hatten", "waren": "war warst war waren",
-    "konnten": "konnte konntest konnte konnten", "mussten": "musste musstest musste mussten",
-    "wollten": "wollte wolltest wollte wollten", "durften": "durfte durftest durfte durften", "wissen": "weiß weißt weiß wissen",
+    "haben": "habe hast hat haben",
+    "sein": "bin bist ist sind",
+    "werden": "werde wirst wird werden",
+    "können": "kann kannst kann können",
+    "müssen": "muss musst muss müssen",
+    "wollen": "will willst will wollen",
+    "dürfen": "darf darfst darf dürfen",
+    "möchten": "möchte möchtest möchte möchten",
+    "sollten": "sollte solltest sollte sollten",
+    "hatten": "hatte hattest hatte hatten",
+    "waren": "war warst war waren",
+    "konnten": "konnte konntest konnte konnten",
+    "mussten": "musste musstest musste mussten",
+    "wollten": "wollte wolltest wollte wollten",
+    "durften": "durfte durftest durfte durften",
+    "wissen": "weiß weißt weiß wissen",
 }
 
 
@@ -109,13 +132,31 @@ def zu_infinitive(verb: Verb) -> str:
     return f"{verb.particle}zu{verb.de}" if verb.particle else f"zu {verb.de}"
 
 
-DE_ONES = "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf".split()
-DE_TENS = "- - zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-EN_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
-    "nineteen"
-).split()
-EN_TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
+DE_ONES = ["null", "ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "elf", "zwölf"]
+DE_TENS = ["-", "-", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"]
+EN_ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+EN_TENS = ["-", "-", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 DE_ORDINALS = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 EN_ORDINALS = {1: "first", 2: "second", 3: "third", 5: "fifth", 8: "eighth", 9: "ninth", 12: "twelfth"}
 

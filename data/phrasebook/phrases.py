@@ -22,32 +22,98 @@ PERSONAL = (ICH, DU, ER, SIE, WIR, THEY)
 DETERMINERS = {"d": "the", "i": "a", "t": "this"}
 # Verbs that other constructions use in their own way.
 SPECIAL = frozenset(
-    "sein haben gehören passen kosten wissen glauben sagen hoffen abfahren anfangen heißen dauern versuchen scheinen regnen "
-    "schneien liegen stehen legen stellen ansehen interessieren abfliegen aufhören gefallen schmecken kommen".split()
+    [
+        "sein",
+        "haben",
+        "gehören",
+        "passen",
+        "kosten",
+        "wissen",
+        "glauben",
+        "sagen",
+        "hoffen",
+        "abfahren",
+        "anfangen",
+        "heißen",
+        "dauern",
+        "versuchen",
+        "scheinen",
+        "regnen",
+        "schneien",
+        "liegen",
+        "stehen",
+        "legen",
+        "stellen",
+        "ansehen",
+        "interessieren",
+        "abfliegen",
+        "aufhören",
+        "gefallen",
+        "schmecken",
+        "kommen",
+    ]
 )
-UNWILLED = frozenset("verlieren vergessen verpassen bekommen weinen verdienen kennen einschlafen aufwachen ankommen".split())
+UNWILLED = frozenset(
+    [
+        "verlieren",
+        "vergessen",
+        "verpassen",
+        "bekommen",
+        "weinen",
+        "einschlafen",
+        "aufwachen",
+        "ankommen",
+        "beeilen",
+        "träumen",
+        "denken",
+        "finden",
+    ]
+)
 
 OFTEN = [
-    Phrase("immer", "always"), Phrase("oft", "often"), Phrase("manchmal", "sometimes"), Phrase("selten", "rarely"),
-    Phrase("nie", "never"), Phrase("meistens", "usually"),
+    Phrase("immer", "always"),
+    Phrase("oft", "often"),
+    Phrase("manchmal", "sometimes"),
+    Phrase("selten", "rarely"),
+    Phrase("nie", "never"),
+    Phrase("meistens", "usually"),
 ]
 NOW = [Phrase("gerade", "right now"), Phrase("jetzt", "now")]
 PAST = [
-    Phrase("gestern", "yesterday"), Phrase("vorgestern", "the day before yesterday"), Phrase("heute", "today"),
-    Phrase("gestern Abend", "yesterday evening"), Phrase("heute Morgen", "this morning"), Phrase("letzte Woche", "last week"),
+    Phrase("gestern", "yesterday"),
+    Phrase("vorgestern", "the day before yesterday"),
+    Phrase("heute", "today"),
+    Phrase("gestern Abend", "yesterday evening"),
+    Phrase("heute Morgen", "this morning"),
+    Phrase("letzte Woche", "last week"),
+    Phrase("nach dem Abendessen", "after dinner"),
+    Phrase("vor dem Frühstück", "before breakfast"),
+    Phrase("während des Konzerts", "during the concert"),
 ]
 LONG_PAST = [Phrase("letzten Monat", "last month"), Phrase("letztes Jahr", "last year")]
 LONG_FUTURE = [Phrase("nächsten Monat", "next month"), Phrase("nächstes Jahr", "next year")]
 FUTURE = [
-    Phrase("morgen", "tomorrow"), Phrase("übermorgen", "the day after tomorrow"), Phrase("heute", "today"),
-    Phrase("heute Abend", "this evening"), Phrase("nächste Woche", "next week"), Phrase("bald", "soon"), Phrase("morgen Abend", "tomorrow evening"),
+    Phrase("morgen", "tomorrow"),
+    Phrase("übermorgen", "the day after tomorrow"),
+    Phrase("heute", "today"),
+    Phrase("heute Abend", "this evening"),
+    Phrase("nächste Woche", "next week"),
+    Phrase("bald", "soon"),
+    Phrase("morgen Abend", "tomorrow evening"),
+    Phrase("nach dem Mittagessen", "after lunch"),
+    Phrase("vor dem Abendessen", "before dinner"),
 ]
 HABIT = [
-    Phrase("jeden Tag", "every day"), Phrase("jeden Morgen", "every morning"), Phrase("jeden Abend", "every evening"),
-    Phrase("am Wochenende", "at the weekend"), Phrase("jede Woche", "every week"),
+    Phrase("jeden Tag", "every day"),
+    Phrase("jeden Morgen", "every morning"),
+    Phrase("jeden Abend", "every evening"),
+    Phrase("jedes Wochenende", "every weekend"),
+    Phrase("jede Woche", "every week"),
 ]
 MEANS = [
-    Phrase("mit dem Auto", "by car"), Phrase("mit dem Zug", "by train"), Phrase("mit dem Bus", "by bus"),
+    Phrase("mit dem Auto", "by car"),
+    Phrase("mit dem Zug", "by train"),
+    Phrase("mit dem Bus", "by bus"),
     Phrase("mit dem Fahrrad", "by bicycle"),
 ]
 MANNER = {
@@ -59,6 +125,7 @@ MANNER = {
 }
 HOME = Phrase("zu Hause", "at home")
 WEEKDAYS, MONTHS = lexicon.pairs(lexicon.WEEKDAYS), lexicon.pairs(lexicon.MONTHS)
+DAILY = [Phrase("jeden Tag", "every day"), *(Phrase(f"jeden {de}", f"every {en}") for de, en in WEEKDAYS)]
 CITIES, COUNTRIES = lexicon.pairs(lexicon.CITIES), lexicon.pairs(lexicon.COUNTRIES)
 NAMES = [Name(n, n, "f") for n in lexicon.FEMALE_NAMES] + [Name(n, n, "m") for n in lexicon.MALE_NAMES]
 TITLED = [
@@ -70,6 +137,8 @@ TITLED = [
 
 def own(subject: Nominal) -> str:
     """Return the possessive that refers to the subject, or nothing for a neuter noun, whose sein English cannot say."""
+    if getattr(subject, "det", "") == "every":
+        return ""
     if subject.person == 1:
         return "our" if subject.plural else "my"
     if subject.person == 2:
@@ -86,13 +155,17 @@ def pronoun_for(subject: Nominal) -> Pronoun:
 
 def at_place(place: Place) -> Phrase:
     """Say where: im Garten, in the garden."""
-    return Phrase(forms.contracted(place.rest, f"{forms.determiner('the', place.gender, 'dat')} {place.de}"), place.en_rest)
+    return Phrase(
+        forms.contracted(place.rest, f"{forms.determiner('the', place.gender, 'dat')} {place.de}"), place.en_rest
+    )
 
 
 def to_place(place: Place) -> Phrase:
     """Say where to: in den Garten, into the garden."""
     case = "dat" if place.motion == "zu" else "acc"
-    return Phrase(forms.contracted(place.motion, f"{forms.determiner('the', place.gender, case)} {place.de}"), place.en_motion)
+    return Phrase(
+        forms.contracted(place.motion, f"{forms.determiner('the', place.gender, case)} {place.de}"), place.en_motion
+    )
 
 
 class Phrases:
@@ -123,11 +196,14 @@ class Phrases:
         if roll < 0.64:
             first, second = self.rng.sample(NAMES, 2)
             return Name(f"{first.de} und {second.de}", f"{first.en} and {second.en}", "m", plural=True)
-        return self.person_noun(neuter=neuter, tags=tags)
+        found = self.person_noun(neuter=neuter, tags=tags)
+        single = not found.plural and not found.adjectives and "stranger" in found.noun.tags
+        return NounPhrase(found.noun, "every") if single and self.chance(0.08) else found
 
     def person_noun(self, *, neuter: bool = True, tags: str = "person", possessive: str = "") -> NounPhrase:
         """Return a human noun phrase, singular or plural."""
-        noun = self.rng.choice([n for n in lexicon.tagged(tags) if neuter or n.gender != "n"])
+        people = [n for n in lexicon.tagged(tags) if "person" in n.tags]
+        noun = self.rng.choice([n for n in people if neuter or n.gender != "n"])
         det = self.determiner(noun, possessive)
         kin = bool(noun.tags & {"kin"}) and not noun.tags & {"sib", "child"}
         plural = not kin and det != "a" and self.chance(0.25)
@@ -138,7 +214,9 @@ class Phrases:
     def determiner(self, noun: Noun, possessive: str = "") -> str:
         """Return a singular determiner that the noun takes; `possessive` is the one that refers to the subject."""
         choices = [c for c in noun.dets if c in "dipt"] or ["d"]
-        letter = self.rng.choices(choices, [{"d": 4, "i": 4, "p": 3, "t": 1}[c] for c in choices])[0]
+        letter = self.rng.choices(
+            choices, [{"d": 4, "i": 1 if "person" in noun.tags else 4, "p": 3, "t": 1}[c] for c in choices]
+        )[0]
         if letter == "p":
             return possessive if possessive and self.chance(0.75) else self.rng.choice(("my", "your", "our"))
         return DETERMINERS[letter]
@@ -147,7 +225,7 @@ class Phrases:
         """Return no adjective, one that suits the noun, or a size and a colour."""
         if not self.chance(probability):
             return ()
-        suited = [a for a in lexicon.adjectives if a.tags & noun.tags]
+        suited = [a for a in lexicon.adjectives if a.tags & noun.tags and a.de != "sauber"]
         sizes = [a for a in suited if a.tags & {"siz"}]
         colours = [a for a in suited if a.tags & {"col", "animalcol"}]
         if sizes and colours and self.chance(0.25):
@@ -168,11 +246,13 @@ class Phrases:
             return NounPhrase(noun, "", False, adjectives, possessor=possessor)
         return NounPhrase(noun, "no" if negated and det == "a" else det, False, adjectives)
 
-    def _plural_thing(self, noun: Noun, subject: Nominal, negated: bool, adjectives: tuple[Adjective, ...]) -> NounPhrase:
+    def _plural_thing(
+        self, noun: Noun, subject: Nominal, negated: bool, adjectives: tuple[Adjective, ...]
+    ) -> NounPhrase:
         choices = ["the", "no", "this"] if negated else ["the", "", "", "many", "count", "count", "own"]
         det = self.rng.choice(choices)
         if det == "count":
-            return NounPhrase(noun, "", True, adjectives, count=self.number(2, 30))
+            return NounPhrase(noun, "", True, adjectives, count=self.rng.randint(2, 12))
         if det == "own":
             det = (own(subject) if "p" in noun.dets else "") or "the"
         return NounPhrase(noun, det, True, adjectives)
@@ -187,11 +267,14 @@ class Phrases:
                 found = self.name()
             else:
                 noun = self.rng.choice(lexicon.tagged(tags))
-                found = self.thing(noun, subject, negated) if "person" not in noun.tags else self.person_noun(
-                    tags=tags, possessive=own(subject)
+                found = (
+                    self.thing(noun, subject, negated)
+                    if "person" not in noun.tags
+                    else self.person_noun(tags=tags, possessive=own(subject))
                 )
-            if not same(subject, found) and not (negated and getattr(found, "det", "") == "a"):
-                return found
+            if same(subject, found) or (negated and _det(found) == "a") or (_young(subject) and _young(found)):
+                continue
+            return found
 
     def object(self, tags: str, subject: Nominal, negated: bool = False) -> Nominal:
         """Return an object from the comma-separated classes."""
@@ -240,7 +323,9 @@ class Phrases:
         if kind == "habit":
             return Phrase(f"jeden {de}", f"every {en}") if roll < 0.2 else self.rng.choice(HABIT)
         if roll < 0.12:
-            return Phrase(f"{'letzten' if kind == 'past' else 'nächsten'} {de}", f"{'last' if kind == 'past' else 'next'} {en}")
+            return Phrase(
+                f"{'letzten' if kind == 'past' else 'nächsten'} {de}", f"{'last' if kind == 'past' else 'next'} {en}"
+            )
         if roll < 0.24:
             return Phrase(f"am {de}", f"on {en}")
         if roll < 0.34 and lasting:
@@ -251,10 +336,18 @@ class Phrases:
         if roll < 0.52:
             clock = self.clock()
             return Phrase(f"am {de} {clock.de}", f"on {en} {clock.en}")
-        return self.rng.choice((PAST if kind == "past" else FUTURE) + ((LONG_PAST if kind == "past" else LONG_FUTURE) * lasting))
+        return self.rng.choice(
+            (PAST if kind == "past" else FUTURE) + ((LONG_PAST if kind == "past" else LONG_FUTURE) * lasting)
+        )
 
     def _distance(self, kind: str, lasting: bool) -> Phrase:
-        units = [("Stunden", "hours"), ("Tagen", "days"), ("Wochen", "weeks"), ("Monaten", "months"), ("Jahren", "years")]
+        units = [
+            ("Stunden", "hours"),
+            ("Tagen", "days"),
+            ("Wochen", "weeks"),
+            ("Monaten", "months"),
+            ("Jahren", "years"),
+        ]
         de, en = self.rng.choice(units[1:] if lasting else units[:2])
         n = self.rng.randint(2, 9)
         if kind == "past":
@@ -263,7 +356,9 @@ class Phrases:
 
     def verb(self, kinds: str, *, willed: bool = False) -> Verb:
         """Return a verb with a human subject, separable ones more often than their number."""
-        open_verbs = [v for v in lexicon.verbs if v.kind in kinds and v.particle + v.de not in SPECIAL and "fix" not in v.frame]
+        open_verbs = [
+            v for v in lexicon.verbs if v.kind in kinds and v.particle + v.de not in SPECIAL and "fix" not in v.frame
+        ]
         if willed:
             open_verbs = [v for v in open_verbs if v.particle + v.de not in UNWILLED]
         separable = [v for v in open_verbs if v.particle]
@@ -276,7 +371,7 @@ class Phrases:
         if "dat" in frame:
             clause = clause.having(dative=self.definite(frame["dat"], subject))
         if "acc" in frame:
-            clause = clause.having(accusative=self._accusative(frame, subject, negated))
+            clause = clause.having(accusative=self.accusative(verb, subject, negated))
         if "obl" in frame:
             preposition, case, english, tags = frame["obl"].split(":")
             clause = clause.having(oblique=Oblique(preposition, case, english, self.definite(tags, subject)))
@@ -284,15 +379,19 @@ class Phrases:
             clause = clause.having(complement=self.direction(frame["dir"]))
         if verb.de == "fahren":
             clause = clause.having(means=self.rng.choice(MEANS))
-        elif verb.particle + verb.de in PLACED or ("loc" in frame and not negated and self.chance(loc)):
+        elif _name(verb) in PLACED or ("loc" in frame and not negated and self.chance(loc)):
             clause = clause.having(complement=self.location(frame["loc"]))
         return self._with_manner(clause)
 
-    def _accusative(self, frame: dict[str, str], subject: Nominal, negated: bool) -> Nominal:
+    def accusative(self, verb: Verb, subject: Nominal, negated: bool = False, tags: str = "") -> Nominal:
+        """Return an accusative object that suits the verb and its subject."""
+        frame = verb.frame
         while True:
-            found = self.object(frame["acc"], subject, negated)
+            found = self.object(tags or frame["acc"], subject, negated)
             noun = getattr(found, "noun", None)
-            if frame["acc"].startswith("cloth") and noun and noun.de in FEMININE and subject.gender != "f":
+            if "cloth" in frame["acc"] and noun and noun.de in FEMININE and subject.gender != "f":
+                continue
+            if (_name(verb) in OBTAINING and owned(found)) or (_name(verb) in WORN and found.plural):
                 continue
             if not (found.pronominal and "dat" in frame):
                 return found
@@ -316,8 +415,12 @@ class Phrases:
         """Return a clause: now, habit, past, future, modal or modal-past."""
         kinds = {"now": "as", "habit": "ae", "past": "aes"}.get(mode, "ae")
         verb = self.verb(kinds, willed=mode in ("future", "modal", "modal-past"))
-        negated = self.chance(negation)
+        negated = mode != "habit" and self.chance(negation)
         clause = self.action(verb, self.suited_subject(verb, **options), negated=negated)
+        if mode == "habit" and (_name(verb) in ONCE or "this" in (_det(clause.accusative), _det(clause.dative))):
+            return self.statement(mode, negation=negation, **options)
+        if mode == "habit" and (getattr(clause.accusative, "count", 0) or _det(clause.accusative) == "many"):
+            return self.statement(mode, negation=negation, **options)
         return self._in_mode(clause, mode)
 
     def _in_mode(self, clause: Clause, mode: str) -> Clause:
@@ -326,33 +429,90 @@ class Phrases:
             return clause.having(time=self.rng.choice(NOW)) if active else clause
         if mode == "habit":
             if _name(clause.verb) in SCHEDULED:
-                day, clock = self.time("habit"), self.clock()
-                return clause.having(habitual=True, negated=False, time=Phrase(f"{day.de} {clock.de}", f"{day.en} {clock.en}"))
-            if not clause.negated and self.chance(0.5):
+                day, clock = self.rng.choice(DAILY), self.clock()
+                return clause.having(habitual=True, time=Phrase(f"{day.de} {clock.de}", f"{day.en} {clock.en}"))
+            if self.chance(0.5):
                 return clause.having(habitual=True, often=self.rng.choice(OFTEN))
-            time = self.time("habit") if not clause.negated else None
-            return clause.having(habitual=True, time=time)
-        time = self.time("past" if "past" in mode else "future", _name(clause.verb) in LASTING) if self.chance(0.6) else None
+            return clause.having(habitual=True, time=self.time("habit"))
+        time = (
+            self.time("past" if "past" in mode else "future", _name(clause.verb) in LASTING)
+            if self.chance(0.6)
+            else None
+        )
         if mode == "past":
             return clause.having(tense="past", time=time)
         if mode == "future":
             return clause.having(modal="werden", time=time)
+        clause = clause.having(manner=None)
         modals = ["können", "müssen", "wollen", "dürfen"]
         if mode == "modal" and not clause.negated:
             modals += ["möchten", "sollten"]
-        return clause.having(modal=self.rng.choice(modals), tense="past" if mode == "modal-past" else "present", time=time)
+        return clause.having(
+            modal=self.rng.choice(modals), tense="past" if mode == "modal-past" else "present", time=time
+        )
 
 
-PLACED = frozenset("bleiben wohnen sitzen ankommen aussteigen umsteigen".split())
+# What one does not yet own when one does this to it.
+OBTAINING = frozenset(
+    [
+        "kaufen",
+        "bestellen",
+        "backen",
+        "kochen",
+        "bauen",
+        "schreiben",
+        "aussuchen",
+        "ausleihen",
+        "bekommen",
+        "mitbringen",
+        "pflanzen",
+        "malen",
+        "erzählen",
+        "probieren",
+        "lesen",
+        "essen",
+        "trinken",
+        "geben",
+        "verkaufen",
+    ]
+)
+ONCE = frozenset(["verkaufen", "bauen", "umziehen", "finden"])
+WORN = frozenset(["anziehen", "ausziehen", "tragen", "ausfüllen"])
+PLACED = frozenset(["bleiben", "wohnen", "sitzen", "ankommen", "aussteigen", "umsteigen", "schlafen"])
 # What one plans months ahead, or tells of months later.
-LASTING = frozenset("kaufen verkaufen besuchen fahren fliegen reisen umziehen bauen malen treffen tanzen wandern kennen".split())
-SCHEDULED = frozenset("aufstehen aufwachen ankommen frühstücken".split())
-FEMININE = frozenset("Kleid Rock Bluse".split())
-REFLEXIVE = frozenset("freuen interessieren erinnern kümmern beeilen".split())
+LASTING = frozenset(
+    [
+        "kaufen",
+        "verkaufen",
+        "besuchen",
+        "fahren",
+        "fliegen",
+        "reisen",
+        "umziehen",
+        "bauen",
+        "malen",
+        "treffen",
+        "tanzen",
+        "wandern",
+        "kennen",
+    ]
+)
+SCHEDULED = frozenset(["aufstehen", "aufwachen", "ankommen", "frühstücken"])
+FEMININE = frozenset(["Kleid", "Rock", "Bluse"])
+REFLEXIVE = frozenset(["freuen", "interessieren", "erinnern", "kümmern", "beeilen"])
 
 
 def _name(verb: Verb) -> str:
     return verb.particle + verb.de
+
+
+def _young(phrase: Nominal) -> bool:
+    """Whether a phrase names a child, which has no children of its own."""
+    return isinstance(phrase, NounPhrase) and "child" in phrase.noun.tags
+
+
+def _det(phrase: Nominal | None) -> str:
+    return getattr(phrase, "det", "")
 
 
 def clashes(subject: Nominal, pronoun: Pronoun) -> bool:
@@ -364,8 +524,27 @@ def clashes(subject: Nominal, pronoun: Pronoun) -> bool:
     return pronoun.person == 3 and pronoun.gender == subject.gender
 
 
+def owned(found: Nominal) -> bool:
+    """Whether a phrase has a possessive or a possessor."""
+    return (
+        getattr(found, "det", "") in forms.EIN_WORDS.keys() - {"a", "no"}
+        or getattr(found, "possessor", None) is not None
+    )
+
+
+def ambiguous(head: Nominal, other: Nominal | None) -> bool:
+    """Whether a relative clause would not show who does what: die Frau, die Maria besucht."""
+    if other is None or (head.gender == "m" and not head.plural):
+        return False
+    return other.german("nom") == other.german("acc") and other.plural == head.plural
+
+
 def same(subject: Nominal, other: Nominal) -> bool:
     """Whether two phrases share a noun or a name."""
     first, second = subject.german("nom"), other.german("nom")
     nouns = getattr(subject, "noun", None), getattr(other, "noun", None)
-    return (nouns[0] is not None and nouns[0] is nouns[1]) or first in second.split(" und ") or second in first.split(" und ")
+    return (
+        (nouns[0] is not None and nouns[0] is nouns[1])
+        or first in second.split(" und ")
+        or second in first.split(" und ")
+    )

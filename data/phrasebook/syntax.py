@@ -100,7 +100,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """Determiner, number, adjectives, noun, possessor and relative clause; agreement follows from the noun's features."""
+    """Determiner, number, adjectives, noun, possessor and relative clause; the noun's features decide agreement."""
 
     noun: Noun
     det: str
@@ -178,7 +178,7 @@ class Oblique:
     object: Nominal
 
     def german(self) -> str:
-        """Return the German prepositional phrase (an + das Konzert -> ans Konzert); nothing when the object is a gap."""
+        """Return the German prepositional phrase (an + das Konzert -> ans Konzert); nothing for a gap."""
         phrase = self.object.german(self.case)
         return forms.contracted(self.preposition, phrase) if phrase else ""
 
@@ -191,8 +191,9 @@ class Oblique:
 class Clause:
     """Who does what to whom, when and where: everything that both languages need to say it.
 
-    `tense` is present, past (German perfect, or preterite for the verbs that use it), pluperfect or since (German present,
-    English perfect). `often` stands in the middle in English, `time` at the end; `front` names the field that comes first.
+    `tense` is present, past (German perfect, or preterite for the verbs that use it), pluperfect or since (German
+    present, English perfect). `often` stands in the middle in English, `time` at the end; `front` names the field that
+    comes first.
     """
 
     subject: Nominal
@@ -248,7 +249,7 @@ def _reflexive(clause: Clause) -> str:
     return ("uns" if clause.subject.person == 1 else "sich") if clause.subject.plural else singular
 
 
-def _german_middle(clause: Clause, hoisted: bool = False) -> str:
+def _german_middle(clause: Clause) -> str:
     """Return what stands between the finite verb and the end: pronouns, time, objects, nicht, manner, place."""
     objects = [(clause.accusative, "acc"), (clause.dative, "dat")]
     pronouns = [o.german(case) for o, case in objects if o is not None and o.pronominal]
@@ -257,11 +258,19 @@ def _german_middle(clause: Clause, hoisted: bool = False) -> str:
     said = {name: phrase.de if phrase and clause.front != name else "" for name, phrase in at.items()}
     negation = "nicht" if clause.negated and not _has_kein(clause) else ""
     oblique = clause.oblique.german() if clause.oblique else ""
-    reflexive = _reflexive(clause) if clause.reflexive and not hoisted else ""
-    # A place comes before a prepositional object: im Park auf den Bus warten.
+    # nicht comes before the owner (gehört nicht meinem Vater), a place before a prepositional object (im Park auf ihn).
+    objects_and_negation = [negation, *nouns] if clause.verb.de == "gehören" else [*nouns, negation]
     return joined(
-        reflexive, *pronouns, said["time"], said["often"], "gern" if clause.gern else "", *nouns, negation, said["manner"],
-        said["means"], said["complement"], oblique,
+        _reflexive(clause) if clause.reflexive else "",
+        *pronouns,
+        said["time"],
+        said["often"],
+        "gern" if clause.gern else "",
+        *objects_and_negation,
+        said["manner"],
+        said["means"],
+        said["complement"],
+        oblique,
     )
 
 
@@ -270,13 +279,27 @@ def _german_tails(clause: Clause) -> str:
     return "".join(phrase.german_tail() for phrase in objects if phrase is not None)
 
 
+def _hoisted(clause: Clause) -> tuple[str, Clause]:
+    """Return the pronoun that comes before a noun subject after the verb (Freut sich Anna? Schmeckt ihr der Käse?)."""
+    if clause.subject.pronominal:
+        return "", clause
+    if clause.reflexive:
+        return "sich", clause.having(reflexive=False)
+    if (
+        clause.dative is not None
+        and clause.dative.pronominal
+        and clause.verb.de in ("schmecken", "gefallen", "gehören")
+    ):
+        return clause.dative.german("dat"), clause.having(dative=None)
+    return "", clause
+
+
 def german_clause(clause: Clause, order: str) -> str:
-    """Return the German clause; `order` is main (verb second), first (verb first), final (verb last) or zu (infinitive)."""
+    """Return the German clause; `order` is main (verb second), first (verb first), final (verb last) or zu."""
     finite, closing = _german_finite(clause)
     inverted = order == "first" or (order == "main" and bool(clause.front))
-    # sich comes before a noun subject that follows the verb: Gestern hat sich Anna gefreut.
-    hoisted = inverted and clause.reflexive and not clause.subject.pronominal
-    middle, tail = _german_middle(clause, hoisted), _german_tails(clause)
+    hoisted, rest = _hoisted(clause) if inverted else ("", clause)
+    middle, tail = _german_middle(rest), _german_tails(clause)
     relative = clause.subject.german_tail()
     subject = clause.subject.german("nom") + (relative + "," if relative else "")
     if order == "zu":
@@ -285,10 +308,10 @@ def german_clause(clause: Clause, order: str) -> str:
         separable = closing == clause.verb.particle
         return joined(subject, middle, closing + finite if separable else joined(closing, finite)) + tail
     if order == "first":
-        return joined(finite, "sich" if hoisted else "", subject, middle, closing) + tail
+        return joined(finite, hoisted, subject, middle, closing) + tail
     if clause.front:
         front = getattr(clause, clause.front).de
-        return joined(front, finite, "sich" if hoisted else "", subject, middle, closing) + tail
+        return joined(front, finite, hoisted, subject, middle, closing) + tail
     return joined(subject, finite, middle, closing) + tail
 
 
@@ -314,6 +337,9 @@ def _english_modal(clause: Clause) -> VerbGroup:
     rest = link + joined(clause.verb.en, clause.verb.en_tail)
     if kind == "be":
         return VerbGroup(forms.be(clause.subject.person, clause.subject.plural, past), "", "", rest)
+    if clause.modal == "können" and past and not clause.negated:
+        # Ability on one occasion: was able to, but couldn't.
+        return VerbGroup(forms.be(clause.subject.person, clause.subject.plural, past), "", "", f"able to {rest}")
     said = words.split()
     if kind == "auxiliary":
         return VerbGroup(said[1 if past else 0], "", "", rest)
@@ -321,7 +347,7 @@ def _english_modal(clause: Clause) -> VerbGroup:
 
 
 def english_verb_group(clause: Clause) -> VerbGroup:
-    """Return the English verb group for the tense: progressive for activities now, simple for states, habits and the past."""
+    """Return the English verb group: progressive for activities now, simple for states, habits and the past."""
     verb, subject = clause.verb, clause.subject
     if clause.modal:
         return _english_modal(clause)
@@ -333,6 +359,8 @@ def english_verb_group(clause: Clause) -> VerbGroup:
         return VerbGroup(has, "", "", joined(done, verb.en_tail))
     if verb.en == "be":
         return VerbGroup(forms.be(subject.person, subject.plural, clause.tense == "past"), "", "", verb.en_tail)
+    if clause.tense == "past" and verb.preterite and verb.kind == "a":
+        return VerbGroup(forms.be(subject.person, subject.plural, past=True), "", "", forms.gerund(verb.en))
     if clause.gern:
         return _english_lexical("like", "liked", joined(forms.gerund(verb.en), verb.en_tail), clause)
     if clause.tense == "present" and verb.kind == "a" and not clause.habitual:

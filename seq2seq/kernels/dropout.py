@@ -19,7 +19,8 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, drop)
     keep = keep_probability(drop)
-    mask = (random_bytes(x.shape) < int(keep * 256)).to(x.dtype)
+    highest = int(keep * 256) - 1  # uint8 has no 256 to compare with
+    mask = (random_bytes(x.shape) <= highest).to(x.dtype)
     return x * mask.mul_(1.0 / keep)
 
 

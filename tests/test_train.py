@@ -1,0 +1,318 @@
+"""Whole runs, of a second each, on a toy corpus: what they leave, how they stop, continue and refuse."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import toycorpus
+
+from seq2seq import checkpoint
+from seq2seq.train import Run, train
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus, with its cache."""
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+class Signal(L.Callback):
+    """Sends a signal to this process at the start of a micro-batch of the run."""
+
+    def __init__(self, signum: int, batch: int, *, validating: bool = False) -> None:
+        self.signum, self.batch, self.validating, self.seen = signum, batch, validating, 0
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.seen += 1
+        if self.seen == self.batch and not self.validating:
+            os.kill(os.getpid(), self.signum)
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        if self.validating:
+            os.kill(os.getpid(), self.signum)
+
+
+class Recorder(L.Callback):
+    """Notes which sentences each micro-batch had."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.batches.append(batch.index.tolist())
+
+
+def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
+    """Run `config` with more callbacks; the Run tells what came out."""
+    run = Run(config, mixer=mixer)
+    make = run._trainer
+    run._trainer = lambda given: make([*callbacks, *given])  # type: ignore[method-assign]
+    run.execute()
+    return run
+
+
+def weights(run: Run, name: str = "last") -> dict[str, torch.Tensor]:
+    return checkpoint.read(run.folder.path / "checkpoints" / f"{name}.ckpt")["state_dict"]
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
+    config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
+    bleu = train(config, mixer="transformer")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("toy-transformer-")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["steps"] == 6
+    assert results["valid"]["bleu"] == bleu
+    assert results["test"]["signatures"][0].startswith("nrefs:1|")
+    for key in ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "padding"):
+        assert results[key] > 0, key
+    assert results["versions"]["torch"] == torch.__version__
+    loaded = checkpoint.load(folder / "checkpoints" / "best.ckpt")
+    assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
+    assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
+    assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
+    assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
+    shown = capsys.readouterr().out
+    assert shown.count("validation at step") == 2
+    assert "hyp " in shown
+
+
+def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
+    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
+    assert run.folder.results.exists()
+    from seq2seq.metrics import bleu
+    from seq2seq.search import search
+
+    loaded = checkpoint.load(run.folder.best)
+    found: dict[int, str] = {}
+    for batch in run.data.test_dataloader():
+        ids = {"bos_id": loaded.tokenizer.bos_id, "eos_id": loaded.tokenizer.eos_id, "pad_id": loaded.tokenizer.pad_id}
+        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, **ids)
+        found.update(zip(batch.index.tolist(), loaded.tokenizer.decode([h[0].ids for h in best]), strict=True))
+    expected = bleu([found[i] for i in range(len(found))], (corpus / "test.en").read_text().splitlines()).value
+    assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
+    given = ("trainer.accumulate=2", "trainer.test=false", f"trainer.precision={precision}")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=a", *given))
+    second = execute(toycorpus.settings(corpus, tmp_path, "run=b", *given))
+    other = execute(toycorpus.settings(corpus, tmp_path, "run=c", "seed=2", *given))
+    assert_same(weights(first), weights(second))
+    assert any(not torch.equal(a, b) for a, b in zip(weights(first).values(), weights(other).values(), strict=True))
+
+
+def test_every_epoch_has_its_own_order(corpus, tmp_path):
+    seen = Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
+    size = run.data.batches_per_epoch
+    assert len(seen.batches) == 2 * size
+    first, second = seen.batches[:size], seen.batches[size:]
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.data.size("train")))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("signum", "batch", "accumulate"),
+    [(signal.SIGINT, 5, 2), (signal.SIGTERM, 8, 1), (signal.SIGINT, -1, 2), (signal.SIGTERM, 0, 2)],
+    ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating"],
+)
+def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, signum, batch, accumulate):
+    given = (f"trainer.accumulate={accumulate}", "trainer.test=false", "trainer.max_steps=14", "trainer.val_steps=5",
+             "trainer.log_steps=1")  # fmt: skip
+    whole, parts = Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    stop = Signal(signum, batch if batch >= 0 else run.data.batches_per_epoch, validating=batch == 0)
+    with pytest.raises(SystemExit) as end:
+        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), parts, stop)
+    assert end.value.code == 128 + signum
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
+    checkpoint.load(last)
+    resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
+    assert parts.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+    steps = [int(row["step"]) for row in csv.DictReader((last.parent.parent / "metrics.csv").open()) if row["lr"]]
+    assert steps == list(range(1, 15))
+
+
+@pytest.mark.parametrize("epoch_end", [False, True])
+def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_end):
+    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
+    size.prepare()
+    every = size.batches_per_epoch // (1 if epoch_end else 2)
+    steps = 2 * size.batches_per_epoch + 3
+    given = (f"trainer.val_steps={every}", f"trainer.max_steps={steps}", "trainer.test=false")
+    whole, before, after = Recorder(), Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+
+    class Kill(L.Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == every + 1:
+                raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), before, Kill())
+    resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), after)
+    assert before.batches[:every] + after.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+
+
+def test_an_existing_run_is_refused(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
+    execute(config)
+    with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
+        Run(config, mixer="transformer")
+    # harmless settings do not make it another run
+    with pytest.raises(ValueError, match="resume=auto"):
+        Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7"), mixer="transformer")
+    assert Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=2"), mixer="transformer").resumed is None
+
+
+def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
+    given = ("trainer.max_steps=3", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    before, seen = weights(first), Recorder()
+    again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
+    assert seen.batches == []
+    assert_same(before, weights(again))
+    assert json.loads(again.folder.results.read_text())["steps"] == 3
+
+
+def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp_path):
+    first = execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
+    new = toycorpus.write(tmp_path / "new", (100, 10, 10))
+    given = (f"init_from={first.folder.best}", "data.name=new", "data.vocab_size=290", "trainer.test=false")
+    slow = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=1")
+    second = execute(toycorpus.settings(new, tmp_path, *given, *slow))
+    assert second.data.tokenizer.fingerprint == first.data.tokenizer.fingerprint
+    old, now = weights(first, "best"), weights(second, "last")
+    for name in old:
+        torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
+    assert checkpoint.read(second.folder.last)["global_step"] == 1
+    with pytest.raises(ValueError, match=r"weight .* has shape"):
+        Run(toycorpus.settings(new, tmp_path, *given, "model.ffn_dim=64"), mixer="transformer")
+
+
+def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
+    frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
+    given = ("trainer.val_steps=2", "trainer.patience=2", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *frozen, *given))
+    assert json.loads(run.folder.results.read_text())["steps"] == 6
+    assert json.loads(run.folder.results.read_text())["best_step"] == 2
+
+
+def test_max_time_bounds_a_run(corpus, tmp_path):
+    given = ("trainer.max_steps=null", "trainer.max_time=1s", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given))
+    results = json.loads(run.folder.results.read_text())
+    assert 0.9 < results["seconds"] < 3
+    assert run.folder.best.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.num_heads=3", "divisible"),
+        ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
+        ("trainer.accelerator=gpu", "no GPU"),
+        ("trainer.max_steps=null", "nothing bounds"),
+        ("trainer.max_time=soon", "trainer.max_time=soon"),
+        ("trainer.precision=16", "precision=16"),
+        ("trainer.devices=2", "devices=2"),
+        ("optim.schedule=linear", "schedule=linear"),
+        ("search.beam_size=0", "beam_size"),
+        ("data.train=/nowhere/train", "/nowhere/train"),
+        ("resume=/nowhere/last.ckpt", "no such file"),
+        ("init_from=/nowhere/best.ckpt", "no such file"),
+    ],
+)
+def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, override, message):
+    if "gpu" in override and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=message):
+        Run(toycorpus.settings(corpus, tmp_path, override), mixer="transformer")
+    assert not (tmp_path / "runs").exists()
+
+
+def command(corpus: Path, *overrides: str) -> list[str]:
+    """The command line of a run of the toy corpus in the current folder."""
+    files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    return [sys.executable, "-m", "seq2seq.train", *given, *overrides]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def launch(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
+    done = launch(tmp_path, command(corpus, "mixer=mamba9"))
+    assert done.returncode != 0
+    assert "dynamicconv" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_wrong_setting_is_one_line_and_exit_code_2(corpus, tmp_path):
+    done = launch(tmp_path, command(corpus, "model.num_heads=3"))
+    assert done.returncode == 2
+    assert "divisible" in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_usable_checkpoint(corpus, tmp_path, signum):
+    endless = command(corpus, "trainer.max_steps=100000", "trainer.line_time=0.1s", "run=it")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(endless, cwd=tmp_path, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "tokens/s" in line:
+            process.send_signal(signum)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    assert "resume=auto" in out
+    assert "Traceback" not in err
+    checkpoint.load(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path):
+    sweep = command(corpus, "mixer=transformer,lightconv", "model.encoder_layers=4", "trainer.max_steps=1",
+                    "model.decoder_layers=4", "trainer.test=false", "-m")  # fmt: skip
+    done = launch(tmp_path, sweep)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert [name.rsplit("-", 1)[0] for name in names if name != "sweeps"] == ["toy-lightconv", "toy-transformer"]
+    files = [path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file()]
+    assert files == ["multirun.yaml"]

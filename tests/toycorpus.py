@@ -1,0 +1,56 @@
+"""A few hundred German-English pairs and the settings of training runs that take a second on them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from seq2seq.resources import conf_dir
+
+NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
+VERBS = {"sieht": "sees", "kauft": "buys", "findet": "finds", "liebt": "loves"}
+PLACES = {"hier": "here", "heute": "today", "oft": "often", "": ""}
+
+
+def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Distinct sentences of 3 to 9 words; `count` is at most some hundreds."""
+    rng, found = random.Random(seed), {}
+    while len(found) < count:
+        a, b, v, p = (rng.choice(list(d)) for d in (NOUNS, NOUNS, VERBS, PLACES))
+        tail, end = rng.choice([("", ""), (f" und {b} {v} {a}", f" and {NOUNS[b]} {VERBS[v]} {NOUNS[a]}")])
+        german = f"{a} {v} {p} {b}{tail}."
+        english = f"{NOUNS[a]} {VERBS[v]} {NOUNS[b]} {PLACES[p]}{end}."
+        found[german.replace("  ", " ")] = english.replace("  ", " ").replace(" .", ".")
+    return list(found.items())
+
+
+def write(folder: Path, sizes: tuple[int, int, int] = (240, 20, 15)) -> Path:
+    """train, valid and test files in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = pairs(sum(sizes))
+    for name, size in zip(("train", "valid", "test"), sizes, strict=True):
+        part, found = found[:size], found[size:]
+        for side, lang in enumerate(("de", "en")):
+            (folder / f"{name}.{lang}").write_text("".join(pair[side] + "\n" for pair in part), encoding="utf-8")
+    return folder
+
+
+# Two layers of width 16: a step takes milliseconds.
+TINY = (
+    "model.dim=16", "model.ffn_dim=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1",
+    "optim.warmup_steps=4", "optim.lr=0.01", "data.vocab_size=300", "data.max_tokens=512",
+    "trainer.max_time=null", "trainer.max_steps=4", "trainer.precision=32", "trainer.accelerator=cpu",
+    "search.beam_size=2", "search.max_len_ratio=0", "search.max_len_extra=12", "logger=csv",
+)  # fmt: skip
+
+
+def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+    """The composed settings of a run in `folder` on `corpus`, as a plain dict."""
+    files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    given = ["data=files", "data.name=toy", *files, f"runs={folder / 'runs'}", f"cache={corpus / 'cache'}", *TINY]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return OmegaConf.to_container(compose("train", [*given, *overrides]), resolve=True)  # type: ignore[return-value]
