@@ -30,7 +30,9 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> Seq2
     extra = config["mixer"].get("extra_encoder_layers", 0)
     depth = model["encoder_layers"] + extra
     if depth < 1:
-        raise ValueError(f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more")
+        raise ValueError(
+            f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
+        )
     src_table, tgt_table = _tables(config)
     encoder = Encoder(
         embedding=_embedding(model, src_table),
@@ -127,9 +129,7 @@ def _encoder_layers(config: Mapping[str, Any], depth: int, trust: Sequence[str])
         mixer = _self_mixer(config, "encoder", layer, depth, dim, trust)
         width = dim if mixer is None else mixer.out_dim
         layers.append(
-            EncoderLayer(
-                dim=dim, self_mixer=mixer, feed_forward=_feed_forward(model, width), **_around(model)
-            )
+            EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=_feed_forward(model, width), **_around(model))
         )
         dim = width
     return layers
@@ -176,7 +176,9 @@ def _embedding(model: Mapping[str, Any], table: nn.Embedding) -> Embedding:
 def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> nn.Linear:
     tied = model["tie"] != "none"
     if tied and readout_dim != model["dim"]:
-        raise ValueError(f"the output layer reads {readout_dim} numbers, the table has {model['dim']}; set model.tie=none")
+        raise ValueError(
+            f"the output layer reads {readout_dim} numbers, the table has {model['dim']}; set model.tie=none"
+        )
     output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)
     if tied:
         output.weight = table.weight

@@ -119,8 +119,15 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     payload = _read(path, mmap=True)
     meta = payload[KEY]
     tokenizer = _tokenizer(meta, path)
+    weights = {k.removeprefix(PREFIX): w for k, w in payload["state_dict"].items() if k.startswith(PREFIX)}
+    # first without memory: settings may ask for any size, but the file must hold weights of that size
+    with torch.device("meta"):
+        _check_weights(_model(meta, path, trust).state_dict(), weights, path)
     model = _model(meta, path, trust)
-    _fill(model, payload["state_dict"], path)
+    try:
+        model.load_state_dict(weights)
+    except Exception as error:
+        raise CheckpointError(f"{path}: its weights do not load ({_first_line(error)})") from None
     return Loaded(model.to(device).eval(), tokenizer, meta)
 
 
@@ -269,10 +276,8 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
         raise CheckpointError(f"{path}: its settings build no model ({_first_line(error)})") from None
 
 
-def _fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copy `model.*` of `weights` into the model; CheckpointError unless names and shapes are exactly the model's."""
-    given = {name.removeprefix(PREFIX): w for name, w in weights.items() if name.startswith(PREFIX)}
-    wanted = model.state_dict()
+def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
+    """CheckpointError unless the names and shapes given are exactly those wanted."""
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:
@@ -282,10 +287,6 @@ def _fill(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: Pat
             raise CheckpointError(
                 f"{path}: weight '{name}' has shape {tuple(weight.shape)}, the model needs {tuple(wanted[name].shape)}"
             )
-    try:
-        model.load_state_dict(given)
-    except Exception as error:
-        raise CheckpointError(f"{path}: its weights do not load ({_first_line(error)})") from None
 
 
 def _refusal(error: BaseException) -> str:

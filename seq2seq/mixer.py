@@ -70,7 +70,8 @@ class Cache:
 
     def expand(self, beam: int) -> Cache:
         """Room for `beam` hypotheses per sentence; only before anything is written."""
-        assert self.length == 0 and self.values.shape[2] == 1
+        assert self.length == 0
+        assert self.values.shape[2] == 1
         values = self.values.repeat(1, 1, beam, 1)
         return Cache(values, self.owner.repeat_interleave(beam, 0))
 

@@ -14,7 +14,7 @@ from seq2seq.model import Seq2Seq
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """How to decode: at most int(max_len_ratio * S) + max_len_extra target tokens, the end counted, for S source tokens.
+    """How to decode: at most int(max_len_ratio * S) + max_len_extra tokens, the end counted, for S source tokens.
 
     Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
     probability, 1 by its mean per token, more favours long outputs.
@@ -229,7 +229,10 @@ def sample(
         ended = ended | (last == special.eos)
         if bool(ended.all()):
             break
-    return [_cut(ids, value, special.eos, settings) for ids, value in zip(torch.stack(tokens, 1).tolist(), total.tolist(), strict=True)]
+    return [
+        _cut(ids, value, special.eos, settings)
+        for ids, value in zip(torch.stack(tokens, 1).tolist(), total.tolist(), strict=True)
+    ]
 
 
 def _draw(

@@ -250,6 +250,17 @@ def test_a_package_may_be_trusted(monkeypatch):
         resolve("mine.x.Y", CrossMixer, trust=["mine"])
 
 
+def test_a_forbidden_target_is_not_even_imported(tmp_path, monkeypatch):
+    """Importing a stranger's module would run it."""
+    for package in ("seq2seq_evil", "evil"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(TargetError, match="not trusted"):
+            resolve(f"{package}.Y", SelfMixer)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_reexported_stranger_is_refused(monkeypatch):
     """A class that one of our modules merely imports does not count as ours."""
     import seq2seq.mixers.attention as module

@@ -235,6 +235,13 @@ def test_impossible_settings(good, path):
         assert "settings build no model" in refusal(path)
 
 
+def test_settings_cannot_ask_for_memory_that_the_file_does_not_fill(good, path):
+    """4 TB of parameters: found by their shape, not by running out of memory."""
+    model = good["seq2seq"]["model"]
+    write(path, changed(good, model={**model, "model": {**model["model"], "dim": 1 << 20}}))
+    assert "the model needs (300, 1048576)" in refusal(path)
+
+
 class Payload:
     """Its unpickling makes a file."""
 

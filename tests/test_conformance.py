@@ -279,7 +279,8 @@ def test_eval_is_deterministic(slot, name):
 def test_state_dict_round_trip(slot, name):
     for mixer, other in zip(variants(slot, name), variants(slot, name), strict=True):
         parts = inputs(3, taps(mixer) + 2, torch.empty(0))
-        mixer.eval(), other.eval()
+        mixer.eval()
+        other.eval()
         assert not torch.equal(run(mixer, *parts), run(other, *parts))
         other.load_state_dict(mixer.state_dict(), strict=True)
         assert torch.equal(run(mixer, *parts), run(other, *parts))

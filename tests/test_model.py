@@ -75,10 +75,12 @@ every_layer = [(norm, residual) for norm in ("pre", "post", "none") for residual
 @pytest.mark.parametrize(("kind", "residual"), every_layer)
 def test_encoder_layer_by_hand(kind, residual):
     mixer, ffn = Attention(dim=DIM, causal=False, num_heads=2), FeedForward(dim=DIM, ffn_dim=12)
-    layer = jiggle(
-        EncoderLayer(dim=DIM, self_mixer=mixer, feed_forward=ffn, norm=kind, dropout=0.5, residual=residual)
-    ).eval()
-    x, mask = torch.randn(3, 5, DIM), lengths_mask([5, 2, 4])
+    layer = (
+        jiggle(EncoderLayer(dim=DIM, self_mixer=mixer, feed_forward=ffn, norm=kind, dropout=0.5, residual=residual))
+        .double()
+        .eval()
+    )
+    x, mask = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4])
     y = sublayer(x, lambda h: mixer(h, mask), layer.around_self, kind, residual)
     y = sublayer(y, lambda h: ffn.down(ffn.up(h).clamp(min=0)), layer.around_ffn, kind, residual)
     close(layer(x, mask), y)
@@ -92,8 +94,8 @@ def test_decoder_layer_by_hand(kind, residual, slots):
     ffn = FeedForward(dim=DIM, ffn_dim=12, activation="gelu") if slots == "all" else None
     cross = CrossAttention(dim=DIM, memory_dim=6, num_heads=2)
     given = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": ffn}
-    layer = jiggle(DecoderLayer(dim=DIM, **given, norm=kind, dropout=0.5, residual=residual)).eval()
-    x, mask, memory = torch.randn(3, 5, DIM), lengths_mask([5, 2, 4]), torch.randn(3, 4, 6)
+    layer = jiggle(DecoderLayer(dim=DIM, **given, norm=kind, dropout=0.5, residual=residual)).double().eval()
+    x, mask, memory = torch.randn(3, 5, DIM).double(), lengths_mask([5, 2, 4]), torch.randn(3, 4, 6).double()
     context, y = cross.project(memory, lengths_mask([1, 4, 2])), x
     if mixer is not None:
         y = sublayer(y, lambda h: mixer(h, mask), layer.around_self, kind, residual)

@@ -278,7 +278,7 @@ class Fixed:
         return [NoState()]
 
     def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
-        return self.logits.expand(len(token), -1), state
+        return self.logits.repeat(len(token), 1), state
 
 
 def frequencies(probabilities: list[float], draws: int = 20_000, **given: Any) -> tuple[list[float], list[Hypothesis]]:
@@ -306,6 +306,27 @@ def test_samples_follow_the_model():
         assert h.log_prob == pytest.approx(log_prob, abs=1e-4)
 
 
+class Late(Fixed):
+    """Ends at once with probability 0.9; otherwise 40 certain tokens follow, and a certain end."""
+
+    def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
+        if position[0] == 0:
+            return super().step(token, context, state, position)
+        logits = torch.full((len(token), 6), -60.0)
+        logits[:, EOS], logits[:, 5] = (0.0, -120.0) if position[0] == 40 else (-120.0, 0.0)
+        return logits, state
+
+
+@pytest.mark.parametrize(("length_penalty", "length"), [(0.0, 0), (0.5, 0), (1.0, 40), (2.0, 40)])
+def test_a_long_hypothesis_may_overtake(length_penalty, length):
+    """-2.303 / 41 beats -0.105 / 1: an open hypothesis is given up only if no length allowed could make it win."""
+    model: Any = Late(torch.tensor([1e-30, 1e-30, 1e-30, 0.9, 1e-30, 0.1]))
+    src = torch.full((1, 1), EOS)
+    settings = SearchSettings(beam_size=2, max_len_ratio=0.0, max_len_extra=60, length_penalty=length_penalty)
+    (found,) = search(model, src, src == EOS, settings=settings, **IDS)[0]
+    assert found.ids == [5] * length
+
+
 def test_padding_and_begin_are_never_sampled():
     """Their probability goes to the other tokens in proportion."""
     agree(frequencies([0.3, 0.1, 0.2, 0.1, 0.1, 0.2])[0], [0.0, 0.2, 0.0, 0.2, 0.2, 0.4])
@@ -323,6 +344,9 @@ def test_temperature_and_top_k():
 
 def test_a_generator_repeats_samples():
     model, (src, mask) = sharp("mixer=transformer"), sources(6, 3)
+    with torch.no_grad():
+        model.output.weight.mul_(0.1)
+        model.output.bias[EOS] -= 100.0
     drawn = [
         sample(model, src, mask, special=SPECIAL, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     ]
@@ -343,7 +367,8 @@ def test_sampled_scores_are_those_of_forward(overrides):
 
 def test_learned_positions_end_with_a_clear_error():
     """More positions than the model has learned are refused by name, not by an index error."""
-    model = tiny("mixer=transformer", "model.positions=learned", "model.max_len=6")
-    src, mask = sources(4)
+    model, (src, mask) = sharp("mixer=transformer", "model.positions=learned", "model.max_len=6"), sources(4)
+    with torch.no_grad():
+        model.output.bias[EOS] -= 100.0
     with pytest.raises(ValueError, match=r"6 learned positions"):
-        search(model, src, mask, settings=SearchSettings(beam_size=5, max_len_extra=20, length_penalty=9.0), **IDS)
+        search(model, src, mask, settings=SearchSettings(beam_size=2), **IDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import lexicon
@@ -74,12 +75,12 @@ PROFESSIONS = [
 COUNTED = {
     "kaufen": "fruit,read,plant,dish,bake",
     "lesen": "read",
-    "schreiben": "write",
+    "schreiben": "mail",
     "verkaufen": "fruit,read,toy,cloth",
     "bestellen": "food",
     "sehen": "animal",
     "fotografieren": "animal",
-    "finden": "read,toy",
+    "finden": "toy,dish",
     "backen": "bake",
     "schicken": "write",
     "bekommen": "get",
@@ -87,6 +88,7 @@ COUNTED = {
     "pflanzen": "plant",
     "auspacken": "pack",
 }
+SHORT_MONTHS = ("April", "June", "September", "November")
 SPOTS = [
     ("auf", "Tisch", "on"),
     ("auf", "Sofa", "on"),
@@ -132,17 +134,17 @@ ACTS = {
     "tired": ["bleiben:@zu Hause=at home", "gehen:@ins Bett=to bed", "gehen:@nach Hause=home"],
     "ill": ["bleiben:@im Bett=in bed", "bleiben:@zu Hause=at home", "gehen:@zum Arzt=to the doctor's"],
     "wet": ["bleiben:@zu Hause=at home", "zumachen:opening", "anziehen:warm", "fahren:@mit dem Bus=by bus"],
-    "busy": ["aufräumen:room", "vorbereiten:plan", "beantworten:answer", "schreiben:write"],
+    "busy": ["aufräumen:room", "vorbereiten:plan", "beantworten:answer", "schreiben:mail"],
     "free": [
         "besuchen:kin",
         "lesen:read",
         "anrufen:kin",
         "malen:paint",
         "backen:bake",
-        "schreiben:write",
+        "schreiben:mail",
         "gehen:@ins Kino=to the cinema",
     ],
-    "party": ["backen:bake", "kaufen:present", "einladen:person", "vorbereiten:plan"],
+    "party": ["backen:bake", "einkaufen:", "kaufen:plant", "aufräumen:room", "kochen:cook"],
     "exam": ["lernen:", "gehen:@in die Bibliothek=to the library", "ausleihen:read", "bleiben:@zu Hause=at home"],
     "work": [
         "arbeiten:",
@@ -232,12 +234,26 @@ class Constructions(Phrases):
     def request(self) -> Pair:
         """Request: Kannst du bitte die Tür zumachen?"""
         kind = self._ordered_verb()
-        clause = self.action(kind, DU, loc=0.0)
+        clause = self._order(kind)
         closing = kind.particle + kind.de
         german = f"{german_clause(clause.having(time=Phrase('bitte', '')), 'final')}".rsplit(" ", 1)[0]
         german = german.removeprefix("du ")
         english = english_clause(clause, "to").removeprefix("to ")
         return sentence(f"kannst du {german} {closing}", "?"), sentence(f"can you please {english}", "?")
+
+    def _order(self, kind: lexicon.Verb) -> Clause:
+        """Return what one tells others to do: bare plurals only for food."""
+        while True:
+            clause = self.action(kind, DU, loc=0.0)
+            thing = clause.accusative
+            vague = isinstance(thing, NounPhrase) and thing.plural and thing.det in ("", "many") and not thing.count
+            if not (
+                vague
+                and isinstance(thing, NounPhrase)
+                and "food" not in thing.noun.tags
+                and "plant" not in thing.noun.tags
+            ):
+                return clause
 
     def _ordered_verb(self) -> lexicon.Verb:
         able = [v for v in lexicon.verbs if v.imperative and v.kind == "a" and {"acc", "dat"} & set(v.frame)]
@@ -247,7 +263,7 @@ class Constructions(Phrases):
     def imperative(self) -> Pair:
         """Imperative: Mach bitte das Fenster auf!"""
         kind = self._ordered_verb()
-        clause = self.action(kind, DU, loc=0.0)
+        clause = self._order(kind)
         polite = self.chance(0.5)
         finite = german_clause(clause.having(time=Phrase("bitte", "")) if polite else clause, "first")
         german = kind.imperative + finite.split(" du", 1)[1]
@@ -295,8 +311,8 @@ class Constructions(Phrases):
             return self._asked("wem", "who", clause.having(dative=GAP))
         if clause.accusative is None:
             return self.wh_adverb()
-        human = clause.accusative.pronominal or getattr(clause.accusative, "noun", None) is None
-        human = human or "person" in clause.accusative.noun.tags
+        thing = clause.accusative
+        human = not isinstance(thing, NounPhrase) or "person" in thing.noun.tags
         return self._asked(
             "wen" if human else "was", "who" if human else "what", clause.having(accusative=GAP, manner=None)
         )
@@ -630,7 +646,12 @@ class Constructions(Phrases):
             )
         holder = self.subject()
         keeper = self.rng.choice((verb("suchen"), verb("finden"), verb("verkaufen"), verb("brauchen")))
-        if keeper is kind or same(holder, inner.subject) or noun.tags.isdisjoint({"find", "need", "sale"}):
+        if (
+            inner.tense != "past"
+            or keeper is kind
+            or same(holder, inner.subject)
+            or noun.tags.isdisjoint({"find", "need", "sale"})
+        ):
             return self.relative_thing()
         return self.told(Clause(holder, keeper, "past" if keeper.kind != "s" else "present", accusative=head))
 
@@ -810,15 +831,15 @@ class Constructions(Phrases):
 
     def date(self) -> Pair:
         """Dates: Anna hat am einundzwanzigsten Mai Geburtstag. Room numbers: Herr Weber wohnt in Zimmer 34."""
-        n = self.rng.randint(1, 31)
         month, english = self.rng.choice(MONTHS)
+        n = self.rng.randint(1, 28 if english == "February" else 30 if english in SHORT_MONTHS else 31)
         when = Phrase(f"am {forms.german_ordinal(n)} {month}", f"on the {forms.english_ordinal(n)} of {english}")
         roll = self.rng.random()
         name = self.name()
         if roll < 0.35:
             return sentence(f"{name.de} hat {when.de} Geburtstag"), sentence(f"{name.en}'s birthday is {when.en}")
         if roll < 0.55:
-            room = self.rng.randint(2, 99)
+            room = self.rng.randint(2, 30)
             return self.told(Clause(name, verb("wohnen"), complement=Phrase(f"in Zimmer {room}", f"in room {room}")))
         clause = self.action(
             self.rng.choice([verb(v) for v in ("besuchen", "anrufen", "fliegen", "reisen", "treffen", "umziehen")]),
@@ -834,7 +855,7 @@ class Constructions(Phrases):
             [
                 n
                 for n in lexicon.nouns
-                if n.tags & {"building", "furn", "vehicle", "cloth", "fruit", "animal", "read"} and "d" in n.dets
+                if n.tags & {"building", "furn", "vehicle", "cloth", "fruit", "read"} and "d" in n.dets
             ]
         )
         graded = [a for a in lexicon.adjectives if a.de_comparative and a.tags & noun.tags]
@@ -854,7 +875,7 @@ class Constructions(Phrases):
             for n in lexicon.nouns
             if n is not noun
             and adjective.tags & n.tags
-            and n.tags & noun.tags & {"building", "furn", "vehicle", "cloth", "fruit", "animal", "read"}
+            and n.tags & noun.tags & {"building", "furn", "vehicle", "cloth", "fruit", "read"}
             and "d" in n.dets
         ]
         if not others:
@@ -1127,20 +1148,22 @@ class Constructions(Phrases):
         (de, en), (city, english) = self.rng.choice(COUNTRIES), self.rng.choice(CITIES)
         comes = Clause(subject, verb("kommen"), complement=Phrase(f"aus {de}", f"from {en}"))
         lives = Clause(subject, verb("wohnen"), complement=Phrase(f"in {city}", f"in {english}"))
-        roll = self.rng.random()
+        roll = self.rng.uniform(0.4 if subject.person == 1 else 0.0, 1.0)
         if roll < 0.2:
             return self._asked("woher", "where", comes.having(complement=Phrase("", "from")))
         if roll < 0.4:
             return self._asked("wo", "where", lives.having(complement=None))
         if roll < 0.6:
-            second = german_clause(lives.having(subject=pronoun_for(subject)), "main").partition(" ")[2]
-            rest = english_clause(lives.having(subject=pronoun_for(subject)), "main").partition(" ")[2]
-            return sentence(
-                f"{german_clause(comes, 'main')}, aber {pronoun_for(subject).german('nom')} {second}"
-            ), sentence(
-                f"{english_clause(comes, 'main')}, but {pronoun_for(subject).english('nom')} {rest}"
-            ) if subject.gender != "n" or subject.plural else self.told(comes)
+            return self._but(comes, lives) if subject.gender != "n" or subject.plural else self.told(comes)
         return self.told(self.rng.choice((comes, lives)))
+
+    def _but(self, first: Clause, second: Clause) -> Pair:
+        """Join two clauses about one subject with aber and but."""
+        second = second.having(subject=pronoun_for(second.subject))
+        return (
+            sentence(f"{german_clause(first, 'main')}, aber {german_clause(second, 'main')}"),
+            sentence(f"{english_clause(first, 'main')}, but {english_clause(second, 'main')}"),
+        )
 
     def greeting(self) -> Pair:
         """Everyday phrases: Guten Morgen, Anna! Ich heiße Paul."""
@@ -1164,7 +1187,9 @@ class Constructions(Phrases):
         """Return a sentence of a construction drawn by weight."""
         names = list(WEIGHTS)
         method: Callable[[], Pair] = getattr(self, self.rng.choices(names, list(WEIGHTS.values()))[0])
-        return method()
+        pair = method()
+        # No one says: um Viertel nach zwölf zwölf Geschenke.
+        return self.draw() if re.search(r"\b(\w{4,}) \1\b", pair[0]) else pair
 
 
 UNPLEASANT = frozenset(
@@ -1215,9 +1240,9 @@ WEIGHTS = {
     "future": 5,
     "modal": 6,
     "modal_past": 4,
-    "negation": 5,
+    "negation": 6,
     "gern": 2,
-    "yes_no": 6,
+    "yes_no": 7,
     "request": 2,
     "imperative": 3,
     "warning": 1,
@@ -1231,13 +1256,13 @@ WEIGHTS = {
     "indirect": 4,
     "sequence": 4,
     "coordination": 3,
-    "relative_subject": 3,
+    "relative_subject": 4,
     "relative_object": 4,
     "relative_thing": 4,
     "timetable": 6,
-    "age": 2,
+    "age": 3,
     "price": 3,
-    "count": 5,
+    "count": 6,
     "duration": 3,
     "date": 3,
     "comparison": 3,

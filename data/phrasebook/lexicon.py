@@ -117,12 +117,12 @@ Roman m Romane | novel | | read write goods lend new long story
 Gedicht n Gedichte | poem | | read write long story
 Geschichte f Geschichten | story | dipn | read write tell long story
 Witz m Witze | joke | din | tell story
-Brief m Briefe | letter | | read write send get long lie answer await weighty trash
+Brief m Briefe | letter | | read write send get long lie answer await weighty trash mail
 Zeitung f Zeitungen | newspaper | dit | read goods get lie trash
 Zeitschrift f Zeitschriften | magazine | | read goods lie new trash
-Postkarte f Postkarten | postcard | | read write send get trash
-Nachricht f Nachrichten | message | | read write send get long weighty
-E-Mail f E-Mails | email | | read write send get long answer weighty
+Postkarte f Postkarten | postcard | | read write send get trash mail
+Nachricht f Nachrichten | message | | read write send get long weighty mail
+E-Mail f E-Mails | email | | read write send get long answer weighty mail
 Paket n Pakete | parcel | | send get open heavy siz fetch await stand carry
 Tür f Türen | door | dt | open close repair opening
 Fenster n Fenster | window | dt | open close clean opening
@@ -139,7 +139,7 @@ Computer m Computer | computer | | switch goods repair new dear sale want
 Heizung f Heizungen | heating | d | switch
 Mantel m Mäntel | coat | | cloth col new warm goods find dear hang
 Jacke f Jacken | jacket | | cloth col new warm goods find dear hang
-Hemd n Hemden | shirt | | cloth col new clean goods wash
+Hemd n Hemden | shirt | | cloth col new goods wash
 Kleid n Kleider | dress | | cloth col new goods dear wash pretty fit please
 Rock m Röcke | skirt | | cloth col new goods wash pretty fit
 Bluse f Blusen | blouse | | cloth col new goods wash pretty fit
@@ -315,7 +315,7 @@ lesen liest,liest lies ; gelesen h | read read read | a | acc=read loc=indoor,pa
 schreiben - schreib ; geschrieben h | write wrote written | a | acc=write loc=indoor
 essen isst,isst iss ; gegessen h | eat ate eaten | a | acc=food loc=eat
 trinken - trink ; getrunken h | drink drank drunk | a | acc=drink loc=eat
-kaufen - kauf ; gekauft h | buy bought bought | a | acc=goods,food loc=shop
+kaufen - kauf ; gekauft h | buy bought bought | a | acc=goods,food
 verkaufen - verkauf ; verkauft h | sell sold sold | a | acc=sale
 suchen - such ; gesucht h | look+for | a | acc=find,pet loc=rooms
 finden findest,findet finde ; gefunden h | find found found | e | acc=find,pet loc=rooms,park
@@ -377,7 +377,7 @@ zeigen - zeig ; gezeigt h | show showed shown | a | dat=person acc=show,room,fin
 schicken - schick ; geschickt h | send sent sent | a | dat=person acc=send
 leihen - leih ; geliehen h | lend lent lent | a | dat=person acc=lend
 bringen - bring ; gebracht h | bring brought brought | a | dat=person acc=drink,food,dish
-kaufen - kauf ; gekauft h | buy bought bought | a | dat=kin,child acc=present,cloth,want loc=shop
+kaufen - kauf ; gekauft h | buy bought bought | a | dat=kin,child acc=present,cloth,want
 erzählen - erzähl ; erzählt h | tell told told | a | dat=person acc=tell
 vor·lesen liest,liest lies ; vorgelesen h | read read read | a | dat=child acc=read
 erklären - erklär ; erklärt h | explain>to | a | dat=person acc=explain
@@ -643,22 +643,25 @@ def _verb(row: list[str]) -> Verb:
     words = english.split()
     base, mark, rest = re.match(r"([a-z]+)([_~+>]?)(.*)", words[0]).groups()  # type: ignore[union-attr]
     past, past_participle = words[1:] if len(words) == 3 else (_english_past(base), _english_past(base))
-    extra = [rest.replace("_", " ") if mark == wanted else "" for wanted in "_~+>"]
+    extra = {mark: rest.replace("_", " ")}
     return Verb(
-        infinitive,
-        particle,
-        du,
-        er,
-        "" if head[2] == "-" else head[2],
-        participle,
-        parts[1],
-        parts[2] if len(parts) > 2 else "",
-        base,
-        past,
-        past_participle,
-        *extra,
-        kind,
-        dict(item.split("=", 1) for item in frame.split()),
+        de=infinitive,
+        particle=particle,
+        du=du,
+        er=er,
+        imperative="" if head[2] == "-" else head[2],
+        participle=participle,
+        aux=parts[1],
+        preterite=parts[2] if len(parts) > 2 else "",
+        en=base,
+        en_past=past,
+        en_participle=past_participle,
+        en_tail=extra.get("_", ""),
+        en_particle=extra.get("~", ""),
+        en_preposition=extra.get("+", ""),
+        en_dative=extra.get(">", ""),
+        kind=kind,
+        frame=dict(item.split("=", 1) for item in frame.split()),
     )
 
 

@@ -240,7 +240,9 @@ class Phrases:
             return NounPhrase(noun, det, False, adjectives)
         if "n" in noun.dets and (self.chance(0.3) or noun.dets == "n"):
             return self._plural_thing(noun, subject, negated, adjectives)
-        det = self.determiner(noun, own(subject))
+        # Without this, kein would be rare.
+        indefinite = negated and "i" in noun.dets and self.chance(0.35)
+        det = "a" if indefinite else self.determiner(noun, own(subject))
         possessor = self.rng.choice(NAMES[:16]) if "p" in noun.dets and det == "the" and self.chance(0.12) else None
         if possessor is not None and not same(subject, possessor):
             return NounPhrase(noun, "", False, adjectives, possessor=possessor)
@@ -272,7 +274,7 @@ class Phrases:
                     if "person" not in noun.tags
                     else self.person_noun(tags=tags, possessive=own(subject))
                 )
-            if same(subject, found) or (negated and _det(found) == "a") or (_young(subject) and _young(found)):
+            if same(subject, found) or (negated and _det(found) == "a") or _parental(subject, found):
                 continue
             return found
 
@@ -506,9 +508,10 @@ def _name(verb: Verb) -> str:
     return verb.particle + verb.de
 
 
-def _young(phrase: Nominal) -> bool:
-    """Whether a phrase names a child, which has no children of its own."""
-    return isinstance(phrase, NounPhrase) and "child" in phrase.noun.tags
+def _parental(subject: Nominal, found: Nominal) -> bool:
+    """Whether a child would have a child of its own (der Junge, sein Sohn)."""
+    young = [isinstance(p, NounPhrase) and "child" in p.noun.tags for p in (subject, found)]
+    return all(young) and _det(found) in ("his", "her", "their")
 
 
 def _det(phrase: Nominal | None) -> str:

@@ -78,7 +78,9 @@ class BiGRU(SelfMixer):
             raise ValueError("bigru reads the whole sequence, so it is encoder-only; choose another mixer/self@decoder")
         self.dim, self.out_dim, self.causal = dim, out_dim or dim, causal
         if self.out_dim % 2:
-            raise ValueError(f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim")
+            raise ValueError(
+                f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim"
+            )
         hidden_dim = self.out_dim // 2
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
         self.back = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
