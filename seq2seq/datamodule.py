@@ -15,7 +15,7 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader, Dataset
 
 from seq2seq import corpus as corpora
-from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate, padding_share
+from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate, longest_width, padding_share
 from seq2seq.corpus import SPLITS, CorpusSettings, Dropped, atomic_folder
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
@@ -80,9 +80,10 @@ class TranslationDataModule(LightningDataModule):
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = TokenizerSettings.from_mapping(tokenizer)
         self.tokenizer_settings = tokenizer
-        self.max_tokens = data.get("max_tokens")
-        if not isinstance(self.max_tokens, int) or self.max_tokens < 8:
-            raise ValueError(f"data.max_tokens={self.max_tokens!r}: a whole number of at least 8 is needed")
+        max_tokens = data.get("max_tokens")
+        if not isinstance(max_tokens, int) or max_tokens < 8:
+            raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
+        self.max_tokens = max_tokens
         self.src_lang, self.tgt_lang = self.settings.src, self.settings.tgt
         self.epoch, self._valid = 0, False
         self._tokenizer: Tokenizer | None = None
@@ -191,7 +192,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: corpora.Corpus) -> np.ndarray:
         masks = corpora.length_rules(
-            src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=int(self.max_tokens or 0)
+            src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=longest_width(self.max_tokens)
         )
         dropped = list(corpus.dropped)
         for rule, mask in masks.items():
@@ -281,7 +282,7 @@ class TranslationDataModule(LightningDataModule):
         return TokenBatchSampler(
             src_lengths=data.src.lengths,
             tgt_lengths=data.tgt.lengths,
-            max_tokens=int(self.max_tokens or 0),
+            max_tokens=self.max_tokens,
             seed=self.seed,
             shuffle=split == "train",
             rank=rank,

@@ -83,7 +83,7 @@ class TranslationTask(L.LightningModule):
         """The summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
         window = self.trainer.accumulate_grad_batches
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
-        torch.manual_seed(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch))
+        seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
         sums = self._losses(batch)
         self._window_tokens = self._window_tokens.to(sums.tokens.device) + sums.tokens
         loss = sums.loss.detach()
@@ -119,13 +119,10 @@ class TranslationTask(L.LightningModule):
 
     def _losses(self, batch: Batch) -> LossSums:
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
-        target, mask = batch.tgt_out, batch.tgt_mask
-        if features.device.type == "cpu":
-            # Project real tokens only. A GPU would have to wait here to learn how many they are.
-            features, target, mask = features[mask], target[mask], mask[mask]  # (N, R), (N,), (N,)
+        # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
+        # and oneDNN compiles its kernels anew for every size.
         logits = self.model.output(features)
-        smoothing = self.optim.label_smoothing
-        return label_smoothed_cross_entropy(logits, target, mask, smoothing=smoothing)
+        return label_smoothed_cross_entropy(logits, batch.tgt_out, batch.tgt_mask, smoothing=self.optim.label_smoothing)
 
     # Validation and test
 
@@ -232,6 +229,14 @@ def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
     """A 63-bit seed that differs for every (seed, update, micro-batch of the window over all ranks)."""
     digest = hashlib.blake2b(struct.pack("<qqq", seed, step, micro_batch), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def seed_generator(seed: int, device: torch.device) -> None:
+    """Seed the generators that training on `device` draws from."""
+    # torch.manual_seed also queues a call, with a traceback, for every kind of device that was never used.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
 
 
 def select_rows(batch: Batch, keep: np.ndarray) -> Batch:

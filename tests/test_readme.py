@@ -42,10 +42,10 @@ def test_the_mixer_of_the_readme_is_complete(tmp_path):
 
 
 def test_settings_named_in_the_readme_exist():
-    for group, folder in (("mixer", "mixer"), ("model", "model"), ("experiment", "experiment"), ("tokenizer", "tokenizer")):
+    for group in ("mixer", "model", "experiment", "tokenizer"):
         for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*)", README):
             if name != "average":
-                assert (conf_dir() / folder / f"{name}.yaml").is_file(), f"{group}={name}"
+                assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{group}={name}"
     table = re.findall(r"^\| `(\w+)` \| ", README, flags=re.MULTILINE)
     assert set(table) >= set(PRESETS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from seq2seq.kernels.band import band_conv
+from seq2seq.kernels.band import band_conv, left_padding, skew
 
 BLOCK = 64
 
@@ -14,9 +14,15 @@ def lightconv(x: Tensor, weights: Tensor, *, causal: bool) -> Tensor:
 
     x (B, T, C), zero at padding; weights (H, K), normalised and with any DropConnect applied. Returns (B, T, C).
     """
-    values = x.unflatten(-1, (weights.shape[0], -1))
-    rows = weights[None, :, None].expand(1, -1, x.shape[1], -1)  # (1, H, T, K): every position the same kernel
-    return band_conv(values, rows, causal=causal, block=BLOCK).flatten(-2)
+    length = x.shape[1]
+    values = x.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
+    rows = weights[:, None].expand(-1, length, -1)  # (H, T, K): every position the same kernel
+    if length > 2 * BLOCK:
+        return band_conv(values, rows[None], causal=causal, block=BLOCK).flatten(-2)
+    left = left_padding(weights.shape[1], causal)
+    band = skew(rows)[..., left : left + length].to(x.dtype)  # (H, T, T)
+    columns = values.permute(2, 1, 0, 3)  # (H, T, B, R): one product per head serves the whole batch
+    return (band @ columns.flatten(2)).view(columns.shape).permute(2, 1, 0, 3).flatten(-2)
 
 
 def lightconv_step(window: Tensor, weights: Tensor) -> Tensor:
