@@ -4,12 +4,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO   := runs/demo
+SENTENCES := "Morgen steht der Lehrer um Viertel nach sechs auf." \
+             "Ich weiß, dass das Mädchen gestern einundzwanzig Bücher gekauft hat." \
+             "Der Mann, den du angerufen hast, wohnt nicht in Berlin."
 
 .PHONY: setup train test lint clean
 
 train: setup
 	test -f $(DEMO)/results.json || $(BIN)/python -m seq2seq.train run=demo resume=auto
-	head -n 3 data/phrasebook/demo.de | tee /dev/stderr | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)/checkpoints/best.ckpt
+	@printf '\n%s\n%s\n%s\n\n' $(SENTENCES)
+	@printf '%s\n%s\n%s\n' $(SENTENCES) | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)/checkpoints/best.ckpt
 
 test: setup
 	$(BIN)/python -m pytest

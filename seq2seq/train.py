@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# oneDNN keeps this many compiled matrix kernels, 1,024 by default: too few for an epoch's shapes times a model's layers.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> float:
