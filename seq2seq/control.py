@@ -79,7 +79,8 @@ class Control(L.Callback):
         if s.max_steps:
             shares.append(trainer.global_step / s.max_steps)
         if s.max_time:
-            shares.append((self.elapsed + self._validation_seconds) / s.max_time)
+            # Room for the last validation; one early in training takes longer, for its translations do not end.
+            shares.append((self.elapsed + min(self._validation_seconds, s.max_time / 20)) / s.max_time)
         if s.max_epochs:
             shares.append(epochs_done(trainer) / s.max_epochs)
         return min(1.0, max(shares))

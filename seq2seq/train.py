@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# oneDNN keeps this many compiled matrix kernels, 1,024 by default: too few for an epoch's shapes times a model's layers.
+# Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for the shapes of an epoch times the layers.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 
