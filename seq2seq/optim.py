@@ -29,6 +29,7 @@ class OptimSettings:
     weight_decay: float = 0.0
     schedule: str = "inverse_sqrt"
     warmup_steps: int = 4000
+    warmup_share: float = 0.05
     warmup_init_lr: float = 1e-7
     min_lr: float = 0.0
     period: int = 20000
@@ -43,6 +44,8 @@ class OptimSettings:
         for key in ("weight_decay", "warmup_steps", "warmup_init_lr", "min_lr", "clip_norm"):
             _at_least(f"optim.{key}", getattr(self, key), 0)
         _at_least("optim.period", self.period, 1)
+        if not 0 <= self.warmup_share < 1:
+            raise ValueError(f"optim.warmup_share={self.warmup_share} must be at least 0 and below 1")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"optim.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
 
@@ -65,18 +68,31 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
     inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
     cosine:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * min(1, (n - W) / period)))     (Loshchilov, 2017)
-    anneal:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * share)), so that any budget ends annealed
+    anneal:            rises linearly until share = warmup_share, then min_lr + (lr - min_lr) / 2 * (1 + cos(pi * p)),
+                       p = (share - warmup_share) / (1 - warmup_share): any budget, long or short, ends annealed
     constant:          lr
     """
+    if settings.schedule == "anneal":
+        return _annealed(share, settings)
     warmup = settings.warmup_steps
     if step <= warmup:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
     if settings.schedule == "inverse_sqrt":
         return max(settings.min_lr, settings.lr * math.sqrt(max(warmup, 1) / step))
-    if settings.schedule in ("cosine", "anneal"):
-        progress = share if settings.schedule == "anneal" else min(1.0, (step - warmup) / settings.period)
-        return settings.min_lr + (settings.lr - settings.min_lr) / 2 * (1 + math.cos(math.pi * progress))
+    if settings.schedule == "cosine":
+        return _cosine(min(1.0, (step - warmup) / settings.period), settings)
     return settings.lr
+
+
+def _annealed(share: float, settings: OptimSettings) -> float:
+    rise = settings.warmup_share
+    if share < rise:
+        return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
+    return _cosine(min(1.0, (share - rise) / (1 - rise)), settings)
+
+
+def _cosine(progress: float, settings: OptimSettings) -> float:
+    return settings.min_lr + (settings.lr - settings.min_lr) / 2 * (1 + math.cos(math.pi * progress))
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:

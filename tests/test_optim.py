@@ -39,15 +39,16 @@ def test_cosine_goes_to_the_minimum_and_stays():
 
 
 def test_anneal_follows_the_budget_whatever_the_updates():
-    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_steps=5, min_lr=0.1)
-    assert learning_rate(3, settings, 0.9) == pytest.approx(0.6, abs=1e-6)  # the warm-up knows no budget
-    assert learning_rate(6, settings, 0.0) == pytest.approx(1.0)
-    assert learning_rate(6, settings, 0.5) == learning_rate(600, settings, 0.5) == pytest.approx(0.55)
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_share=0.2, warmup_init_lr=0.0, min_lr=0.1)
+    assert learning_rate(1, settings, 0.0) == 0.0
+    assert learning_rate(3, settings, 0.1) == learning_rate(300, settings, 0.1) == pytest.approx(0.5)
+    assert learning_rate(6, settings, 0.2) == pytest.approx(1.0)
+    assert learning_rate(6, settings, 0.6) == learning_rate(600, settings, 0.6) == pytest.approx(0.55)
     assert learning_rate(60, settings, 1.0) == pytest.approx(0.1)
 
 
 def test_the_schedule_is_told_the_share_and_keeps_it():
-    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_steps=0)
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_share=0.0)
     schedules = []
     for _ in range(2):
         optimizer = build_optimizer([nn.Parameter(torch.zeros(2))], settings)
