@@ -67,11 +67,12 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
     """One layer's own target and arguments from a slot of the mixer section.
 
-    A `pattern` names which of `kinds` each layer is; `per_layer` lists give one value per layer. A list shorter
-    than the stack repeats its last entry; a longer one is a ValueError.
+    A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
+    give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
     """
     if "kinds" in slot:
-        kind = _entry(slot["pattern"], layer, num_layers, "pattern")
+        _entry(slot["pattern"], layer, num_layers, "pattern")
+        kind = slot["pattern"][layer % len(slot["pattern"])]
         if kind not in slot["kinds"]:
             raise ValueError(f"pattern names {kind!r}, but the kinds are {', '.join(slot['kinds'])}")
         return layer_values(slot["kinds"][kind], layer, num_layers)
@@ -87,7 +88,7 @@ def _entry(entries: Any, layer: int, num_layers: int, name: str) -> Any:
     if len(entries) > num_layers:
         raise ValueError(
             f"{name} lists {len(entries)} values for {num_layers} layers: {list(entries)}; "
-            f"shorten it to at most {num_layers} (a shorter list repeats its last entry), or add layers"
+            f"shorten it to at most {num_layers} (a shorter list is continued), or add layers"
         )
     return entries[min(layer, len(entries) - 1)]
 
@@ -160,6 +161,11 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding, nn.Embedding]:
     src = make_table(config["src_vocab_size"], dim, config["pad_id"])
     if model["tie"] != "all":
         return src, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
+    if config["joint"] and config["src_vocab_size"] != config["tgt_vocab_size"]:
+        raise ValueError(
+            f"a joint vocabulary has one size, not {config['src_vocab_size']} for the source and "
+            f"{config['tgt_vocab_size']} for the target; set tokenizer.joint=false and model.tie=target"
+        )
     if not config["joint"]:
         raise ValueError(
             "model.tie=all shares one table between source and target, but their vocabularies are separate; "

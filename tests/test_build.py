@@ -103,7 +103,7 @@ def test_a_hybrid_names_its_kinds_and_a_pattern(tmp_path):
     path = f"hydra.searchpath=[file://{tmp_path}]"
     settings = config("mixer=hybrid", path, *TINY)
     model = build_model(settings)
-    assert kinds(model.encoder.layers) == [DynamicConv, DynamicConv, Attention, Attention]
+    assert kinds(model.encoder.layers) == [DynamicConv, DynamicConv, Attention, DynamicConv]
     assert kinds(model.decoder.layers) == [Attention, LightConv, Attention, LightConv]
     assert model.encoder.layers[1].self_mixer.kernel_size == 7  # type: ignore[union-attr]
     mask = lengths_mask([5, 3])

@@ -60,11 +60,15 @@ def lengths(taps: int) -> list[int]:
 
 @every_kernel
 @both_forms
-def test_lightconv_is_its_reference(taps, causal):
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_lightconv_is_its_reference(taps, causal, drop):
+    """Also with DropConnect: both twins drop the same weights."""
     weights = torch.randn(2, taps, dtype=torch.float64).softmax(-1).requires_grad_()
-    for length in lengths(taps):
+    keep = keep_words((2,), taps, drop) if drop else None
+    given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop)}
+    for length in lengths(taps)[::2]:
         x = draw(2, length, 4)
-        pair = lightconv(x, weights, causal=causal), lightconv_reference(x, weights, causal=causal)
+        pair = lightconv(x, weights, **given), lightconv_reference(x, weights, **given)
         same_with_gradients(*pair, [x, weights])
 
 

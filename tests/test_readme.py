@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import torch
 from composed import PRESETS
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
+from seq2seq.build import build_model
 from seq2seq.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +54,25 @@ def test_settings_named_in_the_readme_exist():
                 assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{group}={name}"
     table = re.findall(r"^\| `(\w+)` \| ", README, flags=re.MULTILINE)
     assert set(table) >= set(PRESETS)
+
+
+def commands() -> list[list[str]]:
+    """The overrides of every training command in the README, comments and continued lines joined."""
+    text = re.sub(r"\\\n\s*", " ", README)
+    lines = re.findall(r"python -m seq2seq\.train ([^\n`]*)", text)
+    return [[part for part in shlex.split(line, comments=True) if part != "-m"] for line in lines]
+
+
+@pytest.mark.parametrize("overrides", commands(), ids=" ".join)
+def test_every_training_command_composes_and_builds(overrides):
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        sweep = [re.sub(r"=(\w+),.*", r"=\1", part) if not part.startswith("'") else part for part in overrides]
+        plain = OmegaConf.to_container(compose("train", sweep), resolve=True)
+    assert isinstance(plain, dict)
+    joint = plain["tokenizer"]["joint"]
+    sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": joint}
+    with torch.device("meta"):
+        build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes})
 
 
 def test_links_of_the_readme_lead_somewhere():

@@ -20,8 +20,7 @@ def keep_probability(drop: float) -> float:
 def keep_words(shape: Sequence[int], kernel_size: int, drop: float, *, device: torch.device | None = None) -> Tensor:
     """Draw a mask for kernels of `shape`: int32 words (*shape, ceil(K / 32)) whose bits are 1 with keep_probability."""
     highest = int(keep_probability(drop) * 256) - 1  # uint8 has no 256 to compare with
-    words = -(-kernel_size // 32)
-    return pack(random_bytes((*shape, words * 32), device=device) <= highest)
+    return pack(random_bytes((*shape, kernel_size), device=device) <= highest)
 
 
 def random_bytes(shape: Sequence[int], *, device: torch.device | None = None) -> Tensor:

@@ -21,6 +21,7 @@ class AdditiveScore(nn.Module):
         self.query = nn.Linear(query_dim, score_dim, bias=True)
         self.score = nn.Linear(score_dim, 1, bias=False)
         nn.init.xavier_uniform_(self.query.weight)
+        nn.init.xavier_uniform_(self.score.weight)
         nn.init.zeros_(self.query.bias)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:

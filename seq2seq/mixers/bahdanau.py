@@ -56,8 +56,9 @@ class Bahdanau(CrossMixer):
         self.out_hidden = nn.Linear(hidden_dim, width)
         self.out_context = nn.Linear(memory_dim, width, bias=False)
         self.out_input = nn.Linear(dim, width, bias=False) if readout == "maxout" else None
-        for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context):
-            nn.init.xavier_uniform_(layer.weight)
+        for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
 
     class Context(NamedTuple):
         """The memory (B, S, M), its keys U h (B, S, A), its mask (B, S), and the first state (B, H)."""

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words
+from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 
@@ -41,7 +41,11 @@ class LightConv(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding is zeroed right before positions mix, after the biases."""
         z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
-        return self.out(lightconv(z, self._kernel(), causal=self.causal))
+        keep = None
+        if self.training and self.weight_dropout:
+            keep = keep_words(self.weight.shape[:1], self.kernel_size, self.weight_dropout, device=x.device)
+        keep_prob = keep_probability(self.weight_dropout)
+        return self.out(lightconv(z, self.weight.softmax(-1), causal=self.causal, keep=keep, keep_prob=keep_prob))
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
@@ -58,15 +62,8 @@ class LightConv(SelfMixer):
         """Append this position's input, then convolve the last K."""
         state.past.append(self._inner(x), position)
         window = state.past.window(self.kernel_size, position)
-        return self.out(lightconv_step(window, self._kernel())), state
+        return self.out(lightconv_step(window, self.weight.softmax(-1))), state
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)
         return F.glu(z, -1) if self.glu else z
-
-    def _kernel(self) -> Tensor:
-        weights = self.weight.softmax(-1)
-        if not self.training or not self.weight_dropout:
-            return weights
-        keep = keep_words(weights.shape[:1], self.kernel_size, self.weight_dropout, device=weights.device)
-        return drop_weights(weights, keep, keep_probability(self.weight_dropout))

@@ -5,15 +5,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from seq2seq.kernels.band import band_conv, left_padding, skew
+from seq2seq.kernels.dropconnect import drop_weights
 
 BLOCK = 64
 
 
-def lightconv(x: Tensor, weights: Tensor, *, causal: bool) -> Tensor:
+def lightconv(
+    x: Tensor, weights: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+) -> Tensor:
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2); left = K - 1 (causal) or K // 2.
 
-    x (B, T, C), zero at padding; weights (H, K), normalised and with any DropConnect applied. Returns (B, T, C).
+    x (B, T, C), zero at padding; weights (H, K), normalised; keep: their DropConnect words (H, ceil(K / 32)), scaled by
+    1 / keep_prob. Returns (B, T, C).
     """
+    weights = drop_weights(weights, keep, keep_prob)
     length = x.shape[1]
     values = x.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
     rows = weights[:, None].expand(-1, length, -1)  # (H, T, K): every position the same kernel

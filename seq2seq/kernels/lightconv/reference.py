@@ -6,14 +6,19 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels.band import left_padding
+from seq2seq.kernels.dropconnect import drop_weights
 
 
-def lightconv_reference(x: Tensor, weights: Tensor, *, causal: bool) -> Tensor:
+def lightconv_reference(
+    x: Tensor, weights: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+) -> Tensor:
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2), one multiply per tap.
 
-    x (B, T, C); weights (H, K), already normalised; channel c belongs to head h = c // (C / H).
+    x (B, T, C); weights (H, K), already normalised; keep: DropConnect words (H, ceil(K / 32)). Channel c belongs to
+    head h = c // (C / H).
     """
     heads, taps = weights.shape
+    weights = drop_weights(weights, keep, keep_prob)
     left, length = left_padding(taps, causal), x.shape[1]
     values = x.unflatten(-1, (heads, -1))
     y = torch.zeros_like(values)
