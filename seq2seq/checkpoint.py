@@ -42,6 +42,8 @@ _FIELDS: dict[str, type] = {
     "data": str,
     "versions": dict,
 }
+# torch's reader would make one of any size from a few bytes.
+_BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
@@ -62,12 +64,14 @@ def describe(
 ) -> dict[str, Any]:
     """The `seq2seq` entry of a checkpoint; ValueError, with the place, for a value that is not a plain type.
 
-    `model_config` is what `build_model` was given, `tokenize` sacreBLEU's tokenizer, `data` the data set's name.
+    `model_config` is what `build_model` was given, `tokenize` sacreBLEU's tokenizer, `data` the data set's name. The
+    normaliser stands there to be read: the tokenizer's SentencePiece model applies its own.
     """
     entry = {
         "format": FORMAT,
         "model": model_config,
         "tokenizer": tokenizer.to_state(),
+        "normalizer": tokenizer.normalizer,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
         "tokenize": tokenize,
@@ -121,8 +125,9 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     tokenizer = _tokenizer(meta, path)
     weights = {k.removeprefix(PREFIX): w for k, w in payload["state_dict"].items() if k.startswith(PREFIX)}
     # first without memory: settings may ask for any size, but the file must hold weights of that size
+    _check_depth(meta["model"], len(weights), path)
     with torch.device("meta"):
-        _check_weights(_model(meta, path, trust).state_dict(), weights, path)
+        _check_weights(_model(meta, path, trust).state_dict(keep_vars=True), weights, path)
     model = _model(meta, path, trust)
     try:
         model.load_state_dict(weights)
@@ -220,6 +225,8 @@ def _check_container(path: Path) -> None:
                 raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
             if (damaged := archive.testzip()) is not None:
                 raise CheckpointError(f"{path}: is damaged (wrong checksum in {damaged}); copy it again")
+            if any(_BYTEARRAY.search(archive.read(e)) for e in entries if e.filename.endswith("/data.pkl")):
+                raise CheckpointError(f"{path}: refused, it holds a Python object (bytearray); nothing in it was run")
     except CheckpointError:
         raise
     except FileNotFoundError:
@@ -276,17 +283,45 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
         raise CheckpointError(f"{path}: its settings build no model ({_first_line(error)})") from None
 
 
+def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:
+    """CheckpointError for settings that ask for more layers than the file has weights: a layer without any is none."""
+    model, mixer = config.get("model"), config.get("mixer")
+    if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
+        return  # which builds no model
+    depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
+    if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > num_weights:
+        raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
+
+
 def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
-    """CheckpointError unless the names and shapes given are exactly those wanted."""
+    """CheckpointError unless the names and shapes given are exactly those wanted, and the file as long as their bytes.
+
+    Weights that the model ties (the same parameter under several names) count once.
+    """
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:
         raise CheckpointError(f"{path}: {len(surplus)} weights fit nothing, the first is '{surplus[0]}'")
     for name, weight in given.items():
-        if weight.shape != wanted[name].shape or weight.is_sparse or weight.is_meta:
+        if not _is_whole(weight) or weight.is_floating_point() != wanted[name].is_floating_point():
+            raise CheckpointError(f"{path}: weight '{name}' is not stored as plain numbers")
+        if weight.shape != wanted[name].shape:
             raise CheckpointError(
                 f"{path}: weight '{name}' has shape {tuple(weight.shape)}, the model needs {tuple(wanted[name].shape)}"
             )
+    sizes = {id(parameter): given[name].numel() * given[name].element_size() for name, parameter in wanted.items()}
+    if sum(sizes.values()) > path.stat().st_size:
+        raise CheckpointError(f"{path}: is shorter than the {sum(sizes.values()):,} bytes of its weights")
+
+
+def _is_whole(weight: torch.Tensor) -> bool:
+    """Whether a tensor is dense and its memory holds as many numbers as its shape says."""
+    if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
+        return False
+    if weight.is_meta or weight.is_nested:
+        return False
+    end = (weight.storage_offset() + weight.numel()) * weight.element_size()
+    return not weight.numel() or (weight.data_ptr() != 0 and end <= weight.untyped_storage().nbytes())
 
 
 def _refusal(error: BaseException) -> str:

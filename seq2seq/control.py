@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lightning as L
 from lightning.fabric.plugins import CheckpointIO
 
 from seq2seq import checkpoint
-from seq2seq.run import RunFolder
+from seq2seq.run import ORIGIN, RunFolder
 from seq2seq.settings import TrainerSettings
 from seq2seq.task import TranslationTask
 
@@ -26,11 +28,29 @@ NEVER = 2**62
 
 
 class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
-    """A signal ended training; last.ckpt holds the state at `step`."""
+    """A signal ended the run `where` it was."""
 
-    def __init__(self, signum: int, step: int) -> None:
-        super().__init__(f"{signal.Signals(signum).name} at step {step}")
-        self.signum, self.step = signum, step
+    def __init__(self, signum: int, where: str) -> None:
+        super().__init__(f"{signal.Signals(signum).name} {where}")
+        self.signum = signum
+
+
+def _interrupt(signum: int, frame: Any) -> NoReturn:
+    raise TrainingInterrupt(signum, "at once")
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """In this block SIGINT and SIGTERM raise TrainingInterrupt: Lightning exits with 1 on a KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {signum: signal.signal(signum, _interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in earlier.items():
+            signal.signal(signum, handler)
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -52,13 +72,16 @@ class AtomicCheckpointIO(CheckpointIO):
 class Control(L.Callback):
     """Validates every `val_steps` updates or `val_time` seconds, always between two windows and once at the end.
 
-    Time counts training and validation, over all parts of a run that was resumed.
+    Time counts training and validation, over all parts of a run that was resumed. `origin` is kept in training
+    checkpoints: what a resumed run must agree with.
     """
 
-    def __init__(self, *, settings: TrainerSettings, folder: RunFolder) -> None:
-        self.settings, self.folder = settings, folder
+    def __init__(self, *, settings: TrainerSettings, folder: RunFolder, origin: dict[str, Any]) -> None:
+        self.settings, self.folder, self.origin = settings, folder, origin
         self.best, self.best_step, self.bad_validations = -1.0, 0, 0
-        self.best_scores: dict[str, float] = {}
+        self.best_scores: dict[str, Any] = {}
+        self.validated_step, self._pending = -1, False  # pending: a validation is due, or under way, at this step
+        self._starting = False
         self._earlier, self._started = 0.0, time.monotonic()
         self._validated, self._saved, self._validation_seconds = 0.0, 0.0, 0.0
         self._validation_started = 0.0
@@ -74,25 +97,44 @@ class Control(L.Callback):
 
     def share_done(self, trainer: L.Trainer) -> float:
         """The part of the budget that is used, 0 to 1: that of the bound which will be met first."""
-        s = self.settings
-        shares = [0.0]
-        if s.max_steps:
-            shares.append(trainer.global_step / s.max_steps)
-        if s.max_time:
-            # Room for the last validation; one early in training takes longer, for its translations do not end.
-            shares.append((self.elapsed + min(self._validation_seconds, s.max_time / 20)) / s.max_time)
-        if s.max_epochs:
-            shares.append(epochs_done(trainer) / s.max_epochs)
-        return min(1.0, max(shares))
+        return min(1.0, max(self._counted_share(trainer), self._time_share()))
+
+    def schedule_share(self, trainer: L.Trainer) -> float:
+        """What an annealed rate follows: the share of updates or epochs if they bound the run, else that of time.
+
+        So a run that is bounded by a count repeats bit for bit, whatever the clock says before it ends the run.
+        """
+        if self.settings.max_steps or self.settings.max_epochs:
+            return min(1.0, self._counted_share(trainer))
+        return min(1.0, self._time_share())
+
+    def _counted_share(self, trainer: L.Trainer) -> float:
+        steps, epochs = self.settings.max_steps, self.settings.max_epochs
+        share = trainer.global_step / steps if steps else 0.0
+        return max(share, epochs_done(trainer) / epochs if epochs else 0.0)
+
+    def _time_share(self) -> float:
+        limit = self.settings.max_time
+        # Room for the last validation; one early in training takes longer, for its translations do not end.
+        return (self.elapsed + min(self._validation_seconds, limit / 20)) / limit if limit else 0.0
+
+    @property
+    def _out_of_patience(self) -> bool:
+        return bool(self.settings.patience) and self.bad_validations >= (self.settings.patience or 0)
+
+    def _spent(self, trainer: L.Trainer) -> bool:
+        return self._out_of_patience or self.share_done(trainer) >= 1
 
     # Lightning's hooks
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Start the clock, take the signals, and stop at once if the budget is already spent."""
+        """Start the clock, take the signals, make up for an unfinished validation, and stop if the budget is spent."""
         self._started = time.monotonic()
-        self._validated = self._saved = self.elapsed
+        self._saved = self.elapsed
         self._take_signals()
-        trainer.should_stop = self.share_done(trainer) >= 1
+        if self._pending or (self._spent(trainer) and self.validated_step != trainer.global_step):
+            self._validate_first(trainer)
+        trainer.should_stop = self._spent(trainer)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -101,10 +143,11 @@ class Control(L.Callback):
         trainer.val_check_batch = NEVER
         if not window_ends(trainer, batch_idx):
             return
-        self._obey_signal(trainer)
         trainer.should_stop = trainer.should_stop or self.share_done(trainer) >= 1
+        self._pending = trainer.should_stop or self._validation_due(trainer)
+        self._obey_signal(trainer)
         # Lightning reads this right after the hook; it validates in any case when it is about to stop.
-        if self._validation_due(trainer):
+        if self._pending:
             trainer.val_check_batch = 1
         every = self.settings.save_time
         if every and self.elapsed - self._saved >= every:
@@ -129,15 +172,16 @@ class Control(L.Callback):
         assert pl_module.evaluation is not None
         self._validated = self.elapsed
         self._validation_seconds = self._validated - self._validation_started
+        self.validated_step, self._pending = trainer.global_step, False
         score, nll = pl_module.evaluation.bleu.value, pl_module.evaluation.nll
         # Early in training BLEU is 0 for long; then the likelier model is the better one.
         better = (score, -nll) > (self.best, -self.best_scores.get("nll", float("inf")))
         if better:
             self.best, self.best_step, self.bad_validations = score, trainer.global_step, 0
-            self.best_scores = pl_module.evaluation.numbers()
+            self.best_scores = pl_module.evaluation.report()
         else:
             self.bad_validations += 1
-        if self.settings.patience and self.bad_validations >= self.settings.patience:
+        if self._out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.bad_validations)
             trainer.should_stop = True
         if better:
@@ -149,9 +193,15 @@ class Control(L.Callback):
         self._return_signals()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the clock and give the signals back."""
+        """Stop the clock and give the signals back; one that came after the last validation ends the run now."""
         self._earlier, self._started = self.elapsed, time.monotonic()
         self._return_signals()
+        if self._signum is not None:
+            raise TrainingInterrupt(self._signum, f"at step {trainer.global_step}")
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add what a resumed run must agree with; Lightning does not call this for best.ckpt."""
+        checkpoint[ORIGIN] = self.origin
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run takes up."""
@@ -162,6 +212,9 @@ class Control(L.Callback):
             "best_scores": self.best_scores,
             "bad_validations": self.bad_validations,
             "validation_seconds": self._validation_seconds,
+            "validated": self._validated,
+            "validated_step": self.validated_step,
+            "pending": self._pending,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -169,7 +222,8 @@ class Control(L.Callback):
         self._earlier = state_dict["elapsed"]
         self.best, self.best_step = state_dict["best"], state_dict["best_step"]
         self.best_scores, self.bad_validations = state_dict["best_scores"], state_dict["bad_validations"]
-        self._validation_seconds = state_dict["validation_seconds"]
+        self._validation_seconds, self._validated = state_dict["validation_seconds"], state_dict["validated"]
+        self.validated_step, self._pending = state_dict["validated_step"], state_dict["pending"]
 
     # Parts
 
@@ -180,9 +234,28 @@ class Control(L.Callback):
         by_epoch = s.val_steps is None and s.val_time is None and trainer.is_last_batch
         return by_steps or by_time or by_epoch
 
+    def _validate_first(self, trainer: L.Trainer) -> None:
+        """Validate before the first batch, as Lightning does between two."""
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        self._starting = trainer.validating = True
+        loop.restarting = False  # all of it, wherever an earlier part was stopped
+        loop.run()
+        # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
+        # a validation has run.
+        loop._has_run = False
+        self._starting, trainer.training = False, True
+
     def _save_last(self, trainer: L.Trainer) -> None:
         self._saved = self.elapsed
-        trainer.save_checkpoint(self.folder.last)
+        if not self._starting:
+            trainer.save_checkpoint(self.folder.last)
+            return
+        # Lightning's loops are being set up; the state of training is still that of the checkpoint.
+        assert trainer.ckpt_path is not None
+        payload = checkpoint.read(trainer.ckpt_path)
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        payload["callbacks"] |= {each.state_key: each.state_dict() for each in callbacks if each.state_dict()}
+        _save(self.folder.last, payload)
 
     def _take_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -193,7 +266,7 @@ class Control(L.Callback):
     def _note_signal(self, signum: int, frame: Any) -> None:
         self._signum = signum
         # A second Ctrl-C does not wait for the end of the window.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt)
 
     def _return_signals(self) -> None:
         for signum, handler in self._handlers.items():
@@ -204,7 +277,7 @@ class Control(L.Callback):
         if self._signum is not None:
             signum, self._signum = self._signum, None
             self._save_last(trainer)
-            raise TrainingInterrupt(signum, trainer.global_step)
+            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 
 
 def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:

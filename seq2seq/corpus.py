@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
 import logging
-import lzma
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from seq2seq.cleaning import Cleaner, CleanSettings, Dropped, Pairs, text_hashes
+from seq2seq.direction import refuse_swapped
+from seq2seq.reading import (
+    COMPRESSIONS,
+    ROWS,
+    Columns,
+    json_head,
+    parquet_head,
+    read_blocks,
+    strings,
+    table_pairs,
+    text_pairs,
+    tsv_pairs,
+)
 from seq2seq.resources import data_dir
 
 if TYPE_CHECKING:
@@ -31,30 +43,9 @@ log = logging.getLogger(__name__)
 SPLITS = ("train", "valid", "test")
 # Counts as part of every fingerprint: raise it when the same raw data and settings give other text.
 CODE_VERSION = 1
-COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
-_ROWS = 16_384  # pairs that are in memory as Python strings at a time
-_DATA_FILE = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
+_DATA_FILE = re.compile(r"^README\.md$|\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
 _SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
-
-Pairs = tuple[list[str], list[str]]
-
-
-@dataclass(frozen=True)
-class CleanSettings:
-    """Which training pairs are dropped; `max_length` and `length_ratio` count pieces (eos included); null = off."""
-
-    invalid_utf8: bool = True
-    empty: bool = True
-    same: bool = True
-    duplicates: bool = True
-    max_length: int | None = 250
-    length_ratio: float | None = 3.0
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any] | None) -> CleanSettings:
-        """Read `data.clean`; an unknown name is a ValueError that lists the known ones."""
-        return _settings(cls, "data.clean", values or {})
 
 
 @dataclass(frozen=True)
@@ -92,142 +83,14 @@ class CorpusSettings:
                 raise ValueError(f"data.{side}={values.get(side)!r}: give a language code, as in data.{side}=de")
         return cls(**values, clean=CleanSettings.from_mapping(data.get("clean")))
 
+    @property
+    def wanted(self) -> Columns:
+        """Which columns of a table are the two sides."""
+        return Columns(self.src, self.tgt, self.columns)
+
     def place(self, split: str) -> Any:
         """The setting that says where `split` is."""
         return getattr(self, split)
-
-
-def _settings(cls: type, section: str, values: Mapping[str, Any]) -> Any:
-    known = [f.name for f in fields(cls)]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise ValueError(f"unknown setting {section}.{unknown[0]}; known are {', '.join(known)}")
-    return cls(**values)
-
-
-# ---- reading
-
-
-def open_bytes(path: Path) -> BinaryIO:
-    """A file's bytes, decompressed by its suffix (.gz, .xz, .zst)."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")  # type: ignore[return-value]
-    if path.suffix == ".zst":
-        return pa.CompressedInputStream(pa.OSFile(str(path), "rb"), "zstd")  # type: ignore[return-value]
-    return path.open("rb")
-
-
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end."""
-    rest = b""
-    try:
-        with open_bytes(path) as file:
-            while block := file.read(1 << 22):
-                *lines, rest = (rest + block).split(b"\n")
-                for line in lines:
-                    yield line.removesuffix(b"\r")
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, pa.ArrowException) as error:
-        raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
-    if rest:
-        yield rest.removesuffix(b"\r")
-
-
-def _decode(line: bytes) -> str:
-    return line.decode("utf-8", errors="replace")
-
-
-def _text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    src_lines, tgt_lines = read_lines(src), read_lines(tgt)
-    count = 0
-    while True:
-        left, right = list(itertools.islice(src_lines, _ROWS)), list(itertools.islice(tgt_lines, _ROWS))
-        if len(left) != len(right):
-            left_count, right_count = count + len(left) + _count(src_lines), count + len(right) + _count(tgt_lines)
-            raise ValueError(
-                f"{src} has {left_count} lines and {tgt} has {right_count}: "
-                "line i of one must be the translation of line i of the other"
-            )
-        if not left:
-            return
-        count += len(left)
-        yield list(map(_decode, left)), list(map(_decode, right))
-
-
-def _count(lines: Iterator[bytes]) -> int:
-    return sum(1 for _ in lines)
-
-
-def _tsv_pairs(path: Path, settings: CorpusSettings) -> Iterator[Pairs]:
-    lines = read_lines(path)
-    first = next(lines, b"")
-    columns = _tsv_columns(path, _decode(first).split("\t"), settings)
-    if isinstance((settings.columns or {}).get(settings.src), int):
-        lines = itertools.chain([first], lines)  # columns by number: there is no header
-    need, number = max(columns) + 1, 0
-    while block := list(itertools.islice(lines, _ROWS)):
-        rows = [_decode(line).split("\t") for line in block]
-        short = next((i for i, row in enumerate(rows) if len(row) < need), None)
-        if short is not None:
-            raise ValueError(
-                f"{path}: data row {number + short + 1} has {len(rows[short])} columns where {need} are needed; "
-                "a tab must separate them"
-            )
-        number += len(rows)
-        yield [row[columns[0]] for row in rows], [row[columns[1]] for row in rows]
-
-
-def _tsv_columns(path: Path, header: list[str], settings: CorpusSettings) -> tuple[int, int]:
-    chosen = []
-    for language in (settings.src, settings.tgt):
-        column = (settings.columns or {}).get(language, language)
-        if isinstance(column, int):
-            chosen.append(column)
-        elif column in header:
-            chosen.append(header.index(column))
-        else:
-            raise ValueError(
-                f"{path} has no column {column!r}: its first line names {', '.join(map(repr, header[:8]))}; "
-                f"without a header give numbers, as in '+data.columns={{{settings.src}: 0, {settings.tgt}: 1}}'"
-            )
-    return chosen[0], chosen[1]
-
-
-def table_pairs(tables: Iterable[pa.Table], settings: CorpusSettings, where: str) -> Iterator[Pairs]:
-    """Pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
-    for table in tables:
-        src = _column(table.schema, settings.src, settings, where)
-        tgt = _column(table.schema, settings.tgt, settings, where)
-        yield _strings(table, src), _strings(table, tgt)
-
-
-def _column(schema: pa.Schema, language: str, settings: CorpusSettings, where: str) -> tuple[str, ...]:
-    name = (settings.columns or {}).get(language, language)
-    if name in schema.names:
-        return (str(name),)
-    present = list(schema.names)
-    if "translation" in present:
-        struct = schema.field("translation").type
-        inside = [struct.field(i).name for i in range(struct.num_fields)] if pa.types.is_struct(struct) else []
-        if name in inside:
-            return ("translation", str(name))
-        present = inside or present
-    raise ValueError(
-        f"{where} has no language column {name!r}; it has {', '.join(map(repr, present))}: "
-        "set data.src and data.tgt to two of these, or map languages to columns with data.columns"
-    )
-
-
-def _strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
-    column = table.column(path[0])
-    if len(path) == 2:
-        import pyarrow.compute as pc
-
-        column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
-    # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
-    values = ("" if value is None else str(value) for value in column.to_pylist())
-    return [value.encode("utf-8", "replace").decode("utf-8") for value in values]
 
 
 # ---- finding
@@ -329,166 +192,92 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path) -> Iter
     """Blocks of raw pairs of a split, in their order, from files, the hub, or a local folder in the hub's layout."""
     if settings.path:
         where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_tables(_hub_split(split, settings, cache_dir)), settings, where)
+        return table_pairs(_hub_tables(split, settings, cache_dir), settings.wanted, where)
     source = find_source(split, settings)
     if source.kind == "text":
-        return _text_pairs(Path(source.files[0]), Path(source.files[1]))
+        return text_pairs(Path(source.files[0]), Path(source.files[1]))
     if source.kind == "tsv":
-        return itertools.chain.from_iterable(_tsv_pairs(Path(file), settings) for file in source.files)
-    return table_pairs(_tables(_load_files(source, cache_dir)), settings, source.files[0])
+        return itertools.chain.from_iterable(tsv_pairs(Path(file), settings.wanted) for file in source.files)
+    return table_pairs(_file_tables(source, cache_dir), settings.wanted, source.files[0])
 
 
-def _load_files(source: Source, cache_dir: Path) -> Dataset:
-    from datasets import load_dataset
-
+def _file_tables(source: Source, cache_dir: Path) -> Iterator[pa.Table]:
     options: dict[str, Any] = {"encoding_errors": "replace"} if source.kind == "json" else {}
-    return _guarded(
-        lambda: load_dataset(
-            source.kind,
-            data_files={"train": source.files},
-            split="train",
-            cache_dir=str(cache_dir / "hub"),
-            **options,
-        ),
-        source.files[0],
-        remote="://" in source.files[0],
-    )
+    if "://" in source.files[0]:
+        options |= {"cache_dir": str(cache_dir / "hub")}
+        return _tables(source.kind, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
+    return _local_file_tables(source, options, cache_dir)
 
 
-def _tables(dataset: Dataset) -> Iterator[pa.Table]:
-    yield from dataset.with_format("arrow").iter(batch_size=_ROWS)  # type: ignore[misc]
+def _local_file_tables(source: Source, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
+    with _scratch(cache_dir) as scratch:
+        files = [_unpacked(Path(file), scratch / str(i)) for i, file in enumerate(source.files)]
+        options = {"data_files": {"train": files}, "split": "train", **options, "cache_dir": str(scratch)}
+        yield from _tables(source.kind, {**options, "streaming": True}, remote=False, what=source.files[0])
 
 
-def _hub_split(split: str, settings: CorpusSettings, cache_dir: Path) -> Dataset:
-    from datasets import load_dataset
+def _unpacked(path: Path, folder: Path) -> str:
+    """The path of a file, or of its decompressed copy in `folder`: `datasets` itself cannot open every kind."""
+    if path.suffix not in COMPRESSIONS[1:]:
+        return str(path)
+    folder.mkdir()
+    with (folder / path.stem).open("wb") as file:
+        file.writelines(read_blocks(path))
+    return file.name
 
+
+def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path) -> Iterator[pa.Table]:
     path = str(settings.path)
-    local = resolve(path)
-    is_local = path.startswith("package://") or local.is_dir()
-    return _guarded(
-        lambda: load_dataset(
-            str(local) if is_local else path,
-            settings.config,
-            data_dir=settings.data_dir,
-            split=settings.place(split),
-            revision=None if is_local else settings.revision,
-            cache_dir=str(cache_dir / "hub") if is_local else None,
-        ),
-        path,
-        remote=not is_local,
-    )
+    options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
+    if _is_local(settings):
+        return _local_hub_tables(path, options, cache_dir)
+    return _tables(path, {**options, "revision": settings.revision}, remote=True)
 
 
-def _guarded(load: Callable[[], Any], what: str, *, remote: bool) -> Any:
-    """Run a loader of `datasets`; what it raises becomes one ValueError with the remedy."""
+def _local_hub_tables(path: str, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
+    # A part of a split, as in train[:1000], cannot be streamed.
+    streaming = "[" not in str(options["split"])
+    with _scratch(cache_dir) as scratch:
+        options = {**options, "cache_dir": str(scratch), "streaming": streaming}
+        yield from _tables(str(resolve(path)), options, remote=False, what=path)
+
+
+def _is_local(settings: CorpusSettings) -> bool:
+    return str(settings.path).startswith("package://") or resolve(str(settings.path)).is_dir()
+
+
+@contextmanager
+def _scratch(cache_dir: Path) -> Iterator[Path]:
+    """A folder for what `datasets` writes about local files, gone when they have been read.
+
+    Its cache knows files by path and time, so that it would give the old text of a file changed within the same time.
+    """
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".local-", dir=cache_dir) as folder:
+        yield Path(folder)
+
+
+def _tables(path: str, options: dict[str, Any], *, remote: bool, what: str | None = None) -> Iterator[pa.Table]:
+    """Arrow tables of what `datasets` loads; what it raises becomes one ValueError with the remedy."""
     import datasets
     from datasets.exceptions import DatasetsError
 
     datasets.utils.logging.set_verbosity_error()
-    logging.getLogger("huggingface_hub.repocard").setLevel(logging.ERROR)
+    for name in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     (datasets.enable_progress_bars if remote else datasets.disable_progress_bars)()
     try:
-        return load()
+        yield from _arrow(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
-            f"{what} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a copy); "
-            "a local copy works too: data.path=<folder>, or data=files (see data/README.md)"
+            f"{what or path} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a "
+            "copy); a local copy works too: data.path=<folder>, or data=files (see data/README.md)"
         ) from error
 
 
-# ---- cleaning
-
-
-class Dropped(NamedTuple):
-    """A line of the cleaning table."""
-
-    rule: str
-    pairs: int
-    example: str
-
-
-class Cleaner:
-    """Text rules, applied block by block; remembers how many pairs each rule dropped, and one example."""
-
-    def __init__(self, settings: CleanSettings) -> None:
-        tests: dict[str, Callable[[str, str], bool]] = {
-            "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
-            "empty": lambda src, tgt: not src.strip() or not tgt.strip(),
-            "same": lambda src, tgt: src.strip() == tgt.strip(),
-        }
-        self.tests = {name: test for name, test in tests.items() if getattr(settings, name)}
-        self.duplicates = settings.duplicates
-        self.seen = np.empty(0, dtype=np.uint64)
-        self.dropped = {name: Dropped(name, 0, "") for name in [*self.tests, *(["duplicates"] * self.duplicates)]}
-        self.read = 0
-
-    def __call__(self, block: Pairs) -> Pairs:
-        """The pairs of a block that no rule drops."""
-        self.read += len(block[0])
-        kept = []
-        for src, tgt in zip(*block, strict=True):
-            rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
-            if rule is None:
-                kept.append((src, tgt))
-            else:
-                self._drop(rule, src, tgt)
-        if self.duplicates and kept:
-            fresh = self._first_time(kept)
-            for (src, tgt), new in zip(kept, fresh, strict=True):
-                if not new:
-                    self._drop("duplicates", src, tgt)
-            kept = list(itertools.compress(kept, fresh))
-        return [src for src, _ in kept], [tgt for _, tgt in kept]
-
-    def _drop(self, rule: str, src: str, tgt: str) -> None:
-        old = self.dropped[rule]
-        self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{_short(src)} | {_short(tgt)}")
-
-    def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """True at pairs never met before; what was met is one sorted array of 64-bit hashes, 8 bytes a pair."""
-        hashes = text_hashes([f"{src}\n{tgt}" for src, tgt in pairs])
-        fresh = np.zeros(len(hashes), dtype=bool)
-        fresh[np.unique(hashes, return_index=True)[1]] = True
-        if self.seen.size:
-            slots = np.minimum(np.searchsorted(self.seen, hashes), self.seen.size - 1)
-            fresh &= self.seen[slots] != hashes
-        self.seen = np.sort(np.concatenate([self.seen, hashes[fresh]]), kind="stable")
-        return fresh
-
-
-def text_hashes(lines: Iterable[str]) -> np.ndarray:
-    """A 64-bit hash of every line, the same on every machine."""
-    digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
-    return np.frombuffer(digests, dtype="<u8")
-
-
-def length_rules(
-    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, settings: CleanSettings, max_tokens: int
-) -> dict[str, np.ndarray]:
-    """Masks of pairs to drop by their number of pieces: `max_length` (a pair that alone exceeds the batch budget
-    included) and `length_ratio`; a pair counts for the first rule that drops it.
-    """
-    longest, shortest = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
-    limit = min(max_tokens, settings.max_length or max_tokens)
-    masks = {"max_length": longest > limit}
-    if settings.length_ratio:
-        masks["length_ratio"] = (longest > settings.length_ratio * shortest) & ~masks["max_length"]
-    return masks
-
-
-def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
-    """The table that says what cleaning did: rule, pairs dropped, one example."""
-    kept = read - sum(row.pairs for row in dropped)
-    lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
-    lines += [f"  {'rule':<14}{'dropped':>10}  example"]
-    lines += [f"  {row.rule:<14}{row.pairs:>10}  {row.example}".rstrip() for row in dropped]
-    return "\n".join(lines)
-
-
-def _short(text: str, width: int = 40) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _arrow(dataset: Any) -> Iterator[pa.Table]:
+    yield from dataset.with_format("arrow").iter(batch_size=ROWS)
 
 
 # ---- the cleaned corpus on disk
@@ -549,7 +338,7 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
             f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
         )
     dataset = _open_arrow(folder / "train.arrow")
-    hashes = np.concatenate([text_hashes(_strings(table, ("src",))) for table in _tables(dataset)])
+    hashes = np.concatenate([text_hashes(strings(table, ("src",))) for table in _arrow(dataset)])
     order = np.argsort(hashes, kind="stable")
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
     start = 0
@@ -583,7 +372,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     """Hexadecimal hash of the raw data, of every setting that decides the text, and of this code's version."""
     clean = settings.clean
     parts: list[Any] = [CODE_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
-    parts += [clean.invalid_utf8, clean.empty, clean.same, clean.duplicates]
+    parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
     if settings.path:
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
@@ -598,14 +387,16 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Hash of a file's content; beyond 256 MiB, of its size, time, first and last MiB."""
-    digest, size = hashlib.blake2b(digest_size=8), path.stat().st_size
+    """Hash of a file's content; beyond 256 MiB, of its size, times (that of any change too), first and last MiB."""
+    digest, status = hashlib.blake2b(digest_size=8), path.stat()
     with path.open("rb") as file:
-        if size <= 1 << 28:
+        if status.st_size <= 1 << 28:
             while block := file.read(1 << 20):
                 digest.update(block)
         else:
-            digest.update(f"{size} {path.stat().st_mtime_ns}".encode() + file.read(1 << 20))
+            # cp -p and tar keep the one time; nobody can keep the other
+            times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+            digest.update(times.encode() + file.read(1 << 20))
             file.seek(-(1 << 20), os.SEEK_END)
             digest.update(file.read())
     return digest.hexdigest()
@@ -630,79 +421,25 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 # ---- checks before any work
 
-_SCRIPTS = {
-    "Han": ("zh ja yue", "[\u4e00-\u9fff\u3400-\u4dbf]"),
-    "kana": ("ja", "[\u3040-\u30ff]"),
-    "Hangul": ("ko", "[\uac00-\ud7af]"),
-    "Cyrillic": ("ru uk bg sr mk be kk", "[\u0400-\u04ff]"),
-    "Arabic": ("ar fa ur ps", "[\u0600-\u06ff]"),
-    "Greek": ("el", "[\u0370-\u03ff]"),
-    "Hebrew": ("he yi", "[\u0590-\u05ff]"),
-    "Devanagari": ("hi ne mr", "[\u0900-\u097f]"),
-    "Thai": ("th", "[\u0e00-\u0e7f]"),
-}
-_FUNCTION_WORDS = {
-    "de": "der die das und ist nicht ich du er wir ein eine zu mit auf den dem",
-    "en": "the and is not i you he we a an to with on of was that it",
-    "fr": "le la les et est pas je tu il nous un une des du que dans",
-    "es": "el los las y es no yo que un una de en se por con su",
-    "it": "il lo gli e è non io che un una di in si per con sono",
-    "nl": "de het en is niet ik jij hij wij een te met op van dat er",
-    "pt": "o os as e é não eu que um uma de em se por com ele",
-    "ro": "și este nu eu un o în la cu pe care de să din al a",
-    "cs": "a je ne já ty on my na se že v s z to by jsem",
-    "pl": "i jest nie ja ty on my na się że w z do to był jak",
-}
-
-
-def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: str, tgt: str) -> bool:
-    """Whether the text of each side looks like the other side's language, by script, else by function words."""
-
-    def fit(lines: Sequence[str], language: str) -> float:
-        text = "\n".join(lines).lower()
-        patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
-        if patterns:
-            return len(re.findall("|".join(patterns), text)) / max(1, len(text))
-        words = re.findall(r"[^\W\d_]+", text)
-        known = set(_FUNCTION_WORDS.get(language, "").split())
-        return sum(word in known for word in words) / max(1, len(words))
-
-    gaps = [fit(tgt_lines, src) - fit(src_lines, src), fit(src_lines, tgt) - fit(tgt_lines, tgt)]
-    return min(gaps) >= -0.01 and sum(gaps) > 0.08
-
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
     """The first pairs of a split, to look at before any work: nothing is converted or copied for it."""
-    source = Source("hub", []) if settings.path else find_source(split, settings)
-    if source.files and "://" in source.files[0]:
-        return [], []
-    if source.kind in ("json", "parquet"):
-        path = Path(source.files[0])
-        head = _json_head(path, size) if source.kind == "json" else _parquet_head(path, size)
-        blocks = table_pairs([head], settings, str(path))
-    else:
+    if settings.path:
+        # of train[:1000], train: only whole splits are read without being converted
+        settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
         blocks = open_split(split, settings, cache_dir=cache_dir)
+    else:
+        source = find_source(split, settings)
+        if "://" in source.files[0]:
+            return [], []
+        if source.kind in ("json", "parquet"):
+            path = Path(source.files[0])
+            head = json_head(path, size) if source.kind == "json" else parquet_head(path, size)
+            blocks = table_pairs([head], settings.wanted, str(path))
+        else:
+            blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next(iter(blocks), ([], []))
     return src[:size], tgt[:size]
-
-
-def _json_head(path: Path, size: int) -> pa.Table:
-    lines = itertools.islice(read_lines(path), size)
-    try:
-        return pa.Table.from_pylist([json.loads(_decode(line)) for line in lines if line.strip()])
-    except (ValueError, AttributeError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is not JSON lines, one object a line ({error})") from error
-
-
-def _parquet_head(path: Path, size: int) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            batches = list(itertools.islice(file.iter_batches(batch_size=size), 1))
-            return pa.Table.from_batches(batches, file.schema_arrow)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} is not a parquet file ({error})") from error
 
 
 def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
@@ -722,13 +459,4 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for split in SPLITS[1:]:
         if settings.place(split) is not None:
             sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
-    refuse_swapped(sample, settings)
-
-
-def refuse_swapped(sample: Pairs, settings: CorpusSettings) -> None:
-    """Raise ValueError when a sample of training text has its sides exchanged."""
-    if looks_swapped(*sample, src=settings.src, tgt=settings.tgt):
-        raise ValueError(
-            f"source and target look swapped: the source side ({settings.src}) reads like {settings.tgt} "
-            f"({_short(sample[0][0])!r}); exchange data.src and data.tgt, or the files"
-        )
+    refuse_swapped(sample, src=settings.src, tgt=settings.tgt)

@@ -16,7 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from seq2seq import corpus as corpora
 from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate, longest_width, padding_share
-from seq2seq.corpus import SPLITS, CorpusSettings, Dropped, atomic_folder
+from seq2seq.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
+from seq2seq.corpus import SPLITS, CorpusSettings, atomic_folder
+from seq2seq.direction import refuse_swapped
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
@@ -85,7 +87,7 @@ class TranslationDataModule(LightningDataModule):
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
         self.max_tokens = max_tokens
         self.src_lang, self.tgt_lang = self.settings.src, self.settings.tgt
-        self.epoch, self._valid = 0, False
+        self.epoch, self._valid, self.fingerprint = 0, False, ""  # of the corpus, after `prepare`
         self._tokenizer: Tokenizer | None = None
         self._datasets: dict[str, PairDataset] = {}
         self._train_sampler: TokenBatchSampler | None = None
@@ -107,8 +109,9 @@ class TranslationDataModule(LightningDataModule):
             return
         self.validate_settings()
         corpus = corpora.load_corpus(self.settings, cache_dir=self.cache_dir)
+        self.fingerprint = corpus.fingerprint
         head = corpus.splits["train"][:1000]
-        corpora.refuse_swapped((head["src"], head["tgt"]), self.settings)
+        refuse_swapped((head["src"], head["tgt"]), src=self.src_lang, tgt=self.tgt_lang)
         self._tokenizer = self._load_or_train(corpus)
         for split in SPLITS:
             self._datasets[split] = self._encoded(split, corpus)
@@ -130,7 +133,7 @@ class TranslationDataModule(LightningDataModule):
     def _is_remote(self) -> bool:
         return bool(self.settings.path) and not corpora.resolve(str(self.settings.path)).is_dir()
 
-    def _check_vocabularies(self, sample: corpora.Pairs) -> None:
+    def _check_vocabularies(self, sample: Pairs) -> None:
         """Separate ready models that cut the other side's text into fewer pieces were given for the other direction."""
         tokenizer = load_tokenizer(self.tokenizer_settings)
         if tokenizer.joint:
@@ -191,15 +194,15 @@ class TranslationDataModule(LightningDataModule):
         )
 
     def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: corpora.Corpus) -> np.ndarray:
-        masks = corpora.length_rules(
+        masks = length_rules(
             src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=longest_width(self.max_tokens)
         )
         dropped = list(corpus.dropped)
         for rule, mask in masks.items():
             pair = text[int(mask.argmax())] if mask.any() else None
-            example = f"{corpora._short(pair['src'])} | {corpora._short(pair['tgt'])}" if pair else ""
+            example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
             dropped.append(Dropped(rule, int(mask.sum()), example))
-        log.info("%s", corpora.cleaning_table(dropped, read=corpus.read))
+        log.info("%s", cleaning_table(dropped, read=corpus.read))
         kept = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         if kept.size == 0:
             raise ValueError(

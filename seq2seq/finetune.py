@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.run import UNSET, differences
+
 if TYPE_CHECKING:
     from seq2seq.tokenizer import Tokenizer
 
-
-def model_weights(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's own weights, by its own names, from a checkpoint's `state_dict`."""
-    return {name.removeprefix("model."): weight for name, weight in state_dict.items() if name.startswith("model.")}
+# Settings of model and mixer, by their last name, that do not change the function that the weights compute.
+_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "peak_lr")
 
 
-def require_same_shapes(model: Any, state_dict: Mapping[str, Any], origin: str) -> None:
-    """ValueError unless the checkpoint's weights are this model's, by name and shape."""
-    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    given = {name: tuple(weight.shape) for name, weight in model_weights(state_dict).items()}
-    for name in sorted(wanted.keys() | given.keys()):
-        if wanted.get(name) != given.get(name):
-            raise ValueError(
-                f"init_from={origin}: weight '{name}' has shape {given.get(name)} there and {wanted.get(name)} in this "
-                "model; choose the model and mixer settings that the checkpoint was trained with"
-            )
+def require_same_model(given: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
+    """ValueError unless the sections model and mixer of `config` are those `given` by the checkpoint `origin`.
+
+    Dropout and the learning rate may differ.
+    """
+    sections = [{key: each[key] for key in ("model", "mixer")} for each in (given, config)]
+    for key, there, here in differences(*sections):
+        if key.split(".")[-1] not in _FREE:
+            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+
+
+def _remedy(key: str, there: Any, here: Any) -> str:
+    if key.endswith("_target_"):
+        return "choose the mixer=... that the checkpoint was trained with"
+    if there == UNSET:
+        return f"add ~{key}"
+    value = there if isinstance(there, str) else json.dumps(there)
+    word = f"{'+' if here == UNSET else ''}{key}={value}"
+    return f"add {word}" if " " not in word else f"add '{word}'"
 
 
 def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:

@@ -52,6 +52,14 @@ class Reading:
         share = 1 / max(tokens, 1.0)
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
+    def state(self) -> list[float]:
+        """What `load` takes up: the sums and seconds of the last reading."""
+        return [*self._sums, self._seconds]
+
+    def load(self, state: list[float]) -> None:
+        """Go on from an earlier part's last reading."""
+        self._sums, self._seconds = (state[0], state[1], state[2]), state[3]
+
 
 class ProgressLog(L.Callback):
     """Shows tokens/s, loss, learning rate and time left, and the scores and samples of each validation; logs them."""
@@ -72,7 +80,6 @@ class ProgressLog(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clocks and, on a terminal, the bar."""
         assert isinstance(pl_module, TranslationTask)
-        self._for_log.take(pl_module, self.watch.seconds)
         self._for_bar.take(pl_module, self.watch.seconds)
         self.watch.run(True)
         if self.console.is_terminal:
@@ -145,11 +152,18 @@ class ProgressLog(L.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run takes up."""
-        return {"seconds": self.watch.seconds}
+        return {
+            "seconds": self.watch.seconds,
+            "epochs": self.epochs,
+            "logged_step": self._logged_step,
+            "logged": self._for_log.state(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up an earlier part of the run."""
         self.watch.load(state_dict["seconds"])
+        self.epochs, self._logged_step = state_dict["epochs"], state_dict["logged_step"]
+        self._for_log.load(state_dict["logged"])
 
     def _close(self) -> None:
         if self._bar:

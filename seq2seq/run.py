@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from seq2seq.search import SearchSettings
+
+log = logging.getLogger(__name__)
 
 # Settings that change neither the data, the model nor the course of training.
 HARMLESS = (
     "resume",
     "runs",
     "run",
+    "cache",
     "logger",
     "data.num_workers",
     *(f"trainer.{key}" for key in ("accelerator", "devices", "log_steps", "line_time", "samples", "save_time", "test")),
 )
+# Settings that only bound a run: they count for its name, but a run may be continued with others.
+BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
+# Key of what `Control` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
+ORIGIN = "run"
+
+
+# Settings of a search that `translate` has as options, with the same defaults.
+_SEARCH_OPTIONS = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+# In place of a value that is not there.
+UNSET = "(unset)"
 
 
 class RunFolder:
@@ -56,15 +74,38 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
+    text = json.dumps(_without(config, HARMLESS), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """A copy of `config` that lacks `keys`, given as `section.name`."""
     kept = copy.deepcopy(dict(config))
-    for key in HARMLESS:
+    for key in keys:
         *parents, leaf = key.split(".")
         node: Any = kept
         for parent in parents:
             node = node.get(parent, {})
         node.pop(leaf, None)
-    text = json.dumps(kept, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return kept
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested sections by `section.name`; an empty section is a value."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Every setting, in order, that differs between two nested configurations, with both values (UNSET if absent)."""
+    one, two = flat(first), flat(second)
+    for key in {**one, **two}:
+        values = one.get(key, UNSET), two.get(key, UNSET)
+        if values[0] != values[1]:
+            yield key, *values
 
 
 def mixer_label(choice: str, overrides: Sequence[str]) -> str:
@@ -83,12 +124,60 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
         folder.refuse_existing()
         return folder, None
     if resume == "auto":
-        return folder, folder.last if folder.last.exists() else None
+        if folder.last.exists():
+            return folder, folder.last
+        log.info(
+            "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "
+            "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)", folder.path
+        )  # fmt: skip
+        return folder, None
     checkpoint = Path(resume)
     if not checkpoint.is_file():
         raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
     owner = RunFolder(checkpoint.parent.parent)
     return (owner if owner.config.exists() else folder), checkpoint
+
+
+class Resumed(NamedTuple):
+    """A training checkpoint to continue from: its update, and what text and pieces it was trained on."""
+
+    path: Path
+    step: int
+    corpus: str
+    tokenizer: dict[str, Any]
+
+    @classmethod
+    def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
+        """Read `path`; ValueError unless it holds training state that was reached under the settings `config`.
+
+        HARMLESS settings and BUDGETS may have changed.
+        """
+        from seq2seq import checkpoint
+
+        payload = checkpoint.read(path)
+        if "optimizer_states" not in payload or ORIGIN not in payload:
+            raise ValueError(
+                f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
+                f"a new run from these weights with init_from={path}"
+            )
+        free = (*HARMLESS, *BUDGETS)
+        for key, there, here in differences(_without(payload[ORIGIN]["settings"], free), _without(config, free)):
+            raise _another_run(path, f"{key} was {there} and is now {here}")
+        return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], payload[checkpoint.KEY]["tokenizer"])
+
+    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any]) -> None:
+        """ValueError unless the corpus has this fingerprint and the tokenizer this state."""
+        if self.corpus != corpus:
+            raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
+        if self.tokenizer != tokenizer:
+            raise _another_run(self.path, "the tokenizer has changed since")
+
+
+def _another_run(path: Path, what: str) -> ValueError:
+    return ValueError(
+        f"{path} cannot be continued: {what}; resume it with the settings and text it was trained on, "
+        "or start another run with resume=null run=<name>"
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -113,6 +202,11 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(checkpoint: Path) -> str:
-    """The command that translates with `checkpoint`."""
-    return f"python -m seq2seq.translate --ckpt {shlex.quote(str(checkpoint))}"
+def translate_command(checkpoint: Path, search: SearchSettings) -> str:
+    """The command that translates with `checkpoint` as `search` says; what is `translate`'s default is left out."""
+    words = ["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)]
+    for field in dataclasses.fields(search):
+        value = getattr(search, field.name)
+        if field.name in _SEARCH_OPTIONS and value != field.default:
+            words += ["--" + field.name.replace("_", "-"), str(value)]
+    return shlex.join(words)

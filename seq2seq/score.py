@@ -133,7 +133,7 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
 
 def read_text(path: str) -> list[str]:
     """The lines of a file, or of standard input for `-`; a line ends at the byte \\n only."""
-    from seq2seq.corpus import read_lines
+    from seq2seq.reading import read_lines
 
     place = Path("/dev/stdin" if path == "-" else path)
     if place.is_dir():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ class SearchSettings:
     """How to decode: at most int(max_len_ratio * S) + max_len_extra tokens, the end counted, for S source tokens.
 
     Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
-    probability, 1 by its mean per token, more favours long outputs.
+    probability, 1 by its mean per token, more favours long outputs. `max_len` bounds the tokens of every sentence: a
+    model with learned positions has no more of them.
     """
 
     beam_size: int = 5
@@ -25,6 +27,7 @@ class SearchSettings:
     max_len_extra: int = 20
     length_penalty: float = 1.0
     n_best: int = 1
+    max_len: int | None = None
 
     def __post_init__(self) -> None:
         if self.beam_size < 1:
@@ -37,9 +40,23 @@ class SearchSettings:
                 "choose a ratio from 0 and an extra from 1"
             )
 
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> SearchSettings:
+        """Build the settings from the plain dict of the section `search`; ValueError names a wrong key or value."""
+        known = {field.name: int if isinstance(field.default, int) else float for field in fields(cls)}
+        del known["max_len"]  # the model's, not the user's
+        for key, value in config.items():
+            if key not in known:
+                raise ValueError(f"unknown setting search.{key}; known: {', '.join(known)}")
+            if type(value) not in (int, known[key]):
+                kind = "whole number" if known[key] is int else "number"
+                raise ValueError(f"search.{key}={value} must be a {kind}")
+        return cls(**config)
+
     def limits(self, src_mask: Tensor) -> Tensor:
         """The target length limit of each sentence, (B,)."""
-        return (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
+        limits = (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
+        return limits if self.max_len is None else limits.clamp(max=self.max_len)
 
 
 class Hypothesis(NamedTuple):

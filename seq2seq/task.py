@@ -22,6 +22,9 @@ from seq2seq.optim import OptimSettings, Schedule, build_optimizer, scale_and_cl
 from seq2seq.search import SearchSettings, search
 from seq2seq.tokenizer import Tokenizer
 
+# Pieces of a source, beyond which it is cut: `translate`'s default.
+LONGEST_SOURCE = 1024
+
 
 class Evaluation(NamedTuple):
     """A split translated and scored: BLEU, chrF, loss and nll per target token (nats), and the texts in file order."""
@@ -43,6 +46,10 @@ class Evaluation(NamedTuple):
         """The scores by name."""
         scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
         return scores | {"perplexity": self.perplexity}
+
+    def report(self) -> dict[str, Any]:
+        """The scores by name, and sacreBLEU's signatures: what results.json says."""
+        return self.numbers() | {"signatures": [self.bleu.signature, self.chrf.signature]}
 
 
 class TranslationTask(L.LightningModule):
@@ -76,6 +83,7 @@ class TranslationTask(L.LightningModule):
         self._eval_sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
         self._kept: np.ndarray | None = None
+        self._blank: frozenset[int] = frozenset()
 
     # Training
 
@@ -160,15 +168,25 @@ class TranslationTask(L.LightningModule):
         size = self._data.size(split)
         # Spread over the file, whatever its order.
         self._kept = None if limit is None or limit >= size else np.linspace(0, size - 1, limit).round().astype(int)
+        self._blank = frozenset(i for i, line in enumerate(self._data.sources(split)) if not line.strip())
 
     def _evaluate(self, batch: Batch) -> None:
         if self._kept is not None:
             batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._kept))
         if batch.src.shape[0] == 0:
             return
+        longest = min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE)
+        batch = crop(batch, longest, self.search.max_len, eos_id=self.tokenizer.eos_id)
         sums = self._losses(batch)
         counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])
         self._eval_sums = self._eval_sums.to(counts.device) + counts
+        self._hypotheses.update(self._translate(batch))
+
+    def _translate(self, batch: Batch) -> dict[int, str]:
+        """The translation of each sentence by its number, as `translate` makes it: a blank source's is empty."""
+        numbers, pieces = batch.index.tolist(), batch.src_mask.sum(1).tolist()
+        wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
+        batch = select_rows(batch, wanted)
         # Float32, as `translate` decodes: the score is that of the text a user will get.
         with torch.autocast(batch.src.device.type, enabled=False):
             found = search(
@@ -181,7 +199,7 @@ class TranslationTask(L.LightningModule):
                 pad_id=self.tokenizer.pad_id,
             )
         lines = self.tokenizer.decode([best[0].ids for best in found])
-        self._hypotheses.update(zip(batch.index.tolist(), lines, strict=True))
+        return dict.fromkeys(numbers, "") | dict(zip(batch.index.tolist(), lines, strict=True))
 
     def _finish_evaluation(self, split: str) -> Evaluation:
         sums, hypotheses = self._eval_sums, self._hypotheses
@@ -237,6 +255,15 @@ def seed_generator(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
+    """The batch with at most `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all)."""
+    cut = batch.src_mask.sum(1) > src_len
+    src = batch.src[:, :src_len].clone()
+    src[cut, -1] = eos_id
+    target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
+    return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
 
 
 def select_rows(batch: Batch, keep: np.ndarray) -> Batch:

@@ -150,11 +150,22 @@ class Tokenizer:
         """The inverse of `to_state`; a state that is none is a ValueError."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
+        # types first: bytes(n) of a whole number n would take n bytes of memory
+        kinds = {"joint": bool, "sampling_alpha": (int, float), "src_model": bytes}
+        kinds |= {} if state.get("joint") else {"tgt_model": bytes}
+        for name, kind in kinds.items():
+            if not isinstance(state.get(name), kind):
+                raise ValueError(f"its '{name}' is missing or of the wrong type")
         return cls(
-            src_model=bytes(state["src_model"]),
-            tgt_model=None if state["joint"] else bytes(state["tgt_model"]),
+            src_model=state["src_model"],
+            tgt_model=None if state["joint"] else state["tgt_model"],
             sampling_alpha=float(state["sampling_alpha"]),
         )
+
+    @property
+    def normalizer(self) -> str:
+        """The name of the text normalisation that the models carry; "source / target" where they differ."""
+        return " / ".join(dict.fromkeys(map(_normalizer, self._models)))
 
     @property
     def fingerprint(self) -> str:
@@ -291,3 +302,34 @@ def _shared_id(name: str, src: int, tgt: int) -> int:
             "both must agree; train them with the same --pad_id, --unk_id, --bos_id and --eos_id"
         )
     return src
+
+
+def _normalizer(model: bytes) -> str:
+    """The field normalizer_spec.name of SentencePiece's ModelProto."""
+    spec = dict(_fields(model)).get(3, b"")
+    name = dict(_fields(spec)).get(1, b"") if isinstance(spec, bytes) else b""
+    return name.decode() if isinstance(name, bytes) and name else "unnamed"
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        if key & 7 == 0:
+            value, place = _varint(message, place)
+        else:
+            size, place = (8, place) if key & 7 == 1 else (4, place) if key & 7 == 5 else _varint(message, place)
+            value, place = message[place : place + size], place + size
+        yield key >> 3, value
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A whole number in groups of seven bits, the lowest first, and the place after it."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import shlex
 import signal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from seq2seq.control import Control
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
+    from seq2seq.search import SearchSettings
     from seq2seq.task import TranslationTask
 
 log = logging.getLogger(__name__)
@@ -67,38 +69,54 @@ class Run:
     def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
-        from seq2seq.search import SearchSettings
 
         self.config, self.seed = config, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         self.optim = OptimSettings.from_config(config["optim"])
-        self.search = SearchSettings(**config["search"])
+        self.search = self._search_settings()
         self.accelerator = settings.resolve_accelerator(self.settings)
         self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
-        self.start = checkpoint.read(config["init_from"]) if config["init_from"] else None
+        self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
         self.data = self._data_module()
+        self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
+        self._check_positions()
         self.data.validate_settings()
         named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
-        self.folder, self.resumed = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+        self.resumed = runs.Resumed.open(last, config) if last else None
 
     def execute(self) -> float:
         """Prepare, fit, test, report; the best validation BLEU."""
+        self.data.prepare()
+        if self.resumed:
+            self.resumed.require_same_text(self.data.fingerprint, self.data.tokenizer.to_state())
         self.folder.create(OmegaConf.to_yaml(self.config))
         log.info("run folder: %s", self.folder.path)
-        self.data.prepare()
         task = self._task()
         control, progress = self._callbacks()
         trainer = self._trainer([progress, control])
-        task.share_done = lambda: control.share_done(trainer)
+        task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
-        if self.settings.test:
-            results["test"] = self._test(trainer, task)
         runs.write_json(self.folder.results, results)
+        if self.settings.test:
+            runs.write_json(self.folder.results, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
-        log.info("translate with: %s", runs.translate_command(self.folder.best))
+        log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
         return control.best
+
+    def _search_settings(self) -> SearchSettings:
+        from seq2seq.search import SearchSettings
+
+        search = SearchSettings.from_config(self.config["search"])
+        if search.n_best != 1:
+            raise ValueError(
+                f"search.n_best={search.n_best}: a score is that of the best translation alone; leave it at 1 "
+                "(seq2seq.translate --n-best lists more)"
+            )
+        model = self.config["model"]
+        return dataclasses.replace(search, max_len=model["max_len"] if model["positions"] == "learned" else None)
 
     def _check_model(self) -> None:
         """Build the model without memory, so that impossible sizes are found before any work."""
@@ -108,22 +126,32 @@ class Run:
 
         sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": self.config["tokenizer"]["joint"]}
         if self.start:
-            sizes = {key: self.start["seq2seq"]["model"][key] for key in sizes}
+            sizes = {key: self.start.meta["model"][key] for key in sizes}
+            finetune.require_same_model(self.start.meta["model"], self.config, self.config["init_from"])
         with torch.device("meta"):
-            model = build_model(self._model_config(sizes))
-        if self.start:
-            finetune.require_same_shapes(model, self.start["state_dict"], self.config["init_from"])
+            build_model(self._model_config(sizes))
+
+    def _check_positions(self) -> None:
+        """ValueError if learned positions do not reach to the end of the longest training sentence."""
+        from seq2seq.batching import longest_width
+
+        longest, most = longest_width(self.data.max_tokens), self.search.max_len
+        longest = min(longest, self.data.settings.clean.max_length or longest)
+        if most and most < longest:
+            raise ValueError(
+                f"model.max_len={most} learned positions are too few for training sentences of up to {longest} pieces; "
+                f"set model.max_len={longest} or more, data.clean.max_length={most}, or model.positions=sinusoidal"
+            )
 
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
     def _data_module(self) -> TranslationDataModule:
         from seq2seq.datamodule import TranslationDataModule
-        from seq2seq.tokenizer import Tokenizer
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
-            tokenizer |= finetune.ready_models(Tokenizer.from_state(self.start["seq2seq"]["tokenizer"]), cache)
+            tokenizer |= finetune.ready_models(self.start.tokenizer, cache)
         return TranslationDataModule(
             data=self.config["data"],
             tokenizer=tokenizer,
@@ -149,7 +177,7 @@ class Run:
         torch.manual_seed(self.seed)
         model = build_model(self._model_config(sizes))
         if self.start:
-            model.load_state_dict(finetune.model_weights(self.start["state_dict"]))
+            model.load_state_dict(self.start.model.state_dict())
         if self.settings.compile:
             # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
             for part in (model.encoder, model.decoder, model.output):
@@ -159,7 +187,7 @@ class Run:
             tokenizer=tokenizer,
             src_lang=data.src_lang,
             tgt_lang=data.tgt_lang,
-            tokenize=_score_tokenizer(self.config["data"], data.tgt_lang),
+            tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
         )
         return TranslationTask(
@@ -178,7 +206,8 @@ class Run:
         from seq2seq.control import Control
         from seq2seq.progress import ProgressLog
 
-        control = Control(settings=self.settings, folder=self.folder)
+        origin = {"settings": self.config, "corpus": self.data.fingerprint}
+        control = Control(settings=self.settings, folder=self.folder, origin=origin)
         return control, ProgressLog(control=control, settings=self.settings, console=Console())
 
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
@@ -215,41 +244,49 @@ class Run:
         found = [instantiate(node, save_dir=str(self.folder.path)) for node in (self.config["logger"] or {}).values()]
         for logger in found:
             if isinstance(logger, CsvLogger):
-                logger.keep_until(self._resumed_step())
+                logger.keep_until(self.resumed.step if self.resumed else 0)
         return found
 
-    def _resumed_step(self) -> int:
-        from seq2seq import checkpoint
-
-        return int(checkpoint.read(self.resumed)["global_step"]) if self.resumed else 0
-
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        from seq2seq.control import TrainingInterrupt
+        from seq2seq.control import TrainingInterrupt, interruptible
 
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
         if self.resumed:
-            log.info("resuming from %s", self.resumed)
+            log.info("resuming from %s", self.resumed.path)
         try:
-            trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed)
+            with interruptible():
+                trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         except TrainingInterrupt as stop:
+            if not self.folder.last.exists():
+                log.info("stopped (%s), before there was a checkpoint", stop)
+                sys.exit(128 + stop.signum)
             log.info(
                 "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
-                stop, self.folder.last, runs.translate_command(self.folder.last),
+                stop, self.folder.last, runs.translate_command(self.folder.last, self.search),
             )  # fmt: skip
             sys.exit(128 + stop.signum)
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         from seq2seq import checkpoint
+        from seq2seq.control import TrainingInterrupt, interruptible
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
         task.load_state_dict(checkpoint.read(self.folder.best)["state_dict"])
         task.search = self.search
-        trainer.test(task, datamodule=self.data, verbose=False)
+        try:
+            with interruptible():
+                trainer.test(task, datamodule=self.data, verbose=False)
+        except TrainingInterrupt as stop:
+            ready = runs.translate_command(self.folder.best, self.search)
+            log.info(
+                "stopped (%s) while scoring the test set; training is done, and best.ckpt is ready: %s", stop, ready
+            )
+            sys.exit(128 + stop.signum)
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
-        return result.numbers() | {"signatures": [result.bleu.signature, result.chrf.signature]}
+        return result.report() | {"search": dataclasses.asdict(self.search)}
 
     def _results(
         self, task: TranslationTask, trainer: L.Trainer, control: Control, progress: ProgressLog
@@ -269,6 +306,8 @@ class Run:
             "target_tokens_per_second": round(progress.tokens_per_second, 1),
             "training_seconds": round(progress.watch.seconds, 2),
             "seconds": round(control.elapsed, 2),
+            "max_time": self.settings.max_time,
+            "seconds_over_budget": round(max(0.0, control.elapsed - (self.settings.max_time or math.inf)), 2),
             "padding": round(self.data.padding_share, 4),
             "precision": self.precision,
             "accelerator": self.accelerator,

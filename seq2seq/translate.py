@@ -241,7 +241,13 @@ def _source_limit(meta: dict[str, Any], settings: SearchSettings) -> int:
     model = meta["model"]["model"]
     if model["positions"] != "learned":
         return sys.maxsize
-    return int((model["max_len"] - settings.max_len_extra) / max(1.0, settings.max_len_ratio))
+    limit = int((model["max_len"] - settings.max_len_extra) / max(1.0, settings.max_len_ratio))
+    if limit < 2:
+        raise UsageError(
+            f"max_len_extra {settings.max_len_extra} and max_len_ratio {settings.max_len_ratio} leave no room in the "
+            f"{model['max_len']} positions of this model; lower them (--max-len-extra, --max-len-ratio)"
+        )
+    return limit
 
 
 def _unicode(line: str) -> str:
@@ -425,7 +431,7 @@ def positive(text: str) -> int:
     return value
 
 
-def _penalty(text: str) -> float:
+def _from_zero(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -440,7 +446,10 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add = parser.add_argument
     add("--beam-size", type=positive, default=5, metavar="N", help="hypotheses kept at each step; 1 is greedy (5)")
     text = "alpha in log-probability / length^alpha; larger favours longer output (1.0)"
-    add("--length-penalty", type=_penalty, default=1.0, metavar="ALPHA", help=text)
+    add("--length-penalty", type=_from_zero, default=1.0, metavar="ALPHA", help=text)
+    text = "longest translation in pieces: this times the source's ..."
+    add("--max-len-ratio", type=_from_zero, default=2.0, metavar="R", help=text + " (2.0)")
+    add("--max-len-extra", type=positive, default=20, metavar="N", help="... plus this (20)")
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
@@ -472,7 +481,13 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
     torch.backends.cudnn.allow_tf32 = False
-    settings = SearchSettings(beam_size=options.beam_size, length_penalty=options.length_penalty, n_best=n_best)
+    settings = SearchSettings(
+        beam_size=options.beam_size,
+        max_len_ratio=options.max_len_ratio,
+        max_len_extra=options.max_len_extra,
+        length_penalty=options.length_penalty,
+        n_best=n_best,
+    )
     return Translator.load(
         options.ckpt,
         settings=settings,

@@ -204,7 +204,7 @@ def test_wrong_weights(good, path):
     removed = weights.pop(name)
     write(path, {**good, "state_dict": weights})
     assert "1 weights are missing, the first is 'encoder.layers.0.feed_forward.up.weight'" in refusal(path)
-    write(path, {**good, "state_dict": {**weights, name: removed[:, :3]}})
+    write(path, {**good, "state_dict": {**weights, name: removed[:, :3].clone()}})
     assert "has shape (32, 3), the model needs (32, 16)" in refusal(path)
     write(path, {**good, "state_dict": {**good["state_dict"], "model.surplus": removed}})
     assert "1 weights fit nothing, the first is 'surplus'" in refusal(path)
@@ -240,6 +240,93 @@ def test_settings_cannot_ask_for_memory_that_the_file_does_not_fill(good, path):
     model = good["seq2seq"]["model"]
     write(path, changed(good, model={**model, "model": {**model["model"], "dim": 1 << 20}}))
     assert "the model needs (300, 1048576)" in refusal(path)
+
+
+WEIGHT = "model.encoder.layers.0.feed_forward.up.weight"  # (32, 16)
+
+
+def hostile_weights(good: dict) -> dict[str, torch.Tensor]:
+    """Tensors of the right shape, or none, that are not the numbers that the shape promises."""
+    weight = good["state_dict"][WEIGHT]
+    return {
+        "stride 0": torch.zeros(1).expand(32, 16),
+        "sparse": weight.to_sparse(),
+        "meta": weight.to("meta"),
+        "whole numbers": weight.to(torch.int64),
+        "nested": torch.nested.nested_tensor([weight]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["stride 0", "sparse", "meta", "whole numbers", "nested", "wrapper"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_weights_are_numbers_that_the_file_holds(good, path, kind):
+    if kind == "wrapper":  # a tensor of any size without memory
+
+        class Wrapper:
+            def __reduce__(self):
+                layout = (torch.float32, (32, 16), (16, 1), 0, torch.strided, torch.device("cpu"), False)
+                return (torch._utils._rebuild_wrapper_subclass, (torch.nn.Parameter, *layout))
+
+        weight: object = Wrapper()
+    else:
+        weight = hostile_weights(good)[kind]
+    write(path, {**good, "state_dict": {**good["state_dict"], WEIGHT: weight}})
+    message = refusal(path)
+    assert "not stored as plain numbers" in message or "does not open" in message or "other than tensors" in message
+
+
+def test_one_memory_for_many_weights_is_no_checkpoint(good, path):
+    """300 layers that all lie in the same few bytes: half a megabyte of file for 4 MB of weights."""
+    model, shared, weights = good["seq2seq"]["model"], {}, dict(good["state_dict"])
+    for name in list(weights):
+        if name.startswith("model.encoder.layers.0."):
+            shared[name.removeprefix("model.encoder.layers.0.")] = torch.zeros(weights[name].shape)
+    for layer in range(1, 300):
+        weights |= {f"model.encoder.layers.{layer}.{name}": weight for name, weight in shared.items()}
+    deep = {**model, "model": {**model["model"], "encoder_layers": 300}}
+    write(path, {**changed(good, model=deep), "state_dict": weights})
+    assert "is shorter than the" in refusal(path)
+    # while numbers in another order are all there, and the table that is shared stands in the file once
+    tied = dict(good["state_dict"])
+    for name in ("model.decoder.embedding.table.weight", "model.output.weight"):
+        assert torch.equal(tied[name], tied["model.encoder.embedding.table.weight"])
+        tied[name] = tied["model.encoder.embedding.table.weight"]
+    tied[WEIGHT] = tied[WEIGHT].t().contiguous().t()
+    write(path, {**good, "state_dict": tied})
+    assert torch.equal(checkpoint.load(path).model.state_dict()[WEIGHT.removeprefix("model.")], tied[WEIGHT])
+
+
+@pytest.mark.parametrize("where", ["encoder_layers", "decoder_layers", "extra_encoder_layers"])
+def test_layers_without_end_are_not_built(good, path, where, monkeypatch):
+    model = good["seq2seq"]["model"]
+    section = "mixer" if where == "extra_encoder_layers" else "model"
+    write(path, changed(good, model={**model, section: {**model[section], where: 10**8}}))
+    monkeypatch.setattr("seq2seq.build.build_model", None)
+    assert "more layers than it has weights" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"src_model": 10**12}, {"sampling_alpha": [1]}, {"joint": False}, {"joint": 0, "tgt_model": 10**12}]
+)
+def test_a_tokenizer_of_other_types_is_refused_unread(good, path, change):
+    write(path, changed(good, tokenizer={**good["seq2seq"]["tokenizer"], **change}))
+    assert "is missing or of the wrong type" in refusal(path)
+
+
+def test_a_number_does_not_become_that_many_bytes(good, path):
+    class Bytes:
+        def __reduce__(self):
+            return (bytearray, (1 << 33,))
+
+    write(path, {**good, "x": Bytes()})
+    assert "bytearray" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["identity", "nmt_nfkc"])
+def test_the_normaliser_is_visible(name):
+    t = tiny.tokenizer(normalizer=name)
+    rest = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "x"}
+    assert checkpoint.describe(model_config=tiny.model_config(t), tokenizer=t, **rest)["normalizer"] == name
 
 
 class Payload:

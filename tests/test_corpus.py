@@ -5,12 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seq2seq import corpus
-from seq2seq.corpus import Cleaner, CleanSettings, CorpusSettings, load_corpus, validate_corpus
+from seq2seq.cleaning import Cleaner, CleanSettings, cleaning_table, length_rules
+from seq2seq.corpus import CorpusSettings, load_corpus, validate_corpus
+from seq2seq.direction import looks_swapped
+from seq2seq.reading import read_lines
 from seq2seq.resources import conf_dir, data_dir
 
 OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
@@ -90,9 +95,9 @@ def test_lines_end_at_newline_only(tmp_path):
 def test_read_lines_agrees_with_the_definition(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("lines") / "x"
     path.write_bytes(b"".join(line + b"\n" for line in lines))
-    assert list(corpus.read_lines(path)) == lines
+    assert list(read_lines(path)) == lines
     path.write_bytes(b"".join(line + b"\r\n" for line in lines) + b"last")
-    assert list(corpus.read_lines(path)) == [*lines, b"last"]
+    assert list(read_lines(path)) == [*lines, b"last"]
 
 
 def test_misaligned_files_name_both_counts(tmp_path):
@@ -110,7 +115,7 @@ def test_damaged_compressed_file_is_named(tmp_path):
     path = tmp_path / "train.de.xz"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(ValueError, match=r"train\.de\.xz cannot be decompressed"):
-        list(corpus.read_lines(path))
+        list(read_lines(path))
 
 
 def wmt(pairs=PAIRS):
@@ -172,6 +177,70 @@ def test_patterns_and_addresses(tmp_path):
     assert load(options(tmp_path, train=pattern, valid=pattern, test=pattern), tmp_path / "c") == PAIRS
     address = f"file://{pattern}"  # as hf://datasets/wmt/wmt19@<revision>/de-en/train-*.parquet
     assert load(options(tmp_path, train=address, valid=address, test=address), tmp_path / "c2") == PAIRS
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_compressed_json_lines_need_no_further_package(tmp_path, monkeypatch, ending):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr("datasets.config.ZSTANDARD_AVAILABLE", False)
+    content = Path(write_jsonl(tmp_path / "plain.jsonl", wmt())).read_bytes()
+    packed = {
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+    }[ending](content)
+    file = tmp_path / f"x.jsonl{ending}"
+    file.write_bytes(packed)
+    chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file))
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS
+    file.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=r"x\.jsonl\.[a-z]+ cannot be decompressed"):
+        load(chosen, tmp_path / "c")
+
+
+def rewrite_within_its_time(path: Path, content: bytes) -> None:
+    """Another content under the same modification time, as cp -p, rsync -a or tar leave it."""
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["json", "gz", "parquet", "hub", "part"])
+def test_a_file_changed_within_its_time_is_read_anew_and_no_copy_stays(tmp_path, kind):
+    other = [(src.replace("Satz", "Text"), tgt) for src, tgt in PAIRS]
+    made = {}
+    for name, pairs in (("one", PAIRS), ("two", other)):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / {"json": "train.jsonl", "gz": "train.jsonl.gz"}.get(kind, "train.parquet")
+        if kind == "gz":
+            path.write_bytes(gzip.compress(Path(write_jsonl(tmp_path / "plain.jsonl", wmt(pairs))).read_bytes()))
+        else:
+            (write_jsonl if kind == "json" else write_parquet)(path, wmt(pairs))
+        made[name] = path
+    places = dict.fromkeys(("train", "valid", "test"), str(made["one"]))
+    if kind in ("hub", "part"):
+        places = dict.fromkeys(places, "train[:50]" if kind == "part" else "train") | {"path": str(tmp_path / "one")}
+    chosen, size = options(tmp_path, **places), 50 if kind == "part" else 60
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS[:size]
+    rewrite_within_its_time(made["one"], made["two"].read_bytes())
+    assert load(chosen, tmp_path / "c") == other[:size]
+    assert {path.name.split("-")[0] for path in (tmp_path / "c").iterdir()} == {"text"}
+
+
+def test_a_huge_file_changed_in_its_middle_within_its_time(tmp_path):
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate((1 << 28) + 9)  # a hole: it fills no disk
+    before = corpus.file_fingerprint(path)
+    assert corpus.file_fingerprint(path) == before
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(1 << 27)
+        file.write(b"x")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert corpus.file_fingerprint(path) != before
 
 
 # ---- the hub's layout
@@ -248,8 +317,8 @@ def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch
     assert pinned == "refs/convert/parquet" or len(pinned) == 40
     calls = []
 
-    def served(path, config=None, **values):
-        calls.append((path, config, values))
+    def served(path, name=None, **values):
+        calls.append((path, name, values))
         rows = [{"translation": {data["src"]: f"s{i}", data["tgt"]: f"t{i}"}} for i in range(9000)]
         return datasets.Dataset.from_list(rows)
 
@@ -289,7 +358,7 @@ def test_cleaning_drops_counts_and_shows_one_example(tmp_path):
     assert loaded.read == len(good + bad)
     assert load(chosen, tmp_path / "c") == good
     assert load(chosen, tmp_path / "c", "valid") == [("", "kept"), ("kept", "kept")]
-    table = corpus.cleaning_table(loaded.dropped, read=loaded.read)
+    table = cleaning_table(loaded.dropped, read=loaded.read)
     assert "12 pairs read, 5 kept" in table
     assert "kaputt \ufffd | broken" in table
 
@@ -321,16 +390,25 @@ def test_rules_can_be_turned_off():
     assert not cleaner.dropped
 
 
-def test_length_rules_count_each_pair_once():
-    import numpy as np
+@pytest.mark.parametrize("off", [None, False])
+def test_null_and_false_turn_every_rule_off(off):
+    rules = CleanSettings.from_mapping(dict.fromkeys(("invalid_utf8", "empty", "same", "duplicates"), off))
+    cleaner = Cleaner(rules)
+    block = (["", "x", "x"], ["", "x", "x"])
+    assert cleaner(block) == block
+    lengths = np.array([1, 9])
+    rules = CleanSettings.from_mapping({"max_length": off, "length_ratio": off})
+    assert not any(mask.any() for mask in length_rules(lengths, lengths[::-1], settings=rules, max_tokens=9).values())
 
+
+def test_length_rules_count_each_pair_once():
     src, tgt = np.array([5, 300, 2, 90, 10]), np.array([5, 5, 9, 90, 41])
     clean = CleanSettings(max_length=250, length_ratio=4.0)
-    masks = corpus.length_rules(src, tgt, settings=clean, max_tokens=80)
+    masks = length_rules(src, tgt, settings=clean, max_tokens=80)
     assert masks["max_length"].tolist() == [False, True, False, True, False]  # 90 alone exceeds max_tokens=80
     assert masks["length_ratio"].tolist() == [False, False, True, False, True]
     free = replace(clean, max_length=None, length_ratio=None)
-    assert corpus.length_rules(src, tgt, settings=free, max_tokens=500)["max_length"].sum() == 0
+    assert length_rules(src, tgt, settings=free, max_tokens=500)["max_length"].sum() == 0
 
 
 # ---- splits, fingerprints
@@ -461,14 +539,14 @@ def test_swapped_files_are_refused(tmp_path):
 
 def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
     zh, en = ["我们 1979 年去了北京。", "他不在家。"] * 20, ["We went to Beijing in 1979.", "He is not at home."] * 20
-    assert corpus.looks_swapped(en, zh, src="zh", tgt="en")
-    assert corpus.looks_swapped(zh, en, src="en", tgt="zh")
-    assert not corpus.looks_swapped(zh, en, src="zh", tgt="en")
+    assert looks_swapped(en, zh, src="zh", tgt="en")
+    assert looks_swapped(zh, en, src="en", tgt="zh")
+    assert not looks_swapped(zh, en, src="zh", tgt="en")
     ru = ["Он не дома и не на работе."] * 20
-    assert corpus.looks_swapped(en, ru, src="ru", tgt="en")
-    assert not corpus.looks_swapped(en, en, src="de", tgt="en")  # a copy is not an exchange
-    assert not corpus.looks_swapped(["abc"], ["xyz"], src="xx", tgt="yy")
-    assert not corpus.looks_swapped([], [], src="de", tgt="en")
+    assert looks_swapped(en, ru, src="ru", tgt="en")
+    assert not looks_swapped(en, en, src="de", tgt="en")  # a copy is not an exchange
+    assert not looks_swapped(["abc"], ["xyz"], src="xx", tgt="yy")
+    assert not looks_swapped([], [], src="de", tgt="en")
 
 
 def test_unknown_names_and_missing_direction_are_refused():

@@ -30,6 +30,11 @@ ALLOWED = {
     "optim": [],
     "metrics": [],
     "resources": [],
+    "tokenizer": [],
+    "cleaning": [],
+    "direction": ["cleaning"],
+    "reading": ["cleaning"],
+    "corpus": ["cleaning", "direction", "reading", "resources"],
 }
 
 

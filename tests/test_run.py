@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq import run
 from seq2seq.csvlog import CsvLogger
+from seq2seq.search import SearchSettings
 
 CONFIG = {
     "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},
@@ -17,6 +18,7 @@ CONFIG = {
     "resume": None,
     "runs": "runs",
     "run": None,
+    "cache": ".cache",
     "seed": 1,
 }
 
@@ -31,7 +33,9 @@ def changed(key: str, value: object) -> dict:
     return config
 
 
-@pytest.mark.parametrize("key", ["resume", "runs", "run", "trainer.log_steps", "trainer.devices", "data.num_workers"])
+@pytest.mark.parametrize(
+    "key", ["resume", "runs", "run", "cache", "trainer.log_steps", "trainer.devices", "data.num_workers"]
+)
 def test_harmless_settings_do_not_change_the_name(key):
     assert run.config_hash(changed(key, "other")) == run.config_hash(CONFIG)
 
@@ -75,6 +79,22 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
     stray = tmp_path / "stray.ckpt"
     stray.write_bytes(b"x")
     assert run.resolve_resume(str(stray), here) == (here, stray)
+
+
+def test_differences_are_named_by_section():
+    first, second = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a": {"c": {}, "b": 2}, "e": None}
+    assert list(run.differences(first, second)) == [
+        ("a.b", 1, 2), ("d", [1], run.UNSET), ("e", run.UNSET, None),
+    ]  # fmt: skip
+
+
+def test_the_translate_command_repeats_the_search():
+    default = "python -m seq2seq.translate --ckpt 'a b.ckpt'"
+    assert run.translate_command(Path("a b.ckpt"), SearchSettings(max_len=9)) == default
+    search = SearchSettings(beam_size=2, max_len_ratio=1.5, max_len_extra=9, length_penalty=0.6)
+    assert run.translate_command(Path("a b.ckpt"), search) == (
+        default + " --beam-size 2 --max-len-ratio 1.5 --max-len-extra 9 --length-penalty 0.6"
+    )
 
 
 def test_writing_leaves_no_temporary_file(tmp_path):

@@ -154,6 +154,27 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         assert message in refusal(capsys, *options)
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"", "is an empty file"),
+        (lambda data: data[: len(data) // 2], "is truncated or damaged"),
+        (lambda data: data[:-1], "is truncated or damaged"),
+        (lambda data: b"Das ist ein Text.\n" * 99, "is not a checkpoint"),
+        (lambda data: data[:9000] + bytes(9000) + data[18000:], "is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_one_line(ckpt, tmp_path, capsys, damage, message):
+    broken = tmp_path / "broken.ckpt"
+    broken.write_bytes(damage(ckpt.read_bytes()))
+    assert message in refusal(capsys, "--ckpt", broken, "--data", "phrasebook")
+
+
+def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
+    assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.ckpt")
+    assert "is a directory" in refusal(capsys, "--ckpt", tmp_path)
+
+
 def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
     """The score is that of the translator's own output; --limit takes the first pairs; --save writes them."""
     source, reference = tiny.sentences(tiny.GERMAN, 30, seed=4), tiny.sentences(tiny.ENGLISH, 30, seed=5)

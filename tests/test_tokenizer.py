@@ -196,3 +196,16 @@ def test_wrong_models_are_refused(tmp_path, separate):
 def test_wrong_settings_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         TokenizerSettings.from_mapping(values)
+
+
+def test_the_normaliser_is_read_from_the_model_itself(joint, separate):
+    assert joint.normalizer == separate.normalizer == "identity"
+    folded = train(replace(SMALL, joint=False, normalizer="nmt_nfkc_cf")).to_state()
+    mixed = Tokenizer(src_model=separate.to_state()["src_model"], tgt_model=folded["tgt_model"])
+    assert mixed.normalizer == "identity / nmt_nfkc_cf"
+
+
+@pytest.mark.parametrize("change", [{"src_model": 10**12}, {"joint": None}, {"tgt_model": "text"}])
+def test_a_state_of_wrong_types_is_refused_before_anything_is_made_of_it(separate, change):
+    with pytest.raises(ValueError, match="wrong type"):
+        Tokenizer.from_state({**separate.to_state(), **change})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import os
@@ -10,14 +11,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
 import pytest
+import tiny
 import torch
 import toycorpus
+from rich.console import Console
 
 from seq2seq import checkpoint
+from seq2seq.control import Control
+from seq2seq.run import Resumed, RunFolder
+from seq2seq.settings import TrainerSettings
 from seq2seq.train import Run, train
 
 
@@ -28,19 +35,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Signal(L.Callback):
-    """Sends a signal to this process at the start of a micro-batch of the run."""
+    """Sends a signal to this process at the start of one micro-batch of training, validation ("valid") or "test"."""
 
-    def __init__(self, signum: int, batch: int, *, validating: bool = False) -> None:
-        self.signum, self.batch, self.validating, self.seen = signum, batch, validating, 0
+    def __init__(self, signum: int, batch: int = 1, *, during: str = "train") -> None:
+        self.signum, self.batch, self.during, self.seen = signum, batch, during, 0
+
+    def _count(self, phase: str) -> None:
+        self.seen += phase == self.during
+        if phase == self.during and self.seen == self.batch:
+            os.kill(os.getpid(), self.signum)
 
     def on_train_batch_start(self, *_: Any) -> None:
-        self.seen += 1
-        if self.seen == self.batch and not self.validating:
-            os.kill(os.getpid(), self.signum)
+        self._count("train")
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        if self.validating:
-            os.kill(os.getpid(), self.signum)
+        self._count("valid")
+
+    def on_test_batch_start(self, *_: Any) -> None:
+        self._count("test")
 
 
 class Recorder(L.Callback):
@@ -142,7 +154,8 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
              "trainer.log_steps=1")  # fmt: skip
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
-    stop = Signal(signum, batch if batch >= 0 else run.data.batches_per_epoch, validating=batch == 0)
+    stop = Signal(signum, batch if batch > 0 else run.data.batches_per_epoch if batch else 1,
+                  during="train" if batch else "valid")  # fmt: skip
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), parts, stop)
     assert end.value.code == 128 + signum
@@ -152,8 +165,12 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
     assert parts.batches == whole.batches
     assert_same(weights(run), weights(resumed))
-    steps = [int(row["step"]) for row in csv.DictReader((last.parent.parent / "metrics.csv").open()) if row["lr"]]
-    assert steps == list(range(1, 15))
+    rows = list(csv.DictReader((last.parent.parent / "metrics.csv").open()))
+    assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 15))
+    assert [row["step"] for row in rows if row["val/bleu"]] == ["5", "10", "14"]
+    first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
+    for key in ("valid", "best_step", "steps", "epochs"):
+        assert first[key] == second[key], key
 
 
 @pytest.mark.parametrize("epoch_end", [False, True])
@@ -178,6 +195,124 @@ def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_e
     assert_same(weights(run), weights(resumed))
 
 
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash):
+    every = "data.max_tokens=64"  # several batches of validation
+    given = ("run=it", "trainer.max_steps=3", "trainer.test=false", every)
+    with pytest.raises(SystemExit):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, batch, during="valid"))
+    checkpoints = tmp_path / "runs" / "it" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
+    more = ("resume=auto", "trainer.max_steps=5") if crash else ("resume=auto",)
+    if crash:
+
+        class Kill(L.Callback):
+            def on_train_batch_start(self, *_: Any) -> None:
+                raise RuntimeError("killed")
+
+        with pytest.raises(RuntimeError, match="killed"):
+            execute(toycorpus.settings(corpus, tmp_path, *given, *more), Kill())
+        assert (checkpoints / "best.ckpt").exists()
+    resumed, seen = None, Recorder()
+    resumed = execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
+    assert len(seen.batches) == (2 if crash else 0)
+    results = json.loads(resumed.folder.results.read_text())
+    assert (results["steps"], results["valid"]["signatures"][0][:8]) == (5 if crash else 3, "nrefs:1|")
+    rows = list(csv.DictReader((checkpoints.parent / "metrics.csv").open()))
+    assert [row["step"] for row in rows if row["val/bleu"]] == (["3", "5"] if crash else ["3"])
+    assert all(float(row["train/loss"]) > 0 for row in rows if row["train/loss"])
+
+
+def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
+    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
+    size.prepare()
+    every = size.batches_per_epoch
+    given = (f"trainer.val_steps={every}", f"trainer.max_steps={every + 4}", "trainer.test=false")
+    whole, parts = Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    again = toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # the second one in the validation that is made up for
+        with pytest.raises(SystemExit):
+            execute(again, parts, Signal(signum, during="valid"))
+
+    class Kill(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(again, Kill())
+    resumed = execute(again, parts)
+    assert parts.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+
+
+def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(SystemExit) as end:
+        execute(toycorpus.settings(corpus, tmp_path, "run=it"), Signal(signal.SIGINT, during="test"))
+    assert end.value.code == 130
+    assert "best.ckpt is ready: python -m seq2seq.translate --ckpt" in caplog.text
+    results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
+    assert results["valid"]["bleu"] >= 0
+    assert "test" not in results
+    again = execute(toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto"))
+    assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.activation=gelu", "model.activation was relu and is now gelu"),
+        ("mixer/cross=additive", "mixer.cross._target_ was .*CrossAttention"),
+        ("tokenizer.type=bpe", "tokenizer.type was unigram and is now bpe"),
+        ("model.dropout=0.3", "model.dropout was 0.1"),
+        ("optim.lr=0.02", "optim.lr was 0.01"),
+        ("seed=2", "seed was 1"),
+    ],
+)
+def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override, message):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    before = first.folder.config.read_text()
+    with pytest.raises(ValueError, match=message + r".*run=<name>"):
+        Run(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", override), mixer="transformer")
+    assert first.folder.config.read_text() == before
+
+
+def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
+    own = toycorpus.write(tmp_path / "own")
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    first = execute(toycorpus.settings(own, tmp_path, *given))
+    before = {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()}
+    for lang in ("de", "en"):
+        with (own / f"train.{lang}").open("a") as file:
+            file.write("Tim\n")
+    with pytest.raises(ValueError, match="text of the corpus"):
+        execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
+    assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
+    settings, corpus_id = first.config, first.data.fingerprint
+    resumed = Resumed.open(first.folder.last, settings)
+    with pytest.raises(ValueError, match="tokenizer has changed"):
+        resumed.require_same_text(corpus_id, {})
+    with pytest.raises(ValueError, match=r"name a last\.ckpt"):
+        Run(toycorpus.settings(own, tmp_path, f"resume={first.folder.best}"), mixer="transformer")
+
+
+def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
+    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=3")
+    whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given, "trainer.max_steps=6"))
+    execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=3"))
+    more = toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=6", "resume=auto")
+    assert_same(weights(whole), weights(execute(more)))
+
+
+def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    assert Run(toycorpus.settings(corpus, tmp_path, "resume=auto"), mixer="transformer").resumed is None
+    assert "holds no run yet" in caplog.text
+
+
 def test_an_existing_run_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
     execute(config)
@@ -192,11 +327,25 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     given = ("trainer.max_steps=3", "trainer.test=false")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
-    before, seen = weights(first), Recorder()
+    before, seen, earlier = weights(first), Recorder(), json.loads(first.folder.results.read_text())
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
     assert seen.batches == []
     assert_same(before, weights(again))
-    assert json.loads(again.folder.results.read_text())["steps"] == 3
+    assert json.loads(again.folder.results.read_text()) == earlier | {
+        "seconds": pytest.approx(earlier["seconds"], abs=1),
+        "training_seconds": pytest.approx(earlier["training_seconds"], abs=1),
+        "target_tokens_per_second": pytest.approx(earlier["target_tokens_per_second"], rel=0.5),
+    }
+    assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
+
+
+def test_a_run_stopped_early_is_finished(corpus, tmp_path):
+    frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
+    given = (*frozen, "trainer.val_steps=1", "trainer.patience=1", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given))
+    seen = Recorder()
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"), seen)
+    assert seen.batches == []
 
 
 def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp_path):
@@ -210,8 +359,25 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     for name in old:
         torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
     assert checkpoint.read(second.folder.last)["global_step"] == 1
-    with pytest.raises(ValueError, match=r"weight .* has shape"):
-        Run(toycorpus.settings(new, tmp_path, *given, "model.ffn_dim=64"), mixer="transformer")
+    for wrong, message in (
+        ("model.ffn_dim=64", r"model\.ffn_dim is 32 there and 64 here; add model\.ffn_dim=32"),
+        ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
+        ("model.activation=gelu", r"add model\.activation=relu"),
+        ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
+        ("+mixer.encoder.bias=false", r"add ~mixer\.encoder\.bias"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Run(toycorpus.settings(new, tmp_path, *given, wrong), mixer="transformer")
+    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "model.peak_lr=1e-4")
+    assert Run(toycorpus.settings(new, tmp_path, *given, *free), mixer="transformer").start
+
+
+def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
+    payload = tiny.payload()
+    payload["seq2seq"]["tokenizer"]["src_model"] = b"nonsense"
+    checkpoint.save(tmp_path / "bad.ckpt", payload)
+    with pytest.raises(checkpoint.CheckpointError, match="its tokenizer does not load"):
+        Run(toycorpus.settings(corpus, tmp_path, f"init_from={tmp_path / 'bad.ckpt'}"), mixer="transformer")
 
 
 def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
@@ -227,13 +393,46 @@ def test_max_time_bounds_a_run(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, *given))
     results = json.loads(run.folder.results.read_text())
     assert 0.9 < results["seconds"] < 3
+    assert results["max_time"] == 1
+    assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
     assert run.folder.best.exists()
+
+
+def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
+    trainer: Any = SimpleNamespace(global_step=10)
+    for bounds, expected in (({"max_steps": 100, "max_time": "10s"}, 0.1), ({"max_time": "10s"}, 0.9)):
+        settings = TrainerSettings.from_config(bounds)
+        control = Control(settings=settings, folder=RunFolder(tmp_path), origin={})
+        control._earlier = 9.0
+        assert control.schedule_share(trainer) == pytest.approx(expected, abs=0.05)
+        assert control.share_done(trainer) == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
+    given = ("model.positions=learned", "model.max_len=40", "search.max_len_extra=400", "trainer.max_steps=1")
+    with pytest.raises(ValueError, match=r"model\.max_len=40 .*data\.clean\.max_length=40"):
+        Run(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
+    assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
+
+
+def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
+    console = Console(force_terminal=True, file=io.StringIO(), width=200)
+    monkeypatch.setattr("rich.console.Console", lambda: console)
+    execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):
+        assert word in shown, word
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("model.num_heads=3", "divisible"),
+        ("data.tokenize={en: 13b}", "13b"),
+        ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
+        ("search.beam_size=two", "search.beam_size=two"),
+        ("+search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
         ("trainer.max_steps=null", "nothing bounds"),
@@ -259,6 +458,8 @@ def command(corpus: Path, *overrides: str) -> list[str]:
     """The command line of a run of the toy corpus in the current folder."""
     files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
     given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    if not any(override.startswith("mixer=") for override in overrides):
+        given.append("mixer=transformer")
     return [sys.executable, "-m", "seq2seq.train", *given, *overrides]
 
 

@@ -106,6 +106,8 @@ assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaco
         (["--n-best", "3"], "--n-best 3 needs at least as large a --beam-size, not 2"),
         (["--length-penalty", "nan"], "'nan' is no number from 0"),
         (["--threads", "no"], "'no' is no whole number from 1"),
+        (["--max-len-ratio", "-1"], "'-1' is no number from 0"),
+        (["--max-len-extra", "0"], "'0' is no whole number from 1"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
         (["--beam", "4"], "unrecognized arguments: --beam 4"),
     ],
@@ -470,3 +472,27 @@ def test_standard_streams_that_are_closed(ckpt, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", None)
     assert translate.main(["--ckpt", str(ckpt)]) == 2
     assert "there is no standard input" in capsys.readouterr().err
+
+
+def test_the_length_of_translations_is_an_option(ckpt, tmp_path):
+    """At most int(ratio * source pieces) + extra pieces, the end counted; the defaults are SearchSettings' own."""
+    parser = translate._parser()
+    given = parser.parse_args(["--ckpt", "x"])
+    assert (given.max_len_ratio, given.max_len_extra) == (
+        SearchSettings().max_len_ratio,
+        SearchSettings().max_len_extra,
+    )
+    line = b"der Hund geht und die Katze kommt nicht.\n"
+    status, long = run_main(tmp_path, ckpt, line)
+    short_status, short = run_main(tmp_path, ckpt, line, "--max-len-ratio", "0", "--max-len-extra", "3")
+    assert status == short_status == 0
+    assert 0 < len(short) < len(long)
+    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
+    assert len(tokenizer.encode_tgt([short.decode().strip()])[0]) <= 4
+
+
+def test_lengths_beyond_learned_positions_are_refused(tmp_path, capsys):
+    learned = tiny.save(tmp_path, positions="learned")
+    assert run_main(tmp_path, learned, b"ein Hund\n", "--max-len-extra", "9")[0] == 0
+    assert run_main(tmp_path, learned, b"ein Hund\n", "--max-len-extra", "70")[0] == 2
+    assert "leave no room in the 64 positions" in capsys.readouterr().err

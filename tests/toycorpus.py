@@ -51,6 +51,7 @@ TINY = (
 def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of a run in `folder` on `corpus`, as a plain dict."""
     files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
-    given = ["data=files", "data.name=toy", *files, f"runs={folder / 'runs'}", f"cache={corpus / 'cache'}", *TINY]
+    given = ["mixer=transformer", "data=files", "data.name=toy", *files, *TINY]
+    given += [f"runs={folder / 'runs'}", f"cache={corpus / 'cache'}"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return OmegaConf.to_container(compose("train", [*given, *overrides]), resolve=True)  # type: ignore[return-value]

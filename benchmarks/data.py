@@ -1,0 +1,92 @@
+"""From raw text to batches: seconds of preparation, padding, shapes in an epoch, batches a second.
+
+    python -m benchmarks.data
+    python -m benchmarks.data data=files data.train=corpus/train data.max_tokens=1500 --out results
+
+Settings are those of `python -m seq2seq.train`, mixer and model among them, which change nothing here. What an earlier
+run left in the cache is used; `cache=<empty folder>` measures the whole preparation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from seq2seq.datamodule import TranslationDataModule
+from seq2seq.resources import conf_dir
+
+
+def data_module(overrides: list[str]) -> TranslationDataModule:
+    """The data module of a training run with these settings."""
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config: Any = OmegaConf.to_container(compose("train", overrides), resolve=True)
+    return TranslationDataModule(
+        data=config["data"],
+        tokenizer=config["tokenizer"],
+        seed=int(config["seed"]),
+        cache_dir=Path(config["cache"]),
+        num_workers=config["data"].get("num_workers", 0),
+    )
+
+
+def measure(module: TranslationDataModule) -> dict[str, Any]:
+    """Prepare, then read the first epoch once."""
+    start = time.perf_counter()
+    module.prepare()
+    prepared = time.perf_counter() - start
+    rows, widths, tokens, count = set(), set(), 0, 0
+    start = time.perf_counter()
+    for batch in module.train_dataloader():
+        width = (batch.src.shape[1], batch.tgt_in.shape[1])
+        rows.add((len(batch.src), *width))
+        widths.add(width)
+        tokens += int(batch.tgt_mask.sum())
+        count += 1
+    seconds = time.perf_counter() - start
+    return {
+        "data": module.data["name"],
+        "direction": f"{module.src_lang}-{module.tgt_lang}",
+        "pairs": module.size("train"),
+        "vocabulary": [module.tokenizer.src_vocab_size, module.tokenizer.tgt_vocab_size],
+        "max_tokens": module.max_tokens,
+        "prepare_seconds": round(prepared, 2),
+        "padding": round(module.padding_share, 4),
+        "batches": count,
+        "widths": len(widths),
+        "shapes": len(rows),
+        "epoch_seconds": round(seconds, 2),
+        "batches_per_second": round(count / seconds, 1),
+        "target_tokens_per_second": round(tokens / seconds),
+    }
+
+
+def main() -> int:
+    """Print the table; with --out also write data.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings as of seq2seq.train")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write data.json there")
+    options = parser.parse_intermixed_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        result = measure(data_module(options.overrides))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for name, value in result.items():
+        print(f"{name:<26}{value}")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "data.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Which training pairs are dropped: rules on the text, rules on lengths in pieces, and the table that says so."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Pairs = tuple[list[str], list[str]]
+
+
+@dataclass(frozen=True)
+class CleanSettings:
+    """Which training pairs are dropped; null or false turns a rule off.
+
+    `max_length` and `length_ratio` count pieces, eos included.
+    """
+
+    invalid_utf8: bool = True
+    empty: bool = True
+    same: bool = True
+    duplicates: bool = True
+    max_length: int | None = 250
+    length_ratio: float | None = 3.0
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any] | None) -> CleanSettings:
+        """Read `data.clean`; an unknown name is a ValueError that lists the known ones."""
+        known = [f.name for f in fields(cls)]
+        unknown = sorted(set(values or {}) - set(known))
+        if unknown:
+            raise ValueError(f"unknown setting data.clean.{unknown[0]}; known are {', '.join(known)}")
+        return cls(**(values or {}))
+
+
+class Dropped(NamedTuple):
+    """A line of the cleaning table."""
+
+    rule: str
+    pairs: int
+    example: str
+
+
+class Cleaner:
+    """Text rules, applied block by block; remembers how many pairs each rule dropped, and one example."""
+
+    def __init__(self, settings: CleanSettings) -> None:
+        tests: dict[str, Callable[[str, str], bool]] = {
+            "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
+            "empty": lambda src, tgt: not src.strip() or not tgt.strip(),
+            "same": lambda src, tgt: src.strip() == tgt.strip(),
+        }
+        self.tests = {name: test for name, test in tests.items() if getattr(settings, name)}
+        self.duplicates = bool(settings.duplicates)
+        self.seen = np.empty(0, dtype=np.uint64)
+        self.dropped = {name: Dropped(name, 0, "") for name in [*self.tests, *(["duplicates"] * self.duplicates)]}
+        self.read = 0
+
+    def __call__(self, block: Pairs) -> Pairs:
+        """The pairs of a block that no rule drops."""
+        self.read += len(block[0])
+        kept = []
+        for src, tgt in zip(*block, strict=True):
+            rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
+            if rule is None:
+                kept.append((src, tgt))
+            else:
+                self._drop(rule, src, tgt)
+        if self.duplicates and kept:
+            fresh = self._first_time(kept)
+            for (src, tgt), new in zip(kept, fresh, strict=True):
+                if not new:
+                    self._drop("duplicates", src, tgt)
+            kept = list(itertools.compress(kept, fresh))
+        return [src for src, _ in kept], [tgt for _, tgt in kept]
+
+    def _drop(self, rule: str, src: str, tgt: str) -> None:
+        old = self.dropped[rule]
+        self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
+
+    def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
+        """True at pairs never met before; what was met is one sorted array of 64-bit hashes, 8 bytes a pair."""
+        hashes = text_hashes([f"{src}\n{tgt}" for src, tgt in pairs])
+        fresh = np.zeros(len(hashes), dtype=bool)
+        fresh[np.unique(hashes, return_index=True)[1]] = True
+        if self.seen.size:
+            slots = np.minimum(np.searchsorted(self.seen, hashes), self.seen.size - 1)
+            fresh &= self.seen[slots] != hashes
+        self.seen = np.sort(np.concatenate([self.seen, hashes[fresh]]), kind="stable")
+        return fresh
+
+
+def text_hashes(lines: Iterable[str]) -> np.ndarray:
+    """A 64-bit hash of every line, the same on every machine."""
+    digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
+    return np.frombuffer(digests, dtype="<u8")
+
+
+def length_rules(
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, settings: CleanSettings, max_tokens: int
+) -> dict[str, np.ndarray]:
+    """Masks of pairs to drop by their number of pieces: `max_length` (a pair that alone exceeds the batch budget
+    included) and `length_ratio`; a pair counts for the first rule that drops it.
+    """
+    longest, shortest = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
+    limit = min(max_tokens, settings.max_length or max_tokens)
+    masks = {"max_length": longest > limit}
+    if settings.length_ratio:
+        masks["length_ratio"] = (longest > settings.length_ratio * shortest) & ~masks["max_length"]
+    return masks
+
+
+def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
+    """The table that says what cleaning did: rule, pairs dropped, one example."""
+    kept = read - sum(row.pairs for row in dropped)
+    lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
+    lines += [f"  {'rule':<14}{'dropped':>10}  example"]
+    lines += [f"  {row.rule:<14}{row.pairs:>10}  {row.example}".rstrip() for row in dropped]
+    return "\n".join(lines)
+
+
+def shorten(text: str, width: int = 40) -> str:
+    """The text on one line, cut to `width` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
