@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
+import dataclasses
 import logging
 import os
 import select
@@ -106,14 +107,15 @@ class Translator:
 
         loaded = load(path, device=place, trust=trust)
         _convert(loaded.model, dtype)
+        positions = _positions(loaded.meta)
         return cls(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
-            settings=settings or SearchSettings(),
+            settings=dataclasses.replace(settings or SearchSettings(), max_len=positions),
             device=place,
             max_tokens=max_tokens or (CPU_TOKENS if place == "cpu" else GPU_TOKENS),
-            max_len=min(max_len, _source_limit(loaded.meta, settings or SearchSettings())),
+            max_len=min(max_len, positions or max_len),
         )
 
     def translate(
@@ -128,7 +130,7 @@ class Translator:
         `note` is told of lines that were cut or failed (default: a logged warning). In float32 a line's text does not
         depend on the lines beside it.
         """
-        settings = settings or self.settings
+        settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
         ids = self._encode(lines, note)
         found: list[list[Candidate]] = [[] for _ in lines]
@@ -236,18 +238,10 @@ def _convert(model: Seq2Seq, dtype: str) -> None:
         parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
-def _source_limit(meta: dict[str, Any], settings: SearchSettings) -> int:
-    """The longest source, in pieces, for which a model with learned positions has one for every target token."""
+def _positions(meta: dict[str, Any]) -> int | None:
+    """How many positions the model has on either side; None where there is no limit."""
     model = meta["model"]["model"]
-    if model["positions"] != "learned":
-        return sys.maxsize
-    limit = int((model["max_len"] - settings.max_len_extra) / max(1.0, settings.max_len_ratio))
-    if limit < 2:
-        raise UsageError(
-            f"max_len_extra {settings.max_len_extra} and max_len_ratio {settings.max_len_ratio} leave no room in the "
-            f"{model['max_len']} positions of this model; lower them (--max-len-extra, --max-len-ratio)"
-        )
-    return limit
+    return model["max_len"] if model["positions"] == "learned" else None
 
 
 def _unicode(line: str) -> str:
