@@ -156,10 +156,11 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
     stop = Signal(signum, batch if batch > 0 else run.data.batches_per_epoch if batch else 1,
                   during="train" if batch else "valid")  # fmt: skip
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), parts, stop)
     assert end.value.code == 128 + signum
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
     checkpoint.load(last)
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
@@ -331,11 +332,11 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
     assert seen.batches == []
     assert_same(before, weights(again))
-    assert json.loads(again.folder.results.read_text()) == earlier | {
-        "seconds": pytest.approx(earlier["seconds"], abs=1),
-        "training_seconds": pytest.approx(earlier["training_seconds"], abs=1),
-        "target_tokens_per_second": pytest.approx(earlier["target_tokens_per_second"], rel=0.5),
-    }
+    found = json.loads(again.folder.results.read_text())
+    for clocked in ("seconds", "training_seconds", "target_tokens_per_second"):
+        assert found.pop(clocked) > 0
+        del earlier[clocked]
+    assert found == earlier
     assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
 
 
