@@ -4,9 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO   := runs/demo
-SENTENCES := "Morgen steht der Lehrer um Viertel nach sechs auf." \
+SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gestellt." \
              "Ich weiß, dass das Mädchen gestern einundzwanzig Bücher gekauft hat." \
-             "Der Mann, den du angerufen hast, wohnt nicht in Berlin."
+             "Frau Schneider hat am achtzehnten Juni Geburtstag."
 
 .PHONY: setup train test lint clean
 
