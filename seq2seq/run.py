@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import re
 import shlex
 import subprocess
@@ -187,9 +186,10 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_atomic(path: Path, text: str) -> None:
     """Write `text` so that the file is at every moment the old one or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    from seq2seq.checkpoint import atomic_file  # which imports torch
+
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def git_revision() -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.resources import conf_dir
-from seq2seq.translate import Note, Parser, UsageError, add_model_options, fail, positive, warn
+from seq2seq.translate import Note, Parser, UsageError, add_model_options, exit_status, fail, positive, warn
 
 if TYPE_CHECKING:
     from seq2seq.translate import Translator
@@ -70,18 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
     try:
-        report = _compare(options) if options.compare else _score(options)
-        print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else _text(report), flush=True)
-    except KeyboardInterrupt:
-        return fail("interrupted", 130)
-    except BrokenPipeError:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        return exit_status(lambda: _report(options))
     except ValueError as error:
         return fail(error)
+
+
+def _report(options: argparse.Namespace) -> int:
+    report = _compare(options) if options.compare else _score(options)
+    print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else _text(report), flush=True)
     return 0
 
 

@@ -499,8 +499,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
+    return exit_status(lambda: _run(options))
+
+
+def exit_status(work: Callable[[], int]) -> int:
+    """What `work` returns, or the exit status of a command that was interrupted, lost its reader or met a bad file."""
     try:
-        return _run(options)
+        return work()
     except KeyboardInterrupt:
         return fail("interrupted", 130)
     except BrokenPipeError:
