@@ -60,14 +60,6 @@ class Cache:
         visible = mine & (time <= position[:, None])[:, :, None]
         return slots, visible.view(batch_size, beam, limit * beam)
 
-    def window(self, size: int, position: Tensor) -> Tensor:
-        """The last `size` values of each hypothesis, (N, size, width), oldest first, zero before the start."""
-        sentence, _ = self._places()
-        time = position[:, None] + torch.arange(1 - size, 1, device=position.device)
-        slot = time.clamp(min=0)
-        values = self.values[sentence[:, None], slot, self.owner.gather(1, slot)]
-        return values.masked_fill((time < 0)[:, :, None], 0.0)
-
     def expand(self, beam: int) -> Cache:
         """Room for `beam` hypotheses per sentence; only before anything is written."""
         assert self.length == 0

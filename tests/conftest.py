@@ -1,6 +1,6 @@
 """Shared set-up: one thread, and a fresh random seed for every test that is printed when the test fails.
 
-SEQ2SEQ_TEST_SEED=<number> repeats a failure.
+SEQ2SEQ_TEST_SEED=<number> repeats a failure. Triton's kernels run on a GPU, or else in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
+
+# where Triton's kernels are tested; a kernel looks for the interpreter when it is defined, so before any import of ours
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if DEVICE == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 torch.set_num_threads(1)
 

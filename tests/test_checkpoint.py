@@ -62,6 +62,17 @@ def test_round_trip(good, path):
     assert [p.name for p in path.parent.iterdir()] == ["a.ckpt"]
 
 
+def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
+    """kernel=triton is what the training machine was asked for; loading chooses anew."""
+    light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "kernel": "triton"}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+    checkpoint.save(path, tiny.payload(mixer={"encoder": light, "decoder": dict(light), "cross": cross}))
+    loaded = checkpoint.load(path)
+    layers = [*loaded.model.encoder.layers, *loaded.model.decoder.layers]
+    assert {layer.self_mixer.implementation for layer in layers} == {"auto"}
+    assert loaded.meta["model"]["mixer"]["encoder"]["kernel"] == "triton"
+
+
 def test_what_training_adds_is_kept_by_read_and_ignored_by_load(good, path):
     extra = {
         "epoch": 3,

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
-from seq2seq.kernels.band import band_conv, left_padding, skew
+from seq2seq.kernels.band import BLOCK, band_conv, band_conv_transposed, band_slopes, left_padding, skew, unskew
 from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, random_bytes, unpack
 from seq2seq.kernels.dropout import Dropout, dropout
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
-from seq2seq.kernels.lightconv import BLOCK, lightconv, lightconv_step
+from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 
 KERNELS = [1, 2, 3, 5, 7, 15, 31, 33, 63]
@@ -119,8 +119,31 @@ def test_blocks_change_nothing(causal):
     for _ in range(20):
         taps, length, block = random.randint(1, 12), random.randint(1, 40), random.randint(1, 9)
         x, weights = draw(2, length, 2, 3), draw(2, 2, length, taps)
-        whole = band_conv(x, weights, causal=causal, block=1000)
-        same_with_gradients(band_conv(x, weights, causal=causal, block=block), whole, [x, weights])
+        left = left_padding(taps, causal)
+        whole = band_conv(x, weights, left=left, block=1000)
+        same_with_gradients(band_conv(x, weights, left=left, block=block), whole, [x, weights])
+
+
+@both_forms
+def test_gradients_by_formula(causal):
+    """The transposed band and the slopes of the weights are what autograd makes of the product, for any block size."""
+    for _ in range(20):
+        taps, length, block = random.randint(1, 12), random.randint(1, 40), random.randint(1, 9)
+        x, weights = draw(2, length, 2, 3), draw(2, 2, length, taps)
+        left = left_padding(taps, causal)
+        y = band_conv(x, weights, left=left)
+        dy = torch.randn_like(y)
+        dx, dweights = torch.autograd.grad(y, (x, weights), dy)
+        for size in (block, 1000):
+            same(band_conv_transposed(dy, weights.detach(), left=left, block=size), dx)
+            same(band_slopes(dy, x.detach(), taps, left=left, block=size), dweights)
+
+
+def test_unskew_is_the_inverse_of_skew():
+    rows = torch.randn(3, 5, 4)
+    assert torch.equal(unskew(skew(rows)), rows)
+    off_the_band = torch.where(skew(torch.ones_like(rows)) == 0, 9.0, skew(rows))
+    assert torch.equal(unskew(off_the_band), rows)
 
 
 def test_skew_by_hand():
@@ -156,12 +179,17 @@ def test_short_sequences_are_softmax_first():
 
 @every_kernel
 def test_step_is_the_last_position(taps):
-    """What training computes is what decoding computes, for T < K, T = K and T > K."""
+    """What training computes is what decoding computes, for T < K, T = K and T > K, from a cache of any ancestry."""
     for length in lengths(taps):
-        x, logits, weights = draw(3, length, 4), draw(3, length, 2, taps), draw(2, taps)
-        window = F.pad(x, (0, 0, taps, 0))[:, -taps:]
-        same(dynamicconv_step(window, logits[:, -1]), dynamicconv(x, logits, causal=True)[:, -1])
-        same(lightconv_step(window, weights), lightconv(x, weights, causal=True)[:, -1])
+        x, logits, weights = draw(6, length, 4), draw(6, length, 2, taps), draw(2, taps)
+        owner, position = torch.randint(3, (6, length)), torch.full((6,), length - 1)
+        values = torch.full((2, length, 3, 4), 1e3, dtype=torch.float64)
+        for row in range(6):
+            values[row // 3, torch.arange(length), owner[row]] = x[row].detach()
+            pair = x[row : row + 1].detach(), logits[row : row + 1]
+            past = values, owner, position
+            same(dynamicconv_step(*past, logits[:, -1])[row], dynamicconv(*pair, causal=True)[0, -1])
+            same(lightconv_step(*past, weights)[row], lightconv(pair[0], weights, causal=True)[0, -1])
 
 
 class Numbers(TorchDispatchMode):

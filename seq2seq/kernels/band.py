@@ -1,4 +1,4 @@
-"""A convolution as a band matrix times values: the CPU path shared by lightconv and dynamicconv.
+"""A convolution as a band matrix times values: the torch path of lightconv and dynamicconv, and its gradients.
 
 With weights w (..., T, K), y_t = sum_k w_{t,k} x_{t+k-left} is y = A x where A has row t's weights on the band
 s - t + left = k. Blocks of `block` rows keep memory linear in T.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor
+
+BLOCK = 64
 
 
 def left_padding(kernel_size: int, causal: bool) -> int:
@@ -22,17 +24,61 @@ def skew(weights: Tensor) -> Tensor:
     return flat[..., : rows * (rows + taps - 1)].unflatten(-1, (rows, rows + taps - 1))
 
 
-def band_conv(x: Tensor, weights: Tensor, *, causal: bool, block: int = 64) -> Tensor:
+def unskew(band: Tensor) -> Tensor:
+    """The inverse of skew: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
+    rows, taps = band.shape[-2], band.shape[-1] - band.shape[-2] + 1
+    return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
+
+
+def mirrored(weights: Tensor, left: int) -> Tensor:
+    """Weights (..., T, K) of the transposed band: A' dy is a convolution by them with K - 1 - left for left.
+
+    Position s reads row s + k - (K - 1 - left) through tap K - 1 - k of that row.
+    """
+    taps = weights.shape[-1]
+    padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()
+    steps = (*padded.stride()[:-2], taps, taps - 1)
+    return padded.as_strided(weights.shape, steps, padded.storage_offset() + taps - 1)
+
+
+def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
     """x (B, T, H, R) with weights (B or 1, H, T, K) -> y (B, T, H, R); zeros outside the sequence."""
     length, taps = x.shape[1], weights.shape[-1]
-    left = left_padding(taps, causal)
-    values = x.transpose(1, 2)  # (B, H, T, R)
+    values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
     if length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
         return (band.to(x.dtype) @ values).transpose(1, 2)
-    blocks = -(-length // block)
-    tail = blocks * block - length
-    values = F.pad(values, (0, 0, left, taps - 1 - left + tail))
-    windows = values.unfold(2, block + taps - 1, block).transpose(-1, -2)  # (B, H, blocks, block + K - 1, R)
-    band = skew(F.pad(weights, (0, 0, 0, tail)).unflatten(2, (blocks, block)))
-    return (band.to(x.dtype) @ windows).flatten(2, 3)[:, :, :length].transpose(1, 2)
+    band = skew(_blocks(weights, block))
+    mixed = band.to(x.dtype) @ _windows(values, taps, left, block)
+    return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)
+
+
+def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
+    """The gradient of band_conv to x: dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R)."""
+    length, taps = dy.shape[1], weights.shape[-1]
+    if length <= 2 * block:
+        band = skew(weights)[..., left : left + length].to(dy.dtype)
+        return (band.transpose(-1, -2) @ dy.transpose(1, 2).contiguous()).transpose(1, 2)
+    return band_conv(dy, mirrored(weights, left), left=taps - 1 - left, block=block)
+
+
+def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
+    """The gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
+    length = x.shape[1]
+    values, slopes = x.transpose(1, 2).contiguous(), dy.transpose(1, 2).contiguous()
+    if length <= 2 * block:
+        return unskew(F.pad(slopes @ values.transpose(-1, -2), (left, taps - 1 - left)))
+    products = _blocks(slopes, block) @ _windows(values, taps, left, block).transpose(-1, -2)
+    return unskew(products).flatten(2, 3)[:, :, :length]
+
+
+def _blocks(rows: Tensor, block: int) -> Tensor:
+    """(B, H, T, n) -> (B, H, blocks, block, n), zeros after the end."""
+    return F.pad(rows, (0, 0, 0, -rows.shape[2] % block)).unflatten(2, (-1, block))
+
+
+def _windows(values: Tensor, taps: int, left: int, block: int) -> Tensor:
+    """What each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R), zeros outside."""
+    tail = -values.shape[2] % block
+    padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))
+    return padded.unfold(2, block + taps - 1, block).transpose(-1, -2)

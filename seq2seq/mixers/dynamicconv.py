@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.kernels.choice import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
@@ -22,7 +23,15 @@ class DynamicConv(SelfMixer):
     """
 
     def __init__(
-        self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True, weight_dropout: float = 0.0
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        kernel_size: int,
+        glu: bool = True,
+        weight_dropout: float = 0.0,
+        kernel: str = "auto",
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -31,6 +40,7 @@ class DynamicConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
+        self.implementation = require_kernel(kernel)
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
         for layer in (self.inner, self.kernel, self.out):
@@ -39,14 +49,22 @@ class DynamicConv(SelfMixer):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Convolve x (B, T, D); padding is zeroed right before positions mix, after the biases."""
-        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        z = self._inner(x)
         logits = self._logits(z)
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device)
-        keep_prob = keep_probability(self.weight_dropout)
-        return self.out(dynamicconv(z, logits, causal=self.causal, keep=keep, keep_prob=keep_prob))
+        y = dynamicconv(
+            z,
+            logits,
+            causal=self.causal,
+            keep=keep,
+            keep_prob=keep_probability(self.weight_dropout),
+            end=mask.sum(1),
+            kernel=self.implementation,
+        )
+        return self.out(y)
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
@@ -63,8 +81,8 @@ class DynamicConv(SelfMixer):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)
         state.past.append(z, position)
-        window = state.past.window(self.kernel_size, position)
-        return self.out(dynamicconv_step(window, self._logits(z))), state
+        past, logits = state.past, self._logits(z)
+        return self.out(dynamicconv_step(past.values, past.owner, position, logits, kernel=self.implementation)), state
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.kernels.choice import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
@@ -22,7 +23,15 @@ class LightConv(SelfMixer):
     """
 
     def __init__(
-        self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True, weight_dropout: float = 0.0
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        kernel_size: int,
+        glu: bool = True,
+        weight_dropout: float = 0.0,
+        kernel: str = "auto",
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -31,6 +40,7 @@ class LightConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.glu, self.kernel_size = causal, glu, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
+        self.implementation = require_kernel(kernel)
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
         nn.init.xavier_uniform_(self.weight)
@@ -39,13 +49,21 @@ class LightConv(SelfMixer):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Convolve x (B, T, D); padding is zeroed right before positions mix, after the biases."""
-        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(self.weight.shape[:1], self.kernel_size, self.weight_dropout, device=x.device)
-        keep_prob = keep_probability(self.weight_dropout)
-        return self.out(lightconv(z, self.weight.softmax(-1), causal=self.causal, keep=keep, keep_prob=keep_prob))
+        y = lightconv(
+            self.inner(x),
+            self.weight.softmax(-1),
+            causal=self.causal,
+            glu=self.glu,
+            keep=keep,
+            keep_prob=keep_probability(self.weight_dropout),
+            end=mask.sum(1),
+            kernel=self.implementation,
+        )
+        return self.out(y)
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
@@ -60,10 +78,7 @@ class LightConv(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K."""
-        state.past.append(self._inner(x), position)
-        window = state.past.window(self.kernel_size, position)
-        return self.out(lightconv_step(window, self.weight.softmax(-1))), state
-
-    def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)
-        return F.glu(z, -1) if self.glu else z
+        state.past.append(F.glu(z, -1) if self.glu else z, position)
+        past, weights = state.past, self.weight.softmax(-1)
+        return self.out(lightconv_step(past.values, past.owner, position, weights, kernel=self.implementation)), state

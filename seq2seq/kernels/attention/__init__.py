@@ -8,6 +8,10 @@ from torch import Tensor
 
 from seq2seq.kernels.attention.reference import attention_reference
 
+# On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
+# (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0

@@ -2,28 +2,122 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from seq2seq.kernels.band import band_conv
-from seq2seq.kernels.dropconnect import drop_weights
+from seq2seq.kernels import extent
+from seq2seq.kernels.choice import is_plain, takes_triton
+from seq2seq.kernels.dropconnect import check_words
+from seq2seq.kernels.dynamicconv import banded
+from seq2seq.kernels.window import window
 
 
 def dynamicconv(
-    x: Tensor, logits: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+    x: Tensor,
+    logits: Tensor,
+    *,
+    causal: bool,
+    keep: Tensor | None = None,
+    keep_prob: float = 1.0,
+    start: Tensor | None = None,
+    end: Tensor | None = None,
+    kernel: str = "auto",
 ) -> Tensor:
     """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4); left = K - 1 or K // 2.
 
-    x (B, T, C), zero at padding; logits (B, T, H, K); keep: DropConnect words (B, T, H, ceil(K / 32)) for the
-    normalised weights, scaled by 1 / keep_prob. Returns (B, T, C).
+    x (B, T, C) counts as zero outside positions [start, end), both (B,); logits (B, T, H, K); keep: DropConnect words
+    (B, T, H, ceil(K / 32)) for the normalised weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
+    taken in float32 at least. kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.choice`).
     """
-    weights = drop_weights(logits.softmax(-1), keep, keep_prob).transpose(1, 2)  # (B, H, T, K)
-    values = x.unflatten(-1, (logits.shape[2], -1))
-    return band_conv(values, weights, causal=causal).flatten(-2)
+    if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:
+        raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
+    check_words(keep, logits.shape)
+    extent.check(x, start, end)
+    given = (x, logits, keep, start, end, causal, 1.0 / keep_prob)
+    if is_plain("dynamicconv", kernel, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return banded.convolve(*given)
+    return _forward(*given, kernel)[0]
 
 
-def dynamicconv_step(window: Tensor, logits: Tensor) -> Tensor:
-    """One causal position: the last K inputs (N, K, C), oldest first, and logits (N, H, K) -> (N, C)."""
-    size, taps = window.shape[0], window.shape[1]
-    values = window.view(size, taps, logits.shape[1], -1).transpose(1, 2)  # (N, H, K, R)
-    weights = logits.softmax(-1).to(window.dtype)
-    return (weights[:, :, None] @ values).reshape(size, -1)
+def dynamicconv_step(
+    values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, kernel: str = "auto"
+) -> Tensor:
+    """One causal position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
+
+    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    """
+    return window(values, owner, position, logits, softmax=True, kernel=kernel)
+
+
+@torch.library.custom_op("seq2seq::dynamicconv", mutates_args=())
+def _forward(
+    x: Tensor,
+    logits: Tensor,
+    keep: Tensor | None,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        if _takes_triton(kernel, x, logits):
+            from seq2seq.kernels.dynamicconv import triton
+
+            return triton.forward(x, logits, keep, start, end, causal, scale)
+        y = banded.convolve(x, logits, keep, start, end, causal, scale)
+        return y.contiguous(), banded.log_sum_exp(logits)
+
+
+@torch.library.custom_op("seq2seq::dynamicconv_backward", mutates_args=())
+def _backward(
+    dy: Tensor,
+    x: Tensor,
+    logits: Tensor,
+    lse: Tensor,
+    keep: Tensor | None,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    scale: float,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        if _takes_triton(kernel, x, logits):
+            from seq2seq.kernels.dynamicconv import triton
+
+            return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        dx, dlogits = banded.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        return dx.contiguous(), dlogits.contiguous()
+
+
+def _takes_triton(kernel: str, x: Tensor, logits: Tensor) -> bool:
+    return takes_triton("dynamicconv", kernel, x, logits, heads=logits.shape[2], taps=logits.shape[3])
+
+
+@_forward.register_fake
+def _(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
+
+
+@_backward.register_fake
+def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), logits.new_empty(logits.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.kernel = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, logits, output[1], keep, start, end)
+
+
+def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.kernel)
+    return dx, dlogits, None, None, None, None, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)

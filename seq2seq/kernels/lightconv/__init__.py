@@ -2,36 +2,112 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from seq2seq.kernels.band import band_conv, left_padding, skew
-from seq2seq.kernels.dropconnect import drop_weights
-
-BLOCK = 64
+from seq2seq.kernels import extent
+from seq2seq.kernels.choice import is_plain, takes_triton
+from seq2seq.kernels.dropconnect import check_words, drop_weights
+from seq2seq.kernels.lightconv import banded
+from seq2seq.kernels.window import window
 
 
 def lightconv(
-    x: Tensor, weights: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+    x: Tensor,
+    weights: Tensor,
+    *,
+    causal: bool,
+    glu: bool = False,
+    keep: Tensor | None = None,
+    keep_prob: float = 1.0,
+    start: Tensor | None = None,
+    end: Tensor | None = None,
+    kernel: str = "auto",
 ) -> Tensor:
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2); left = K - 1 (causal) or K // 2.
 
-    x (B, T, C), zero at padding; weights (H, K), normalised; keep: their DropConnect words (H, ceil(K / 32)), scaled by
-    1 / keep_prob. Returns (B, T, C).
+    x (B, T, C) counts as zero outside positions [start, end), both (B,); with glu it is (B, T, 2 C) and what is
+    convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalised; keep: their DropConnect words
+    (H, ceil(K / 32)), scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are taken in float32 at least.
+    kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.choice`).
     """
-    weights = drop_weights(weights, keep, keep_prob)
-    length = x.shape[1]
-    values = x.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
-    rows = weights[:, None].expand(-1, length, -1)  # (H, T, K): every position the same kernel
-    if length > 2 * BLOCK:
-        return band_conv(values, rows[None], causal=causal, block=BLOCK).flatten(-2)
-    left = left_padding(weights.shape[1], causal)
-    band = skew(rows)[..., left : left + length].to(x.dtype)  # (H, T, T)
-    columns = values.permute(2, 1, 0, 3)  # (H, T, B, R): one product per head serves the whole batch
-    return (band @ columns.flatten(2)).view(columns.shape).permute(2, 1, 0, 3).flatten(-2)
+    if weights.dim() != 2 or x.dim() != 3 or x.shape[2] % (weights.shape[0] * (2 if glu else 1)):
+        width = "2 C" if glu else "C"
+        raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
+    check_words(keep, weights.shape)
+    extent.check(x, start, end)
+    given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
+    if is_plain("lightconv", kernel, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return banded.convolve(*given)
+    return _forward(*given, kernel)
 
 
-def lightconv_step(window: Tensor, weights: Tensor) -> Tensor:
-    """One causal position: the last K inputs (N, K, C), oldest first, and weights (H, K) -> (N, C)."""
-    size, taps = window.shape[0], window.shape[1]
-    values = window.view(size, taps, weights.shape[0], -1).transpose(1, 2)  # (N, H, K, R)
-    return (weights[:, None].to(window.dtype) @ values).reshape(size, -1)
+def lightconv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, kernel: str = "auto") -> Tensor:
+    """One causal position of N hypotheses: normalised weights (H, K) weigh their last K inputs -> (N, C).
+
+    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    """
+    return window(values, owner, position, weights[None], softmax=False, kernel=kernel)
+
+
+@torch.library.custom_op("seq2seq::lightconv", mutates_args=())
+def _forward(
+    x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, kernel: str
+) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        if _takes_triton(kernel, x, weights, glu):
+            from seq2seq.kernels.lightconv import triton
+
+            return triton.forward(x, weights, start, end, causal, glu)
+        return banded.convolve(x, weights, start, end, causal, glu).contiguous()
+
+
+@torch.library.custom_op("seq2seq::lightconv_backward", mutates_args=())
+def _backward(
+    dy: Tensor,
+    x: Tensor,
+    weights: Tensor,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    glu: bool,
+    kernel: str,
+) -> tuple[Tensor, Tensor]:
+    with torch.autocast(x.device.type, enabled=False):
+        if _takes_triton(kernel, x, weights, glu):
+            from seq2seq.kernels.lightconv import triton
+
+            return triton.backward(dy, x, weights, start, end, causal, glu)
+        dx, dweights = banded.backward(dy, x, weights, start, end, causal, glu)
+        return dx.contiguous(), dweights.contiguous()
+
+
+def _takes_triton(kernel: str, x: Tensor, weights: Tensor, glu: bool) -> bool:
+    heads, taps = weights.shape
+    return takes_triton("lightconv", kernel, x, weights, heads=heads * (2 if glu else 1), taps=taps)
+
+
+@_forward.register_fake
+def _(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, kernel: str) -> Tensor:
+    return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))
+
+
+@_backward.register_fake
+def _(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weights.new_empty(weights.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weights, start, end, ctx.causal, ctx.glu, ctx.kernel = inputs
+    ctx.save_for_backward(x, weights, start, end)
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.kernel)
+    return dx, dweights, None, None, None, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,385 @@
+"""The Triton kernels compiled ahead of time, without a GPU: registers, shared memory, spills, instructions.
+
+    python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--quick] [--match REGEX]
+
+Prints a table, writes DIR/aot.json, and exits with 1 if a kernel does not compile or is over a limit (see LIMITS).
+What is compiled is what kernel="auto" launches: constants and launch settings are the kernels' own, asked for every K
+from 1 to 64, and compiled once where several K share them. --quick is bfloat16 with heads of 64 channels and bounded
+ends, as the mixers have it, on sm_90; --match keeps the configurations whose name matches, as the JSON file spells it.
+
+Covered, for each architecture:
+- bfloat16 with heads of 64 channels: every combination of K, DropConnect (off, on), GLU (off, on), softmax of a
+  decoding step (off, on), and bounds (none, ends, starts and ends). Starts alone are left out.
+- bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
+  a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
+- Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
+  ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
+Strides of 2^31 or more and logits or weights of another type than x (float32 for LightConv's weights) are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Limits(NamedTuple):
+    """What an architecture offers: per thread, per block, and per multiprocessor."""
+
+    registers: int  # a thread's; ptxas keeps to it by spilling
+    shared: int  # bytes of a block
+    all_shared: int  # bytes of a multiprocessor, of which each block takes 1 KB more than it asks for
+    warps: int  # of a multiprocessor
+
+
+KB = 1024
+LIMITS = {
+    80: Limits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB; on 8.6 and 8.9 99
+    90: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    100: Limits(registers=255, shared=227 * KB, all_shared=228 * KB, warps=64),
+    120: Limits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
+}
+REGISTERS = 65536  # of a multiprocessor, in four equal parts
+# By name, the first pattern that is found counts. Warps that must fit on a multiprocessor at once, so that some work
+# while others wait for memory: 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow 64. Spills: the
+# instructions that may read or write local memory; unaligned input is rare and may be slow.
+FEWEST_WARPS = {
+    "unaligned": 8,
+    "window|keep_words": 16,
+    r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
+    "": 8,
+}
+MOST_SPILLS = {"unaligned": 200, "": 0}
+DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
+HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
+ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot", "value_row")
+ONES = ("heads", "beam")
+OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
+FORMS = ("", "unaligned", "ones")
+
+
+class Job(NamedTuple):
+    """One compilation: a kernel with its constants (num_warps and num_stages among them), in words and in full."""
+
+    arch: int
+    module: str
+    kernel: str
+    op: str
+    dtype: str
+    head_dim: int
+    taps: tuple[int, int]  # the least and the greatest K that launch it
+    group: str
+    bounds: str
+    form: str
+    constants: tuple[tuple[str, int | bool], ...]
+
+    @property
+    def name(self) -> str:
+        """One line of words."""
+        taps = "-".join(map(str, sorted(set(self.taps))))
+        parts = (f"sm_{self.arch}", self.op, self.dtype, f"K {taps}", f"head {self.head_dim}")
+        return ", ".join(part for part in (" ".join(parts), self.group, self.bounds, self.form) if part)
+
+
+class Found(NamedTuple):
+    """What a compilation needs; spills are the instructions that read and write local memory."""
+
+    job: Job
+    registers: int = 0
+    shared: int = 0
+    stack: int = 0
+    spills: int = 0
+    instructions: int = 0
+    warps: int = 0  # that fit on a multiprocessor
+    seconds: float = 0.0
+    error: str = ""
+
+
+# What there is to compile
+
+
+def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
+    """Everything that the module's first lines promise, the slowest first."""
+    found: dict[Any, Job] = {}
+    sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
+    for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
+        for job in _launches(arch, taps, dtype, head_dim):
+            # all K that share a kernel and its constants are one
+            key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
+            found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
+    listed = [job for job in found.values() if _is_wanted(job, quick)]
+    for arch in archs:
+        listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
+    return sorted(listed, key=_cost, reverse=True)
+
+
+def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
+    """Every launch with these taps, with all combinations of what may be on or off."""
+    import torch
+
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
+    words = -(-taps // 32)
+    groups = {
+        "dynamicconv": [("", {"words": 0}), (f"{words} word{'s' * (words > 1)}", {"words": words})],
+        "lightconv": [("", {"glu": False}), ("GLU", {"glu": True})],
+    }
+    for name, direction, extent in itertools.product(groups, ("forward", "backward"), bounds):
+        op, module = f"{name}{'_backward' * (direction == 'backward')}", _module(name)
+        flags = dict(zip(("starts", "ends"), bounds[extent], strict=True))
+        for group, more in groups[name]:
+            direct, values = module.constants(op, taps, head_dim, types[dtype], arch=arch, **more, **flags)
+            kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
+            for form in FORMS:
+                yield Job(arch, name, kernel, op, dtype, head_dim, (taps, taps), group, extent, form, constants)
+    for softmax, form in itertools.product((False, True), FORMS):
+        constants = tuple(_module("window").constants(taps, head_dim, softmax).items())
+        group = "softmax" if softmax else ""
+        yield Job(arch, "window", "window_kernel", "window", dtype, head_dim, (taps, taps), group, "", form, constants)
+
+
+def _is_wanted(job: Job, quick: bool) -> bool:
+    """Whether a job is compiled: all of the main type and head size, of others and of odd forms the most demanding."""
+    main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
+    if quick:
+        return main and not job.form and (job.bounds == "ends" or job.op == "window")
+    if main and not job.form:
+        return True
+    everything_on = job.group and (job.bounds == "starts and ends" or job.op == "window")
+    taps = any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
+    return bool(everything_on and taps and (main or not job.form))
+
+
+def _cost(job: Job) -> int:
+    values = dict(job.constants)
+    return values.get("TILE", 1) * job.head_dim * (1 + 3 * ("backward" in job.op)) * (1 + 3 * (job.dtype == "fp32"))
+
+
+def _module(name: str) -> Any:
+    # Triton asks once, when a kernel is defined, whether it is to be interpreted
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    return importlib.import_module(f"seq2seq.kernels.{name}.triton")
+
+
+# Compiling
+
+
+def compile_one(job: Job) -> Found:
+    """Compile a job, or say why that failed."""
+    start = time.perf_counter()
+    try:
+        found = _inspect(job, _compile(job))
+    except Exception as error:
+        found = Found(job, error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
+    return found._replace(seconds=round(time.perf_counter() - start, 2))
+
+
+def _compile(job: Job) -> Any:
+    kernel = getattr(_module(job.module), job.kernel)
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = dict(job.constants)
+    options = {name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
+    if job.op == "keep_words":
+        constants["BLOCK"] = _module(job.module).BLOCK
+    if job.form == "ones":
+        constants |= {name: 1 for name in ONES if name in kernel.arg_names}
+    types, signature, places, hints = _types(job), {}, {}, {}
+    for place, (name, parameter) in enumerate(zip(kernel.arg_names, kernel.params, strict=True)):
+        if name in constants:
+            signature[name], places[place,] = "constexpr", constants[name]
+            continue
+        signature[name] = types.get(name, "i32")
+        aligned = (signature[name].startswith("*") or name in ALIGNED) and not parameter.do_not_specialize
+        if aligned and job.form != "unaligned":
+            hints[place,] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=places, attrs=hints)
+    return triton.compile(source, target=GPUTarget("cuda", job.arch, 32), options=options)
+
+
+def _types(job: Job) -> dict[str, str]:
+    """Types of a kernel's arguments that are not int32; what is not given is some float32 tensor."""
+    if job.op == "keep_words":
+        return {"seed": "*i64", "words": "*i32"}
+    values = dict(job.constants)
+    types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
+    types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
+    types["weights"] = f"*{job.dtype}" if values.get("SOFTMAX") else "*fp32"
+    if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # parts of a head add up
+        types["dlogits"] = "*fp32"
+    types["keep"] = "*i32" if values.get("WORDS") else "*fp32"
+    return types | {name: "*i64" if values.get(name.upper() + "S") else "*fp32" for name in ("start", "end")}
+
+
+def _inspect(job: Job, compiled: Any) -> Found:
+    """Read a compiled kernel's needs from its machine code."""
+    import triton
+
+    tools, code = triton.knobs.nvidia, compiled.asm["cubin"]
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        usage = _output(tools.cuobjdump.path, "-res-usage", file.name)
+        registers, stack, local = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK", "LOCAL"))
+        spills = 0
+        if stack or local:  # without either there is no local memory to spill to, and disassembling takes long
+            spills = len(re.findall(r"\b(?:LDL|STL)\b", _output(tools.nvdisasm.path, "-c", file.name)))
+    shared, block = compiled.metadata.shared, compiled.metadata.num_warps
+    warps = _resident(LIMITS[job.arch], registers, shared, block)
+    return Found(job, registers, shared, stack + local, spills, _code_size(code) // 16, warps)
+
+
+def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
+    """How many warps fit on a multiprocessor, in blocks of `block`: registers are given out in eights a thread."""
+    by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
+    return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _code_size(elf: bytes) -> int:
+    """Bytes of machine code: the sections of a 64-bit ELF file that hold instructions, 16 bytes each."""
+    (table,), (size, count) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HH", elf, 58)
+    sections = [struct.unpack_from("<IIQQQQ", elf, table + size * n) for n in range(count)]
+    return sum(length for _, _, flags, _, _, length in sections if flags & 4)
+
+
+def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
+    """Compile in this process (one worker) or in several, telling stderr how far it is; in the order of jobs."""
+    found: dict[Job, Found] = {}
+    if workers == 1:
+        results: Iterable[Found] = map(compile_one, listed)
+    else:
+        pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        futures = {pool.submit(compile_one, job): job for job in listed}
+        results = (_result(future, futures[future]) for future in as_completed(futures))
+    for one in results:
+        found[one.job] = one
+        if len(found) % 50 == 0:
+            print(f"{len(found)} of {len(listed)} compiled", file=sys.stderr, flush=True)
+    return [found[job] for job in listed]
+
+
+def _result(future: Future[Found], job: Job) -> Found:
+    try:
+        return future.result()
+    except BrokenProcessPool:  # LLVM aborts rather than raises; all that were not yet compiled end here
+        return Found(job, error="not compiled: a compiling process died, of this job or another")
+
+
+# What is found
+
+
+def problems(found: Found) -> list[str]:
+    """Why a compilation is over the limits; empty if it is not."""
+    if found.error:
+        return [found.error]
+    limits, name = LIMITS[found.job.arch], found.job.name
+    spills, warps = _limit(MOST_SPILLS, name), _limit(FEWEST_WARPS, name)
+    said = {
+        f"{found.spills} spills, {found.stack} bytes of local memory a thread, limit {spills}": (
+            found.spills > spills or (found.stack > 0 and not spills)
+        ),
+        f"{found.registers} registers, limit {limits.registers}": found.registers > limits.registers,
+        f"{found.shared} bytes of shared memory, limit {limits.shared}": found.shared > limits.shared,
+        f"{found.warps} warps fit on a multiprocessor, limit {warps}": found.warps < warps,
+    }
+    return [text for text, wrong in said.items() if wrong]
+
+
+def _limit(by_pattern: dict[str, int], name: str) -> int:
+    return next(limit for pattern, limit in by_pattern.items() if re.search(pattern, name))
+
+
+def table(found: Iterable[Found], archs: Sequence[int]) -> str:
+    """Markdown, a line per kernel, type, K, head size and group: the worst over bounds, for each architecture."""
+    lines: dict[tuple[Any, ...], dict[int, list[Found]]] = {}
+    for one in sorted(found, key=lambda one: _order(one.job)):
+        job, values = one.job, dict(one.job.constants)
+        taps = "-".join(map(str, sorted(set(job.taps))))
+        about = " ".join(part for part in (job.group, job.form) if part)
+        key = (job.op, job.dtype, taps, values.get("TILE", ""), job.head_dim, about, values.get("num_warps", 4))
+        lines.setdefault(key, {}).setdefault(job.arch, []).append(one)
+    columns = ("stages", "registers", "shared KB", "spills", "instructions", "warps fit")
+    head = ["kernel", "type", "K", "tile", "head", "with", "warps", *columns]
+    rows = [head, ["---"] * 7 + ["---:"] * len(columns)]
+    for key, by_arch in lines.items():
+        worst = [[_worst(column, by_arch[arch]) if arch in by_arch else "" for arch in archs] for column in columns]
+        rows.append([*map(str, key), *(" / ".join(cells) for cells in worst)])
+    note = f"Numbers are for {' / '.join(f'sm_{arch}' for arch in archs)}, the worst over bounds.\n\n"
+    return note + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _order(job: Job) -> tuple[Any, ...]:
+    return (job.op, job.dtype, job.head_dim, job.form, job.taps[1], job.taps[0], job.group)
+
+
+def _worst(column: str, found: list[Found]) -> str:
+    if any(one.error for one in found):
+        return "error"
+    if column == "warps fit":
+        return str(min(one.warps for one in found))
+    if column == "stages":
+        return str(dict(found[0].job.constants).get("num_stages", 3))
+    if column == "shared KB":
+        return f"{max(one.shared for one in found) / KB:.1f}"
+    return str(max(getattr(one, column) for one in found))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile, print and write what was found; 1 if a limit is passed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, help="default 80 90 100, with --quick 90")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--match", default="")
+    options = parser.parse_args(arguments)
+    archs = options.arch or ([90] if options.quick else [80, 90, 100])
+    start = time.perf_counter()
+    listed = [job for job in jobs(archs, quick=options.quick) if re.search(options.match, job.name)]
+    if not listed:
+        parser.error(f"--match {options.match!r}: no configuration has such a name")
+    found = compile_all(listed, options.jobs)
+    seconds, wrong = time.perf_counter() - start, {one.job.name: problems(one) for one in found if problems(one)}
+    import triton
+
+    print(table(found, archs))
+    print(f"\n{len(found)} configurations, {seconds:.0f} s, triton {triton.__version__}; {len(wrong)} over the limits")
+    for name, reasons in wrong.items():
+        print(f"OVER {name}: {'; '.join(reasons)}")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        rows = [{"name": one.job.name, **_plain(one)} for one in found]
+        result = {"triton": triton.__version__, "seconds": round(seconds), "over": wrong, "rows": rows}
+        (options.out / "aot.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 1 if wrong else 0
+
+
+def _plain(found: Found) -> dict[str, Any]:
+    job = found.job._asdict() | {"constants": dict(found.job.constants)}
+    return job | {name: value for name, value in found._asdict().items() if name != "job"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

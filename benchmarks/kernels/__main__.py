@@ -1,0 +1,133 @@
+"""The GPU kernels of LightConv and DynamicConv: are they right, how fast are they, and against what.
+
+    python -m benchmarks.kernels --out DIR [--quick] [--sections device timings] [--tune --taps 31]
+
+Writes DIR/kernels.json (all numbers) and DIR/kernels.md (the tables), both again after every section. The exit status
+is 1 if a result was wrong or a section failed. Needs torch and seq2seq alone; fairseq's two CUDA extensions
+(lightconv_cuda, dynamicconv_cuda) are timed as well where they can be imported. `--device cpu` runs everything on tiny
+shapes, to try the script: through Triton's interpreter with TRITON_INTERPRET=1, else on the torch path.
+
+How times are taken. A round makes one call per buffer; buffers rotate so that inputs together exceed three L2 caches,
+and outputs are kept until the round ends, so they rotate too. The GPU first spins until the host has queued the whole
+round, so the events around it see no launch gaps. A time is the median over rounds of the time per call.
+
+Bytes are minimal: every input read once, every output written once. "roofline" is the time those bytes would take at
+the copy bandwidth measured in the same run, over the time taken. Attention runs as seq2seq sets it up, without cuDNN;
+"attention, cuDNN allowed" is torch's own choice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.kernels import tables
+from benchmarks.kernels.ahead import compile_ahead
+from benchmarks.kernels.convolutions import decode_section, timings_section
+from benchmarks.kernels.correctness import correctness_section
+from benchmarks.kernels.device import device_section
+from benchmarks.kernels.layers import layers_section
+from benchmarks.kernels.session import Session, reason
+from benchmarks.kernels.shapes import cpu_sizes, gpu_sizes
+from benchmarks.kernels.tune import tune_section
+
+
+class Section(NamedTuple):
+    """What a section does, its part of the budget in proportion to the others', and how its rows are told."""
+
+    work: Callable[[Session], None]
+    share: int
+    lines: Callable[[Any], list[str]]
+
+
+SECTIONS = {
+    "device": Section(device_section, 1, tables.device_lines),
+    "correctness": Section(correctness_section, 6, tables.correctness_lines),
+    "timings": Section(timings_section, 8, tables.timing_lines),
+    "layers": Section(layers_section, 4, tables.layer_lines),
+    "decode": Section(decode_section, 1, functools.partial(tables.timing_lines, title="bf16, B hypotheses, T slots")),
+    "tune": Section(tune_section, 10, tables.tune_lines),
+}
+
+
+def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line, checked."""
+    parser = argparse.ArgumentParser("python -m benchmarks.kernels", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--out", type=Path, required=True, help="folder for kernels.json and kernels.md")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny shapes, to try the script")
+    parser.add_argument("--quick", action="store_true", help="fewer shapes")
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), help="default: all but tune")
+    parser.add_argument("--tune", action="store_true", help="also sweep launch settings")
+    parser.add_argument("--taps", type=int, nargs="+", default=[], help="kernel widths that --tune sweeps")
+    parser.add_argument("--budget", type=float, default=450.0, help="seconds after which nothing new starts")
+    options = parser.parse_args(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device; run this on a machine with one, or try the script with --device cpu")
+    if min(options.taps, default=1) < 1:
+        parser.error(f"--taps {options.taps}: choose widths of 1 or more")
+    chosen = options.sections or [name for name in SECTIONS if name != "tune"]
+    # the ceilings are always measured: every section compares with them
+    chosen += ["device"] + ["tune"] * options.tune
+    options.sections = [name for name in SECTIONS if name in chosen]
+    return options
+
+
+def run_sections(session: Session, budget: float) -> None:
+    """The sections in order, each until it must start nothing new; one that fails is noted, and the next one starts."""
+    finish = time.perf_counter() + budget
+    if session.device.type == "cuda":
+        session.deadline = finish - 0.6 * budget
+        attempt("compilation ahead", compile_ahead, session)
+    for number, name in enumerate(session.sections):
+        begin = time.perf_counter()
+        shares = [SECTIONS[later].share for later in session.sections[number:]]
+        session.deadline = begin + (finish - begin) * shares[0] / sum(shares)
+        session.rows = session.result[name] = []
+        attempt(name, SECTIONS[name].work, session)
+        session.result["seconds"][name] = round(time.perf_counter() - begin, 1)
+        session.save()
+        page = tables.report(session.result, {known: section.lines for known, section in SECTIONS.items()})
+        (session.out / "kernels.md").write_text("\n".join(page) + "\n", encoding="utf-8")
+        print(f"\n## {name.capitalize()}, {session.result['seconds'][name]} s\n")
+        print(*SECTIONS[name].lines(session.result[name]), sep="\n", flush=True)
+
+
+def attempt(name: str, work: Callable[[Session], None], session: Session) -> None:
+    """Run one part; its failure becomes an entry in result["errors"]."""
+    try:
+        work(session)
+    except Exception as error:
+        session.result["errors"].append(f"{name}: {reason(error)}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sections, print and write the tables; 1 if anything was wrong."""
+    options = options_of(argv)
+    on_gpu = options.device == "cuda"
+    ours = "triton" if on_gpu or os.environ.get("TRITON_INTERPRET") == "1" else "torch"
+    session = Session(
+        device=torch.device(options.device, 0) if on_gpu else torch.device("cpu"),
+        ours=ours,
+        sizes=gpu_sizes(options.quick, options.taps) if on_gpu else cpu_sizes(ours, options.taps),
+        out=options.out,
+        sections=options.sections,
+        result={"date": datetime.date.today().isoformat(), "seconds": {}, "errors": [], "left_out": [], "log": []},
+    )
+    run_sections(session, options.budget)
+    for title in ("errors", "left_out", "log"):
+        print(*(f"{title}: {line}" for line in session.result[title]), sep="\n")
+    wrong = [one for one in session.result.get("correctness", []) if not one.passed]
+    return 1 if wrong or session.result["errors"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

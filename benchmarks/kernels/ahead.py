@@ -1,0 +1,67 @@
+"""Compilation on all processors: Triton keeps what it compiled on disk, so what one process did others find done."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, wait
+from contextlib import nullcontext
+
+import torch
+
+from benchmarks.kernels.convolutions import calls_of
+from benchmarks.kernels.correctness import check
+from benchmarks.kernels.inputs import draw
+from benchmarks.kernels.session import Session
+from benchmarks.kernels.shapes import OPS, PASSES, Shape, timed_pairs
+from benchmarks.kernels.tune import candidates, default_settings, op_name
+from benchmarks.kernels.ways import by_kernel
+from seq2seq.kernels import tile
+
+Job = Callable[[Session], object]
+
+
+def compile_ahead(session: Session) -> None:
+    """Run everything once, small, in worker processes; what fails there fails again in its section, and is told."""
+    jobs, begin = jobs_ahead(session), time.perf_counter()
+    alone = dataclasses.replace(session, rows=[], result={})
+    workers = max(1, min(12, (os.cpu_count() or 1) - 2))
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(job, alone) for job in jobs]
+        wait(futures, timeout=session.deadline - time.perf_counter())
+        pool.shutdown(cancel_futures=True)
+    done = sum(not (one.cancelled() or one.exception()) for one in futures)
+    took = time.perf_counter() - begin
+    session.result["log"].append(f"compiled ahead: {done} of {len(jobs)} jobs in {took:.0f} s")
+
+
+def jobs_ahead(session: Session) -> list[Job]:
+    """What the sections will compile, once each."""
+    jobs: dict[object, Job] = {}
+    sizes = session.sizes
+    if "correctness" in session.sections:
+        jobs |= {case: functools.partial(check, case) for case in sizes.cases}
+    if "timings" in session.sections:
+        for op, shape in timed_pairs(sizes.shapes):
+            jobs[op, shape] = functools.partial(compile_call, op, "backward", shape, None)
+    if "tune" in session.sections:
+        for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
+            for settings in candidates(default_settings(op, direction, shape), sizes):
+                # K and the chunk are no constants in kernels that have settings, so the key leaves them out
+                key = (op, direction, settings._replace(chunk=1))
+                jobs[key] = functools.partial(compile_call, op, direction, shape, settings)
+    return list(jobs.values())
+
+
+def compile_call(op: str, direction: str, shape: Shape, settings: tile.Config | None, session: Session) -> None:
+    """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one."""
+    shape = shape._replace(batch=1)
+    prepared = by_kernel(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
+    calls = calls_of(direction, [prepared])
+    with tile.override(op_name(op, direction), settings) if settings else nullcontext():
+        calls[0]()

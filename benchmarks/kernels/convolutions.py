@@ -1,0 +1,90 @@
+"""Forward and backward of the convolutions, ours and others', the drawing of DropConnect's mask, and decoding steps."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+
+from benchmarks.kernels.correctness import relative_error
+from benchmarks.kernels.inputs import Inputs, convolve, draw, places, random_step
+from benchmarks.kernels.session import Row, Session, guarded
+from benchmarks.kernels.shapes import OPS, PASSES, minimal_bytes, timed_pairs
+from benchmarks.kernels.timing import Call, buffers, measure
+from benchmarks.kernels.ways import Prepared, Way, ways
+from seq2seq.kernels.dropconnect import keep_words
+
+
+def timings_section(session: Session) -> None:
+    """Every shape and operator in every way; then drawing DropConnect's mask."""
+    for op, shape in timed_pairs(session.sizes.shapes):
+        if session.late(f"timings: {op}, {shape}"):
+            continue
+        input_bytes = minimal_bytes(op, "forward", shape) - 2 * shape.tokens * shape.channels
+        count = buffers(input_bytes, session.device)
+        inputs = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
+        for (name, way), direction in itertools.product(ways(op, shape, session.ours).items(), PASSES):
+            session.rows.append(time_way(Row(op, direction, name, shape), way, inputs, session))
+        if shape.drop:
+            session.rows.append(time_mask(Row(op, "mask", "ours", shape), session))
+        del inputs
+
+
+@guarded
+def time_way(row: Row, way: Way | str, inputs: list[Inputs], session: Session) -> Row:
+    """One direction of one way; the error says so if its output is another than the torch path's."""
+    if isinstance(way, str):
+        return row._replace(error=way)
+    prepared = [way(row.op, one, row.shape) for one in inputs]
+    with torch.set_grad_enabled(row.direction == "backward"):
+        row = row._replace(**measure(calls_of(row.direction, prepared), session))
+    gb_s = minimal_bytes(row.op, row.direction, row.shape) / row.us / 1e3
+    roofline = 100 * gb_s / session.result["device"].get("copy_gb_s", math.nan)
+    return row._replace(gb_s=gb_s, roofline=roofline, error=disagreement(prepared[0], inputs[0], row))
+
+
+def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
+    """One call per buffer; backward calls run on graphs that are built here and kept."""
+    if direction == "forward":
+        return [one.run for one in prepared]
+    calls: list[Call] = []
+    for one in prepared:
+        y = one.run()
+        calls.append(functools.partial(torch.autograd.grad, y, one.leaves, torch.randn_like(y), retain_graph=True))
+    return calls
+
+
+def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
+    """What is wrong with the output of a way, compared with the torch path; a time for another function is no time."""
+    if prepared.restore is None:
+        return ""
+    with torch.no_grad():
+        error = relative_error(prepared.restore(prepared.run()), convolve(row.op, inputs, row.shape, "torch"))
+    return "" if error < 2e-2 else f"differs from the torch path by {error:.1e}"
+
+
+@guarded
+def time_mask(row: Row, session: Session) -> Row:
+    """Drawing the keep words of one call, which the operators' own times leave out."""
+    size, shape = places(row.op, row.shape), row.shape
+    words = functools.partial(keep_words, size, shape.taps, shape.drop, device=session.device)
+    return row._replace(**measure([words] * 4, session))
+
+
+def decode_section(session: Session) -> None:
+    """One decoding step of every hypothesis, ours and torch's."""
+    for op, kernel in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
+        name = "ours" if kernel == session.ours else kernel
+        session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), kernel, session))
+
+
+@guarded
+def time_step(row: Row, kernel: str, session: Session) -> Row:
+    """Eight steps in turn, each with a cache of its own."""
+    drawn = [random_step(row.op, row.shape, torch.bfloat16, session.device, session.sizes.beam) for _ in range(8)]
+    with torch.no_grad():
+        calls = [functools.partial(step, *inputs, kernel=kernel) for step, inputs in drawn]
+        return row._replace(**measure(calls, session))

@@ -1,0 +1,98 @@
+"""Are the kernels right: values and gradients against float64, twice, on memory full of NaN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.inputs import convolve, draw, ragged, random_step, with_gradients
+from benchmarks.kernels.session import Session, reason
+from benchmarks.kernels.shapes import TOLERANCE, Case
+
+# named results of the kernel named, in float64 if exact
+Run = Callable[[str, bool], dict[str, Tensor]]
+
+
+class Check(NamedTuple):
+    """Relative errors by norm of one case, and whether a second run gave the same bits."""
+
+    case: Case
+    errors: dict[str, float]
+    repeats: bool = False
+    passed: bool = False
+    error: str = ""
+
+
+def correctness_section(session: Session) -> None:
+    """All cases; one that fails to run is wrong."""
+    cases = session.sizes.cases
+    for number, case in enumerate(cases):
+        if session.late(f"correctness: {len(cases) - number} of {len(cases)} cases"):
+            return
+        try:
+            session.rows.append(check(case, session))
+        except Exception as error:
+            session.rows.append(Check(case, {}, error=reason(error)))
+
+
+def check(case: Case, session: Session) -> Check:
+    """Ours twice against the torch path in float64, on the same random inputs."""
+    run = (step_run if case.op.endswith("_step") else convolution_run)(case, session.device)
+    first, second, wanted = run(session.ours, False), run(session.ours, False), run("torch", True)
+    errors = {name: relative_error(first[name], wanted[name]) for name in wanted}
+    repeats = all(torch.equal(first[name], second[name]) for name in wanted)
+    return Check(case, errors, repeats, repeats and all(e < TOLERANCE[case.dtype] for e in errors.values()))
+
+
+def convolution_run(case: Case, device: torch.device) -> Run:
+    """The output and all gradients; the gradients are poisoned apart."""
+    inputs = draw(case.op, case.shape, case.dtype, device, autocast=case.autocast)
+    inputs = ragged(inputs) if case.ragged else inputs
+    dy = torch.randn(*inputs.x.shape[:2], case.shape.channels, device=device, dtype=case.dtype)
+
+    def run(kernel: str, exact: bool) -> dict[str, Tensor]:
+        used = inputs._replace(x=inputs.x.double(), kernel=inputs.kernel.double()) if exact else inputs
+        used, leaves = with_gradients(used)
+        poison(device)
+        y = convolve(case.op, used, case.shape, kernel, causal=case.causal)
+        poison(device)
+        dx, dkernel = torch.autograd.grad(y, leaves, dy.double() if exact else dy)
+        return {"y": y.detach(), "dx": dx, "dkernel": dkernel}
+
+    return run
+
+
+def step_run(case: Case, device: torch.device) -> Run:
+    """The output of one decoding step; some positions have fewer than K before them."""
+    step, inputs = random_step(case.op.removesuffix("_step"), case.shape, case.dtype, device, beam=2)
+
+    def run(kernel: str, exact: bool) -> dict[str, Tensor]:
+        used = [part.double() if exact and part.is_floating_point() else part for part in inputs]
+        poison(device)
+        return {"y": step(*used, kernel=kernel)}
+
+    return run
+
+
+def poison(device: torch.device) -> None:
+    """Fill the memory that the next tensors will get with NaN: the allocator hands freed blocks out again."""
+    if device.type != "cuda":
+        return
+    torch.cuda.empty_cache()
+    small = [torch.full((2**size // 4,), math.nan, device=device) for size in range(9, 21) for _ in range(8)]
+    large = torch.full((2**26,), math.nan, device=device)  # 256 MB
+    del small, large
+
+
+def relative_error(found: Tensor, wanted: Tensor) -> float:
+    """|found - wanted| / |wanted|, NaN if anything is; per element of size 1 where wanted is 0 but for rounding.
+
+    The gradient of a softmax over one tap is such a 0.
+    """
+    difference, size = float((found.double() - wanted.double()).norm()), float(wanted.double().norm())
+    one = wanted.numel() ** 0.5
+    return difference / (size if size > 1e-9 * one else one)

@@ -1,0 +1,47 @@
+"""What the machine is, and the two ceilings that everything else is compared with."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch.utils import collect_env
+
+from benchmarks.kernels.session import Session
+from benchmarks.kernels.timing import measure
+
+
+def device_section(session: Session) -> None:
+    """Names, versions and sizes, then the bandwidth and the products a second that were measured."""
+    facts: dict[str, Any] = {"name": platform.processor() or platform.machine(), "torch": torch.__version__}
+    session.result["device"] = facts
+    triton = next((found.version for found in metadata.distributions(name="triton")), "not installed")
+    facts |= {"python": platform.python_version(), "triton": triton, "kernel": session.ours}
+    if session.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(session.device)
+        facts |= {
+            "name": properties.name,
+            "capability": f"{properties.major}.{properties.minor}",
+            "cuda": torch.version.cuda,
+            "driver": collect_env.get_nvidia_driver_version(collect_env.run),
+            "multiprocessors": properties.multi_processor_count,
+            "l2_mb": round(properties.L2_cache_size / 2**20, 1),
+            "memory_gb": round(properties.total_memory / 2**30, 1),
+        }
+    facts |= {"copy_gb_s": copy_bandwidth(session) / 1e9, "matmul_bf16_tflop_s": matmul_rate(session) / 1e12}
+
+
+def copy_bandwidth(session: Session) -> float:
+    """Bytes read and written a second by a device-to-device copy."""
+    source = torch.randint(0, 256, (session.sizes.copy_bytes,), dtype=torch.uint8, device=session.device)
+    target = torch.empty_like(source)
+    return 2e6 * source.numel() / measure([lambda: target.copy_(source)], session)["us"]
+
+
+def matmul_rate(session: Session) -> float:
+    """Operations a second of a square bf16 product of random matrices."""
+    size = session.sizes.matmul
+    a, b = (torch.randn(size, size, device=session.device, dtype=torch.bfloat16) for _ in range(2))
+    return 2e6 * size**3 / measure([lambda: a @ b], session)["us"]

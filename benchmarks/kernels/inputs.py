@@ -1,0 +1,79 @@
+"""Random inputs of the convolutions and of their decoding steps, and our operators called on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.shapes import Shape
+from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.lightconv import lightconv, lightconv_step
+
+
+class Inputs(NamedTuple):
+    """x (B, T, C or 2 C), kernel (logits (B, T, H, K) or weights (H, K)), keep words or None, start and end or None."""
+
+    x: Tensor
+    kernel: Tensor
+    keep: Tensor | None
+    start: Tensor | None = None
+    end: Tensor | None = None
+
+
+def places(op: str, shape: Shape) -> tuple[int, ...]:
+    """What there is a kernel for: (B, T, H) or (H,)."""
+    return (shape.batch, shape.length, shape.heads) if op == "dynamicconv" else (shape.heads,)
+
+
+def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, autocast: bool = True) -> Inputs:
+    """Fresh random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
+    width = shape.channels * (2 if shape.glu else 1)
+    x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)
+    keep = keep_words(places(op, shape), shape.taps, shape.drop, device=device) if shape.drop else None
+    kernel = torch.randn(*places(op, shape), shape.taps, device=device)
+    if op == "lightconv":
+        kernel = kernel.softmax(-1)
+    return Inputs(x, kernel if op == "lightconv" and autocast else kernel.to(dtype), keep)
+
+
+def ragged(inputs: Inputs) -> Inputs:
+    """Sentences that fill the row, end early, start late, and are empty, in turn."""
+    batch, length = inputs.x.shape[:2]
+    late = min(3, length)
+    spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
+    start, end = torch.tensor(spans, device=inputs.x.device).repeat(-(-batch // 4), 1)[:batch].T.contiguous()
+    return inputs._replace(start=start, end=end)
+
+
+def convolve(op: str, inputs: Inputs, shape: Shape, kernel: str, *, causal: bool = True) -> Tensor:
+    """Our operator, by the kernel named."""
+    rest = {"start": inputs.start, "end": inputs.end, "keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
+    if op == "dynamicconv":
+        return dynamicconv(inputs.x, inputs.kernel, causal=causal, kernel=kernel, **rest)
+    return lightconv(inputs.x, inputs.kernel, causal=causal, glu=shape.glu, kernel=kernel, **rest)
+
+
+def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:
+    """The same inputs as leaves of a graph, and those leaves."""
+    leaves = [part.detach().clone().requires_grad_() for part in (inputs.x, inputs.kernel)]
+    return inputs._replace(x=leaves[0], kernel=leaves[1]), leaves
+
+
+def random_step(
+    op: str, shape: Shape, dtype: torch.dtype, device: torch.device, beam: int
+) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
+    """The step function and (values, owner, position, kernel) of a beam that was reordered at random."""
+    sentences = max(1, shape.batch // beam)
+    count = sentences * beam
+    values = torch.randn(sentences, shape.length, beam, shape.channels, device=device, dtype=dtype)
+    owner = torch.randint(0, beam, (count, shape.length), device=device)
+    position = torch.randint(0, shape.length, (count,), device=device)
+    if op == "dynamicconv":
+        logits = torch.randn(count, shape.heads, shape.taps, device=device, dtype=dtype)
+        return dynamicconv_step, (values, owner, position, logits)
+    weights = torch.randn(shape.heads, shape.taps, device=device).softmax(-1)
+    return lightconv_step, (values, owner, position, weights)

@@ -1,0 +1,164 @@
+"""What is measured: the shapes timed, the cases checked, how much of each, and the bytes that a shape must move."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+OPS = ("dynamicconv", "lightconv")
+PASSES = ("forward", "backward")
+# relative error by norm that a type may have: its own rounding of the result, several times over
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3}
+
+
+class Shape(NamedTuple):
+    """One convolution: x (batch, length, channels), heads, taps; drop is DropConnect's, glu doubles x's channels."""
+
+    batch: int
+    length: int
+    channels: int
+    heads: int
+    taps: int
+    drop: float = 0.0
+    glu: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """batch * length."""
+        return self.batch * self.length
+
+    def __str__(self) -> str:
+        options = (f", drop {self.drop}" if self.drop else "") + (", GLU" if self.glu else "")
+        return f"B {self.batch}, T {self.length}, C {self.channels}, H {self.heads}, K {self.taps}{options}"
+
+
+MAIN = Shape(64, 1024, 1024, 16, 31)
+QUICK_SWEEP = ((1, 4), (4,), (2,))
+
+
+class Case(NamedTuple):
+    """One check of an operator or its decoding step: ragged means start and end per sentence.
+
+    autocast leaves LightConv's weights, the result of a softmax, in float32.
+    """
+
+    op: str
+    dtype: torch.dtype
+    shape: Shape
+    causal: bool
+    ragged: bool
+    autocast: bool = False
+
+
+class Sizes(NamedTuple):
+    """Everything that depends on how much is measured; the defaults are for a GPU."""
+
+    shapes: list[Shape]
+    cases: list[Case]
+    tuned: list[Shape]
+    sweep: tuple[Sequence[int], ...] = ((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 3))  # chunks, warps, stages
+    layer: Shape = MAIN
+    layer_lengths: Sequence[int] = tuple(2**n for n in range(5, 15))
+    attention_up_to: int = 4096
+    decode: Shape = MAIN._replace(batch=32 * 5, length=64)  # batch hypotheses in sentences of `beam`, length slots
+    beam: int = 5
+    copy_bytes: int = 2 * 2**30
+    matmul: int = 8192
+    seconds: float = 0.1  # spent on one measurement, warm-up apart
+    rounds: int = 3  # at least
+
+
+def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
+    """What an H200 measures in under eight minutes."""
+    cases = checked_cases(list(TOLERANCE), Shape(4, 131, 256, 4, 31), quick)
+    tuned = [MAIN._replace(taps=k) for k in taps or (31, 15, 7, 3, 63)]
+    sizes = Sizes(timed_shapes(quick), with_steps(cases), tuned)
+    return sizes._replace(sweep=QUICK_SWEEP, layer_lengths=(256, 1024), seconds=0.05) if quick else sizes
+
+
+def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
+    """Tiny shapes, which prove the script and nothing else."""
+    tiny = Shape(1, 20, 32, 2, 7)
+    # Triton's interpreter truncates where bfloat16 is rounded
+    dtypes = [torch.float32, torch.float16] if ours == "triton" else [torch.float32]
+    return Sizes(
+        shapes=[tiny, tiny._replace(drop=0.1), tiny._replace(glu=True)],
+        cases=with_steps(checked_cases(dtypes, tiny._replace(batch=4), quick=True)[::3]),
+        tuned=[tiny._replace(taps=k) for k in taps or (7,)],
+        sweep=QUICK_SWEEP,
+        layer=tiny,
+        layer_lengths=(4, 8),
+        attention_up_to=4,
+        decode=tiny._replace(batch=4, length=8),
+        beam=2,
+        copy_bytes=2**20,
+        matmul=64,
+        seconds=0.0,
+        rounds=2,
+    )
+
+
+def timed_shapes(quick: bool) -> list[Shape]:
+    """16k and 64k tokens of 512 and 1,024 channels, the widest kernel first; then short sentences and the options."""
+    short, small = MAIN._replace(batch=2048, length=32), Shape(16, 1024, 512, 8, 31)
+    options = [MAIN._replace(drop=0.1), small._replace(drop=0.1), MAIN._replace(glu=True), small._replace(glu=True)]
+    if quick:
+        return [small, small._replace(taps=7), *options[1::2]]
+    grid = [
+        Shape(batch, 1024, channels, channels // 64, taps)
+        for taps in (31, 15, 7, 3)
+        for batch, channels in itertools.product((64, 16), (1024, 512))
+    ]
+    return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
+
+
+def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> list[Case]:
+    """Every type and width with two settings, plain and everything on; then all settings, head sizes and lengths."""
+    cases = []
+    for op, dtype in itertools.product(OPS, dtypes):
+        for taps in (3, 7, 31) if quick else (1, 3, 6, 7, 15, 31, 63):
+            plain = shape._replace(taps=taps)
+            full = plain._replace(drop=0.1, glu=op == "lightconv")
+            cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
+    if quick:
+        return cases
+    for op, dtype in itertools.product(OPS, dtypes[-1:]):
+        gates = (False, True) if op == "lightconv" else (False,)
+        flags = itertools.product((3, 31), (True, False), (0.0, 0.1), (False, True), gates)
+        for taps, causal, drop, ragged, glu in flags:
+            cases.append(Case(op, dtype, shape._replace(taps=taps, drop=drop, glu=glu), causal, ragged, True))
+        for width, length in ((8, 131), (40, 131), (128, 131), (256, 131), (64, 5), (64, 1), (64, 1024)):
+            other = shape._replace(length=length, channels=2 * width, heads=2, taps=31)
+            cases.append(Case(op, dtype, other, True, False, True))
+    return list(dict.fromkeys(cases))
+
+
+def with_steps(cases: list[Case]) -> list[Case]:
+    """These cases, then one decoding step for each of the plain causal ones."""
+    plain = [case for case in cases if case.causal and not (case.ragged or case.shape.glu or case.shape.drop)]
+    return cases + [case._replace(op=f"{case.op}_step") for case in plain]
+
+
+def timed_pairs(shapes: Sequence[Shape]) -> list[tuple[str, Shape]]:
+    """Every operator with every shape that it knows: DynamicConv has no GLU of its own."""
+    return [(op, shape) for shape, op in itertools.product(shapes, OPS) if not (shape.glu and op == "dynamicconv")]
+
+
+def minimal_bytes(op: str, direction: str, shape: Shape, itemsize: int = 2) -> int:
+    """The fewest bytes that an operation must move: every input read once, every output written once.
+
+    Forward reads x and writes y; backward reads x and dy and writes dx. DynamicConv has H K logits a token, of which
+    backward writes gradients too, H float32 numbers that forward writes and backward reads, and DropConnect's words.
+    LightConv's weights count nothing.
+    """
+    y = shape.channels * itemsize
+    x = y * (2 if shape.glu else 1)
+    logits = others = 0
+    if op == "dynamicconv":
+        logits = shape.heads * shape.taps * itemsize
+        others = 4 * shape.heads * (1 + -(-shape.taps // 32) * (shape.drop > 0))
+    forward = x + y + logits + others
+    return shape.tokens * (forward if direction == "forward" else forward + x + logits)

@@ -1,0 +1,123 @@
+"""The page of tables, made of a run's result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.kernels.correctness import Check
+from benchmarks.kernels.layers import ATTENTION
+from benchmarks.kernels.session import Row, type_name
+from benchmarks.kernels.shapes import PASSES, TOLERANCE, Shape
+
+
+def report(result: dict[str, Any], makers: Mapping[str, Callable[[Any], list[str]]]) -> list[str]:
+    """The whole page, each section's lines made by its own maker."""
+    name = result.get("device", {}).get("name", "unknown device")
+    lines = [f"# Kernels of LightConv and DynamicConv: {name}, {result['date']}, torch {torch.__version__}", ""]
+    for section in makers:
+        if section in result:
+            lines += [f"## {section.capitalize()}", "", *makers[section](result[section])]
+    for title in ("errors", "left_out", "log"):
+        if result[title]:
+            lines += [f"## {title.replace('_', ' ').capitalize()}", "", *(f"- {line}" for line in result[title]), ""]
+    return lines
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table; numbers to the right."""
+    lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
+    return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows), ""]
+
+
+def number(value: float, form: str = ",.1f") -> str:
+    """A number for a table, or a dash."""
+    return f"{value:{form}}" if math.isfinite(value) else "-"
+
+
+def device_lines(facts: dict[str, Any]) -> list[str]:
+    """The machine."""
+    return table(("device", ""), ((k, number(v) if isinstance(v, float) else v) for k, v in facts.items()))
+
+
+def correctness_lines(checks: list[Check]) -> list[str]:
+    """The worst error per operator and type, then every failure."""
+    rows = []
+    for op, dtype in dict.fromkeys((one.case.op, one.case.dtype) for one in checks):
+        group = [one for one in checks if (one.case.op, one.case.dtype) == (op, dtype)]
+        errors = [[one.errors[name] for one in group if name in one.errors] for name in ("y", "dx", "dkernel")]
+        worst = [number(max(found, default=math.nan), ".1e") for found in errors]
+        same, passed = (
+            f"{sum(flags)}/{len(group)}" for flags in zip(*((c.repeats, c.passed) for c in group), strict=True)
+        )
+        rows.append((op, type_name(dtype), *worst, same, passed))
+    head = ("op", "type", "y", "dx", "dlogits or dweights", "same bits twice", "passed")
+    limits = ", ".join(f"{type_name(dtype)} {limit:.0e}" for dtype, limit in TOLERANCE.items())
+    lines = [f"Worst relative error by norm against float64; limits {limits}.", "", *table(head, rows)]
+    return lines + [f"- FAILED {failure(one)}" for one in checks if not one.passed] + [""]
+
+
+def failure(one: Check) -> str:
+    """A failed check in one line."""
+    case, errors = one.case, ", ".join(f"{name} {value:.1e}" for name, value in one.errors.items())
+    setting = f"{'causal' if case.causal else 'same'}{', ragged' if case.ragged else ''}"
+    found = one.error or f"{errors}, {'same bits' if one.repeats else 'OTHER BITS'} twice"
+    return f"{case.op}, {type_name(case.dtype)}, {case.shape}, {setting}: {found}"
+
+
+def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:
+    """One line per operator, direction and shape; other ways beside ours, with how many times longer they take."""
+    groups: dict[tuple[str, str, Shape], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault((row.op, row.direction, row.shape), {})[row.way] = row
+    others = [way for way in dict.fromkeys(row.way for row in rows) if way != "ours"]
+    order = (*PASSES, "mask", "step").index
+    lines = []
+    for op, direction, shape in sorted(groups, key=lambda g: (g[0], order(g[1]), g[2].glu, g[2].drop, g[2])):
+        found = groups[op, direction, shape]
+        ours = found["ours"]
+        time = number(ours.us) + (f" ({ours.error})" if ours.error else "")
+        rates = (number(ours.host_us), number(ours.gb_s, ",.0f"), number(ours.roofline, ",.0f"))
+        rest = [cell(found.get(way), ours.us) for way in others]
+        lines.append((f"{op} {direction}, {shape}", time, *rates, *rest))
+    head = (title, "ours us", "host us", "GB/s", "roofline %", *(f"{way} us" for way in others))
+    return table(head, lines)
+
+
+def cell(row: Row | None, ours: float) -> str:
+    """Another way's time and its ratio to ours."""
+    if row is None:
+        return "-"
+    if not math.isfinite(row.us):
+        return row.error or "-"
+    ratio = f" ({row.us / ours:.1f}x)" if math.isfinite(ours) else ""
+    return number(row.us) + ratio + (f", {row.error}" if row.error else "")
+
+
+def layer_lines(rows: list[Row]) -> list[str]:
+    """One line per mixer and length, the ratio to attention and SDPA's choice beside it."""
+    base = {(row.shape, row.direction): row.us for row in rows if row.op == ATTENTION}
+    lines = []
+    for row in sorted(rows, key=lambda row: (row.op, row.direction, row.shape.length)):
+        ratio = row.us / base.get((row.shape, row.direction), math.nan)
+        times = (number(row.us / 1e3, ",.2f"), number(1e3 * row.us / row.shape.tokens), number(ratio, ",.2f"))
+        name = row.op + (f" ({row.error})" if row.error else "")
+        lines.append((name, row.direction == "causal", row.shape.length, row.shape.tokens, *times, row.detail or ""))
+    head = ("mixer, forward + backward, bf16 autocast", "causal", "T", "tokens", "ms", "ns a token")
+    return table((*head, "of attention's", "SDPA"), lines)
+
+
+def tune_lines(rows: list[Row]) -> list[str]:
+    """The default and the five best candidates of each operator and shape."""
+    lines = []
+    for name in dict.fromkeys(row[:2] + row[3:4] for row in rows):
+        group = [row for row in rows if row[:2] + row[3:4] == name]
+        tried = sorted((row for row in group if math.isfinite(row.us) and row.way != "default"), key=lambda row: row.us)
+        failed = sum(bool(row.error) for row in group)
+        for row in [row for row in group if row.way == "default"] + tried[:5]:
+            note = f"default; {len(tried)} ran, {failed} failed" if row.way == "default" else ""
+            lines.append((f"{row.op} {row.direction}, {row.shape}", *row.detail, number(row.us), note))
+    return table(("launch settings", "tile", "chunk", "warps", "stages", "us", ""), lines)

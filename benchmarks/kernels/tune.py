@@ -1,0 +1,86 @@
+"""The launch settings of the Triton kernels: the default beside all candidates, for the table in kernels/tile.py."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.kernels.convolutions import calls_of
+from benchmarks.kernels.correctness import relative_error
+from benchmarks.kernels.inputs import draw
+from benchmarks.kernels.session import Row, Session, guarded
+from benchmarks.kernels.shapes import OPS, PASSES, Shape, Sizes
+from benchmarks.kernels.timing import Call, buffers, measure
+from benchmarks.kernels.ways import by_kernel
+from seq2seq.kernels import tile
+
+
+def tune_section(session: Session) -> None:
+    """All candidates, saved after each operator, for a bad one may take the device down."""
+    if session.ours != "triton":
+        session.result["log"].append("tune: nothing to tune without Triton")
+        return
+    for shape, op, direction in itertools.product(session.sizes.tuned, OPS, PASSES):
+        if not session.late(f"tune: {op} {direction}, {shape}"):
+            tune_one(op, direction, shape, session)
+            session.save()
+            torch.cuda.empty_cache()
+
+
+def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
+    """The default, which is another kernel where there are few taps, then all candidates."""
+    default = default_settings(op, direction, shape)
+    count = buffers(2 * shape.tokens * shape.channels, session.device)
+    drawn = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
+    row = Row(op, direction, "default", shape, default)
+    with torch.set_grad_enabled(direction == "backward"):
+        calls = calls_of(direction, [by_kernel(session.ours, op, one, shape) for one in drawn])
+        wanted = tensors(calls[0]())
+        session.rows.append(row._replace(**measure(calls, session)))
+        tried = candidates(default, session.sizes)
+        for number, settings in enumerate(tried):
+            if session.late(f"tune: {op} {direction}, {shape}, {len(tried) - number} of {len(tried)} candidates"):
+                return
+            session.rows.append(time_settings(row._replace(way="candidate", detail=settings), calls, wanted, session))
+
+
+@guarded
+def time_settings(row: Row, calls: list[Call], wanted: list[Tensor], session: Session) -> Row:
+    """The time under these settings, or what is wrong with them if they compute something else."""
+    with tile.override(op_name(row.op, row.direction), row.detail):
+        error = max(relative_error(a, b) for a, b in zip(tensors(calls[0]()), wanted, strict=True))
+        if not error < 1e-2:
+            return row._replace(error=f"wrong by {error:.1e}")
+        return row._replace(**measure(calls, session, seconds=0.3 * session.sizes.seconds))
+
+
+def op_name(op: str, direction: str) -> str:
+    """What an operator's direction is called in the table of launch settings."""
+    return op if direction == "forward" else f"{op}_backward"
+
+
+def default_settings(op: str, direction: str, shape: Shape) -> tile.Config:
+    """The settings that a call takes by itself, with the chunk that follows from its shape."""
+    name = op_name(op, direction)
+    settings = tile.config(name, shape.taps, shape.channels // shape.heads, torch.bfloat16)
+    tiles = shape.batch * shape.heads * -(-shape.length // settings.tile)
+    return settings._replace(chunk=tile.chunk_size(name, settings, tiles))
+
+
+def candidates(default: tile.Config, sizes: Sizes) -> list[tile.Config]:
+    """The settings swept, nearest to the default first."""
+    grid = itertools.starmap(tile.Config, itertools.product([default.tile], *sizes.sweep))
+
+    def distance(one: tile.Config) -> float:
+        return abs(math.log2(one.chunk / default.chunk)) + abs(math.log2(one.num_warps / default.num_warps))
+
+    return sorted(grid, key=distance)
+
+
+def tensors(output: Any) -> list[Tensor]:
+    """The output of a forward or backward call as a list."""
+    return [output] if isinstance(output, Tensor) else list(output)

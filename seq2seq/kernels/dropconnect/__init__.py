@@ -1,0 +1,113 @@
+"""DropConnect masks as packed words, so that every twin of a kernel drops exactly the same weights.
+
+A kernel of K taps is ceil(K / 32) int32 words; bit k % 32 of word k // 32 is 1 where tap k is kept.
+The keep probability is rounded to 1/256 once, here, and everything scales by the rounded value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def keep_probability(drop: float) -> float:
+    """1 - drop rounded to 1/256 (never 0)."""
+    return max(round((1.0 - drop) * 256), 1) / 256
+
+
+def keep_words(shape: Sequence[int], kernel_size: int, drop: float, *, device: torch.device | None = None) -> Tensor:
+    """Draw a mask for kernels of `shape`: int32 words (*shape, ceil(K / 32)) whose bits are 1 with keep_probability.
+
+    All 32 bits of a word are drawn at once, from as many random words as the probability has binary digits: reading
+    them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
+    and with (1 + p) / 2 after `or`. On a GPU one kernel does it; bits after K are 0.
+    """
+    size = (*shape, -(-kernel_size // 32))
+    keep = int(keep_probability(drop) * 256)
+    last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
+    last[-1] = -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
+    if keep == 256:
+        return last.expand(size).contiguous()
+    if device is not None and device.type == "cuda" and find_spec("triton") is not None:
+        seed = torch.randint(2**62, (1,), device=device)
+        return torch.ops.seq2seq.keep_words(seed, list(size), keep) & last
+    words = torch.zeros(size, dtype=torch.int32, device=device)
+    for digit in significant_digits(keep):
+        drawn = _random_words(size, device)
+        words = words | drawn if digit else words & drawn
+    return words & last
+
+
+def significant_digits(keep: int) -> list[int]:
+    """The binary digits of keep / 256 that matter, the last first: from the last 1 to the one of a half."""
+    digits = [keep >> place & 1 for place in range(8)]
+    return digits[digits.index(1) :]
+
+
+def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
+    if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
+        return torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
+    count = math.prod(size)
+    draws = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
+    return draws.view(torch.int32)[:count].view(size)
+
+
+@torch.library.custom_op("seq2seq::keep_words", mutates_args=())
+def _keep_words(seed: Tensor, size: list[int], keep: int) -> Tensor:
+    """keep_words on a GPU, with Philox's random numbers of `seed` (1,)."""
+    from seq2seq.kernels.dropconnect import triton
+
+    return triton.keep_words(seed, size, keep)
+
+
+@_keep_words.register_fake
+def _(seed: Tensor, size: list[int], keep: int) -> Tensor:
+    return seed.new_empty(size, dtype=torch.int32)
+
+
+def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
+    """ValueError unless keep holds the words of a mask for kernels of `shape` (..., K)."""
+    if keep is None:
+        return
+    size = (*shape[:-1], -(-shape[-1] // 32))
+    if keep.dtype != torch.int32 or keep.shape != size:
+        raise ValueError(f"keep is {keep.dtype} of shape {tuple(keep.shape)}; give int32 words of shape {tuple(size)}")
+
+
+def random_bytes(shape: Sequence[int], *, device: torch.device | None = None) -> Tensor:
+    """Uniform bytes, uint8, from torch's default generator.
+
+    On a CPU, whose drawing is slow, eight bytes are made of each 64-bit draw; a compiled graph draws bytes itself.
+    """
+    size = torch.Size(shape)
+    if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
+        return torch.randint(0, 256, size, dtype=torch.uint8, device=device)
+    count = size.numel()
+    draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
+    return draws.view(torch.uint8)[:count].view(size)
+
+
+def pack(keep: Tensor) -> Tensor:
+    """Boolean (..., K) -> int32 words (..., ceil(K / 32)); the bits after K are 0."""
+    words = -(-keep.shape[-1] // 32)
+    padded = torch.nn.functional.pad(keep, (0, words * 32 - keep.shape[-1]))
+    bits = padded.unflatten(-1, (words, 32)).to(torch.int64)
+    total = (bits << torch.arange(32, device=keep.device)).sum(-1)
+    return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
+
+
+def unpack(words: Tensor, kernel_size: int) -> Tensor:
+    """int32 words (..., ceil(K / 32)) -> boolean (..., K)."""
+    bits = (words[..., None] >> torch.arange(32, device=words.device, dtype=torch.int32)) & 1
+    return bits.flatten(-2)[..., :kernel_size].bool()
+
+
+def drop_weights(weights: Tensor, keep: Tensor | None, keep_prob: float) -> Tensor:
+    """weights (..., K) where kept, scaled by 1 / keep_prob, else 0; unchanged where keep is None."""
+    if keep is None:
+        return weights
+    return torch.where(unpack(keep, weights.shape[-1]), weights / keep_prob, 0.0)

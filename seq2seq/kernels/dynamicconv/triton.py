@@ -1,0 +1,352 @@
+"""DynamicConv on a GPU: softmax, DropConnect and convolution in one kernel each way; nothing is added atomically.
+
+Sources are numbered u = s - shift, where shift = K - 1 - left is 0 for a causal convolution: then tap k of row t reads
+u = t + k - (K - 1), which lies in the same tile of rows or in one of the BACKS tiles before it. A tile's output is a
+sum of square matrices of weights, one for each of these tiles, times their values. Weights are never stored: the
+backward pass makes them again from the logits and the saved log-sum-exp, in units of log2.
+
+A program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels where a head
+has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their unfinished slopes.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from seq2seq.kernels.blocks import (
+    LANES,
+    LOG2E,
+    aligned,
+    bounds,
+    deep,
+    flat,
+    fold,
+    kept,
+    load_rows,
+    log2,
+    narrow,
+    needs_wide,
+    place,
+    product,
+    reciprocal,
+    row_max,
+    row_sum,
+    store_rows,
+    taps_of,
+    unit_stride,
+)
+from seq2seq.kernels.tile import backs, chunk_size, columns, config, is_direct, target
+
+# sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",
+          "part_size")  # fmt: skip
+
+
+@triton.jit
+def _load_band(logits, stride, row, tap, taps, inside):
+    """Logits on the band, -inf elsewhere, in units of log2."""
+    mask = (tap >= 0) & (tap < taps) & deep(inside)
+    return tl.load(logits + deep(row) * stride + tap, mask=mask, other=float("-inf")).to(tl.float32) * LOG2E
+
+
+@triton.jit(do_not_specialize=VARIES)
+def band_forward(
+    x, logits, keep, start, end, y, lse,
+    length, taps, shift, heads, chunks, chunk, scale,
+    x_batch, x_row, logit_batch, logit_row, logit_head,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
+    part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    at = sentence * length * heads + head
+    x += sentence * x_batch + head * WIDTH
+    logits += sentence * logit_batch + head * logit_head
+    here = taps_of(taps, TILE)
+    i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
+    values = ()
+    for s in tl.static_range(BACKS):
+        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+    for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
+        row = n * TILE + i
+        inside = row < length
+        values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
+        scores, highest = (), tl.full((TILE // LANES, TILE, LANES), float("-inf"), tl.float32)
+        for s in tl.static_range(BACKS + 1):
+            scores += (_load_band(logits, logit_row, row, here - s * TILE, taps, inside),)
+            highest = tl.maximum(highest, scores[s])
+        highest = tl.where(inside, row_max(highest), 0.0)
+        total = tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
+        mixed = tl.zeros((TILE, COLUMNS), tl.float32)
+        for s in tl.static_range(BACKS + 1):
+            weights = tl.exp2(scores[s] - deep(highest))
+            total += weights
+            if WORDS:
+                keeps = kept(keep + at * WORDS, row, heads * WORDS, here - s * TILE, inside, WORDS)
+                weights = tl.where(keeps, weights, 0.0)
+            mixed = product(flat(weights, TILE), values[s], mixed, WIDE)
+        sums = tl.where(inside, row_sum(total), 1.0)
+        tl.store(lse + at + row * heads, highest + log2(sums), mask=inside & (part == 0))
+        mixed *= (scale * reciprocal(sums))[:, None]
+        store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
+        values = values[:-1]
+
+
+@triton.jit
+def _weights(logits, stride, lse, heads, row, tap, taps, length):
+    """softmax(logits) on the band, from the saved log-sum-exp."""
+    norm = deep(tl.load(lse + row * heads, mask=row < length, other=0.0))
+    return tl.exp2(_load_band(logits, stride, row, tap, taps, row < length) - norm)
+
+
+@triton.jit
+def _spread(weights, keep, row, heads, tap, length, scale, slope, unfinished,
+            TILE: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
+    """unfinished + weights' slope, with DropConnect: what the rows of a tile send back to one tile of sources."""
+    if WORDS:
+        weights = tl.where(kept(keep, row, heads * WORDS, tap, row < length, WORDS), weights * scale, 0.0)
+    return product(tl.trans(flat(narrow(weights, slope, WIDE), TILE)), slope, unfinished, WIDE)
+
+
+@triton.jit
+def _finish(dx, heads, row, column, first, last, length, whole, WIDTH: tl.constexpr):
+    """Write a tile of dx, 0 outside [first, last)."""
+    whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
+    store_rows(dx, heads * WIDTH, row, column, 0, length, whole, WIDTH)
+
+
+@triton.jit(do_not_specialize=VARIES)
+def band_backward(
+    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    length, taps, shift, heads, chunks, chunk, scale,
+    dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head, part_size,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left} and dx_s = sum_t w_{t,s-t+left} dy_t.
+
+    A tile of dx is complete when the BACKS tiles of rows after it have been read; those after the last tile of a chunk
+    are read once more. dlogits are linear in g, so that parts of a head write theirs apart, part_size numbers each.
+    """
+    part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    at = sentence * length * heads + head
+    dy, x = dy + sentence * dy_batch + head * WIDTH, x + sentence * x_batch + head * WIDTH
+    logits, lse, keep = logits + sentence * logit_batch + head * logit_head, lse + at, keep + at * WORDS
+    dx, dlogits = dx + at * WIDTH, dlogits + part.to(tl.int64) * part_size + at * taps
+    here = taps_of(taps, TILE)
+    i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
+    stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))
+    values, unfinished, nothing = (), (), tl.zeros((TILE, TILE), tl.float32)
+    for s in tl.static_range(BACKS):
+        values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+        unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)
+    for n in range(tile, stop):
+        row = n * TILE + i
+        values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
+        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)
+        weights, slopes, mean = (), (), tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
+        for s in tl.static_range(BACKS + 1):
+            weights += (_weights(logits, logit_row, lse, heads, row, here - s * TILE, taps, length),)
+            g = fold(product(slope, tl.trans(values[s]), nothing, WIDE), TILE)
+            if WORDS:
+                g = tl.where(kept(keep, row, heads * WORDS, here - s * TILE, row < length, WORDS), g * scale, 0.0)
+            slopes += (g,)
+            mean += weights[s] * g
+        mean = deep(row_sum(mean))
+        unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
+        for s in tl.static_range(BACKS + 1):
+            w, tap = weights[s], here - s * TILE
+            mask = (tap >= 0) & (tap < taps) & deep(row < length)
+            to = dlogits + deep(row) * (heads * taps) + tap
+            tl.store(to, (w * (slopes[s] - mean)).to(dlogits.dtype.element_ty), mask=mask)
+            sent += (_spread(w, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
+        mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbour's
+        _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
+        values, unfinished = values[:-1], sent[:-1]
+    for e in tl.static_range(BACKS):
+        row = (stop + e) * TILE + i
+        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)
+        sent = ()
+        for s in tl.static_range(BACKS - e):
+            tap = here - (s + e + 1) * TILE
+            weights = _weights(logits, logit_row, lse, heads, row, tap, taps, length)
+            sent += (_spread(weights, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
+        mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
+        _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS - e - 1], WIDTH)
+        unfinished = sent
+
+
+@triton.jit(do_not_specialize=VARIES)
+def direct_forward(
+    x, logits, keep, start, end, y, lse,
+    length, shift, heads, tiles, scale,
+    x_batch, x_row, logit_batch, logit_row, logit_head,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """The same as band_forward for few taps: one multiply-add per tap, one tile per program."""
+    head = tl.program_id(0) % heads
+    row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)
+    sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
+    column = tl.arange(0, COLUMNS)
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    x += sentence * x_batch + head * WIDTH
+    logits += sentence * logit_batch + head * logit_head + row * logit_row
+    y += (sentence * length * heads + head) * WIDTH
+    at = sentence * length * heads + row * heads + head
+    inside = row < length
+    highest = tl.full((TILE,), float("-inf"), tl.float32)
+    for k in tl.static_range(TAPS):
+        highest = tl.maximum(highest, tl.load(logits + k, mask=inside, other=0.0).to(tl.float32) * LOG2E)
+    total = tl.zeros((TILE,), tl.float32)
+    mixed = tl.zeros((TILE, COLUMNS), tl.float32)
+    word = tl.load(keep + at, mask=inside, other=0) if WORDS else row
+    for k in tl.static_range(TAPS):
+        weight = tl.exp2(tl.load(logits + k, mask=inside, other=0.0).to(tl.float32) * LOG2E - highest)
+        total += weight
+        if WORDS:
+            weight = tl.where(((word >> k) & 1) != 0, weight, 0.0)
+        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
+        mixed += weight[:, None] * values.to(tl.float32)
+    tl.store(lse + at, highest + log2(total), mask=inside)
+    store_rows(y, heads * WIDTH, row, column, 0, length, mixed * (scale * reciprocal(total))[:, None], WIDTH)
+
+
+@triton.jit(do_not_specialize=VARIES)
+def direct_backward(
+    dy, x, logits, lse, keep, start, end, dx, dlogits,
+    length, shift, heads, tiles, scale,
+    dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
+    WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """The same as band_backward for few taps: rows of dlogits, then the same rows of dx, one tile per program."""
+    head = tl.program_id(0) % heads
+    row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)
+    sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
+    column, tap = tl.arange(0, COLUMNS), tl.arange(0, 4)[None, :]
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+    dy += sentence * dy_batch + head * WIDTH
+    x += sentence * x_batch + head * WIDTH
+    logits += sentence * logit_batch + head * logit_head
+    at = sentence * length * heads + head
+    inside = row < length
+    here = inside[:, None] & (tap < TAPS)
+    norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
+    scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
+    weight = tl.exp2(scores * LOG2E - norm)
+    slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
+    g = tl.zeros((TILE, 4), tl.float32)
+    for k in tl.static_range(TAPS):
+        values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
+        g = tl.where(tap == k, tl.sum(slope * values.to(tl.float32), 1)[:, None], g)
+    if WORDS:
+        word = tl.load(keep + at + row * heads, mask=inside, other=0)[:, None]
+        g = tl.where(((word >> tap) & 1) != 0, g * scale, 0.0)
+    slopes = weight * (g - tl.sum(weight * g, 1)[:, None])
+    to = dlogits + at * TAPS + row[:, None] * (heads * TAPS) + tap
+    tl.store(to, slopes.to(dlogits.dtype.element_ty), mask=here)
+    whole = tl.zeros((TILE, COLUMNS), tl.float32)
+    for k in tl.static_range(TAPS):
+        reader = row - (k + shift - TAPS + 1)  # the row whose tap k is this one
+        there = (reader >= 0) & (reader < length)
+        a = tl.load(logits + reader * logit_row + k, mask=there, other=float("-inf")).to(tl.float32) * LOG2E
+        weight = tl.exp2(a - tl.load(lse + at + reader * heads, mask=there, other=0.0))
+        if WORDS:
+            word = tl.load(keep + at + reader * heads, mask=there, other=0)
+            weight = tl.where(((word >> k) & 1) != 0, weight * scale, 0.0)
+        whole += weight[:, None] * load_rows(dy, dy_row, reader, column, 0, length, WIDTH).to(tl.float32)
+    _finish(dx + at * WIDTH, heads, row, column, first, last, length, whole, WIDTH)
+
+
+def constants(
+    op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
+) -> tuple[bool, dict[str, int | bool]]:
+    """Whether the direct kernel is taken, and what the chosen kernel is compiled for, launch settings included."""
+    settings = config(op, taps, head_dim, dtype, arch)
+    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
+    values |= settings.launch
+    least = 32 if dtype == torch.float32 else 16  # of 16 columns in float32, the compiler spills registers
+    values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns, least)}
+    if is_direct(op, taps):
+        return True, values | {"TAPS": taps}
+    return False, values | {"BACKS": backs(taps, settings.tile), "WIDE": needs_wide(dtype)}
+
+
+def forward(
+    x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """y (B, T, C) and the log-sum-exp (B, T, H), in log2 units; scale is 1 / keep probability."""
+    x, logits = aligned(x), unit_stride(logits)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    lse = torch.empty(logits.shape[:3], dtype=torch.float32, device=x.device)
+    given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
+    tensors = [x, logits, *given, y, lse]
+    strides = (*x.stride()[:2], *logits.stride()[:3])
+    _launch("dynamicconv", tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
+    return y, lse
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    logits: Tensor,
+    lse: Tensor,
+    keep: Tensor | None,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C) and what the forward pass was given and saved."""
+    dy, x, logits = aligned(dy), aligned(x), unit_stride(logits)
+    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    op, (heads, taps) = "dynamicconv_backward", logits.shape[2:]
+    head_dim = x.shape[-1] // heads
+    flags = {"words": 0, "starts": False, "ends": False, "arch": target(x)}  # of which sizes do not depend
+    direct, values = constants(op, taps, head_dim, x.dtype, **flags)
+    parts = triton.cdiv(head_dim, values["COLUMNS"])
+    kind = logits.dtype if parts == 1 else torch.float32
+    dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
+    given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
+    tensors = [dy, x, logits, lse, *given, dx, dlogits]
+    strides = (*dy.stride()[:2], *x.stride()[:2], *logits.stride()[:3])
+    strides += () if direct else (logits.numel(),)
+    _launch(op, tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
+    return dx, dlogits[0] if parts == 1 else dlogits.sum(0).to(logits.dtype)
+
+
+def _launch(
+    op: str,
+    tensors: list[Tensor],
+    strides: tuple[int, ...],
+    shape: torch.Size,
+    given: tuple[Tensor | None, ...],
+    x: Tensor,
+    causal: bool,
+    scale: float,
+) -> None:
+    batch_size, length, heads, taps = shape
+    shift = 0 if causal else taps - 1 - taps // 2
+    keep, start, end = given
+    words = 0 if keep is None else keep.shape[-1]
+    head_dim = x.shape[-1] // heads
+    flags = {"words": words, "starts": start is not None, "ends": end is not None, "arch": target(x)}
+    direct, values = constants(op, taps, head_dim, x.dtype, **flags)
+    tiles = triton.cdiv(length, values["TILE"])
+    with torch.cuda.device_of(x):
+        if direct:
+            kernel = direct_forward if op == "dynamicconv" else direct_backward
+            kernel[(batch_size * tiles * heads,)](*tensors, length, shift, heads, tiles, scale, *strides, **values)
+        else:
+            kernel = band_forward if op == "dynamicconv" else band_backward
+            programs = heads * triton.cdiv(head_dim, values["COLUMNS"])  # for each chunk
+            chunk = chunk_size(op, config(op, taps, head_dim, x.dtype, target(x)), batch_size * tiles * programs)
+            chunks = triton.cdiv(tiles, chunk)
+            sizes = (length, taps, shift, heads, chunks, chunk, scale)
+            kernel[(batch_size * chunks * programs,)](*tensors, *sizes, *strides, **values)

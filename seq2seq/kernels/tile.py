@@ -1,0 +1,129 @@
+"""How the Triton kernels cut a batch: tile sizes and launch settings, in one table.
+
+A tile is some positions of one head. The kernel of a position reaches K - 1 positions back (after a shift, for same
+padding), so the band that mixes a tile lies in the tile itself and in the (K - 1) / tile ones before it, rounded up.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+MAX_TAPS, MAX_HEAD_DIM = 64, 256
+# longer chunks amortise a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
+PROGRAMS = 528
+# up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
+DIRECT_TAPS = 3
+HOPPER = 90
+
+
+class Config(NamedTuple):
+    """Positions per tile; tiles in a row and channels of a head, at most, per program; warps; stages of pipelining.
+
+    registers: a thread's, at most; None leaves it to the compiler, which may spill a few to fit one more block.
+    """
+
+    tile: int
+    chunk: int
+    num_warps: int
+    num_stages: int
+    columns: int = 128
+    registers: int | None = None
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """As Triton calls them."""
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
+
+
+_overrides: dict[str, Config] = {}
+
+
+def backs(taps: int, tile: int) -> int:
+    """The tiles before its own that a tile reads, at least 1."""
+    return max(1, -(-(taps - 1) // tile))
+
+
+def columns(head_dim: int, most: int = MAX_HEAD_DIM, least: int = 16) -> int:
+    """The channels of a head that a program takes: all, up to `most`, rounded up to a power of two from `least`."""
+    return min(most, max(least, 1 << (head_dim - 1).bit_length()))
+
+
+def is_direct(op: str, taps: int) -> bool:
+    """Whether an operation takes one multiply-add per tap rather than a band matrix."""
+    return taps <= DIRECT_TAPS and op not in _overrides
+
+
+def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
+    """The launch settings of "dynamicconv", "lightconv" or "<either>_backward"; those of `override` come first.
+
+    arch is a GPU's compute capability, 90 for 9.0.
+    """
+    if op in _overrides:
+        return _overrides[op]
+    # without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
+    if is_direct(op, taps):
+        across = columns(head_dim)
+        tile, warps = 32 if across <= 64 else 16, 8 if across > 128 else 4
+        return Config(tile, chunk=1, num_warps=warps, num_stages=2, columns=256)
+    wide = dtype == torch.float32
+    most = _most_columns(op, taps, wide)
+    across = columns(head_dim, most)
+    tile = 32 if 17 < taps <= 32 and not wide and not (op == "dynamicconv_backward" and across > 64) else 16
+    unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
+    long = taps > 32 and (op == "dynamicconv_backward" or (op == "lightconv_backward" and across > 32))
+    heavy = long or (wide and taps > 17)
+    # loads for the next tile while this one is worked on take registers that other targets' compilers do not have
+    stages = 2 if arch == HOPPER else 1
+    limit = None if heavy else _registers(op, taps, across, arch)
+    return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
+
+
+def _registers(op: str, taps: int, across: int, arch: int) -> int | None:
+    """A limit where the compiler, left alone, would spill without need."""
+    backward = op.endswith("_backward")
+    spills = arch != HOPPER if taps <= (32 if op == "lightconv" else 17) else not backward
+    if op == "dynamicconv_backward" or not spills:
+        return None
+    return 255 if backward or across > 64 else 168
+
+
+def _most_columns(op: str, taps: int, wide: bool) -> int:
+    """The channels for which one program has the registers."""
+    if not op.endswith("_backward"):
+        return 64 if wide else 128
+    if wide:
+        return 64 if taps <= 17 else 16 if op == "lightconv_backward" and taps > 49 else 32
+    return 64 if taps > 32 or op == "lightconv_backward" else 128
+
+
+def target(x: Tensor) -> int:
+    """The compute capability of x's GPU, 90 for 9.0; where there is none, as in Triton's interpreter, 90."""
+    return _capability(x.device) if x.is_cuda else HOPPER
+
+
+@functools.cache
+def _capability(device: torch.device) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
+def chunk_size(op: str, settings: Config, tiles: int) -> int:
+    """Tiles in a row per program, of `tiles` in all: as `settings` say, or fewer where programs would get too few."""
+    return settings.chunk if op in _overrides else max(1, min(settings.chunk, tiles // PROGRAMS))
+
+
+@contextmanager
+def override(op: str, settings: Config) -> Iterator[None]:
+    """Launch `op` with exactly these settings inside the block; for tuning and tests."""
+    _overrides[op] = settings
+    try:
+        yield
+    finally:
+        del _overrides[op]

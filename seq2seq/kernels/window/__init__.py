@@ -1,0 +1,41 @@
+"""The last K inputs of every hypothesis, weighted and summed: a decoding step of the convolutions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.choice import is_plain, takes_triton
+from seq2seq.kernels.window.reference import window_reference
+
+OP = "decoding step of a convolution"
+
+
+def window(
+    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, kernel: str = "auto"
+) -> Tensor:
+    """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}, with v zero before position 0 and w softmaxed if asked.
+
+    values (B, L, beam, C): the cache's slots; owner (N, L): which of its sentence's beam rows wrote hypothesis n's
+    slot; position (N,) of the newest; weights (N or 1, H, K). Reads K rows and writes one, (N, C): nothing is
+    reordered or joined. No gradient.
+    """
+    if is_plain(OP, kernel, values):
+        return window_reference(values, owner, position, weights, softmax=softmax)
+    return _window(values, owner, position, weights, softmax, kernel)
+
+
+@torch.library.custom_op("seq2seq::window", mutates_args=())
+def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+    heads, taps = weights.shape[1:]
+    with torch.autocast(values.device.type, enabled=False):
+        if takes_triton(OP, kernel, values, weights, heads=heads, taps=taps):
+            from seq2seq.kernels.window import triton
+
+            return triton.window(values, owner, position, weights, softmax)
+        return window_reference(values, owner, position, weights, softmax=softmax)
+
+
+@_window.register_fake
+def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+    return values.new_empty((owner.shape[0], values.shape[-1]))

@@ -1,0 +1,20 @@
+"""A decoding step of the convolutions by its definition: gather the windows, then weigh them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
+    """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c} (see `window`); shapes as there."""
+    if softmax:
+        weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
+    rows, taps, beam = owner.shape[0], weights.shape[-1], values.shape[2]
+    time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
+    slot = time.clamp(min=0)
+    sentence = torch.arange(rows, device=owner.device) // beam
+    inputs = values[sentence[:, None], slot, owner.gather(1, slot)]  # (N, K, C)
+    inputs = inputs.masked_fill((time < 0)[:, :, None], 0.0).unflatten(-1, (weights.shape[1], -1))
+    inputs = inputs.transpose(1, 2)  # (N, H, K, R)
+    return (weights[:, :, None].to(values.dtype) @ inputs).reshape(rows, -1)
