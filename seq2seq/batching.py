@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -145,6 +146,8 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
 class TokenBatchSampler(Sampler[np.ndarray]):
     """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
 
+    A `window` of micro-batches on one rank is the same update as a micro-batch on each of `window` ranks: their number
+    is a multiple of window * world_size where there are sentences enough, of world_size in any case.
     Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
     """
 
@@ -158,12 +161,13 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
+        window: int = 1,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
         self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
         self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.window = rank, world_size, window
         self.epoch, self.start = 0, 0
         self._cached: tuple[int, list[np.ndarray]] | None = None
         self.batches()  # impossible settings are found here, not in the first epoch
@@ -186,17 +190,17 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
-            batches = token_batches(
-                self.src_lengths,
-                self.tgt_lengths,
-                max_tokens=self.max_tokens,
-                seed=self.seed,
-                epoch=self.epoch,
-                shuffle=self.shuffle,
-                multiple_of=self.world_size,
-            )
+            batches = self._token_batches()
             self._cached = (self.epoch, batches)
         return self._cached[1]
+
+    def _token_batches(self) -> list[np.ndarray]:
+        lengths = self.src_lengths, self.tgt_lengths
+        given = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
+        if self.window > 1:
+            with contextlib.suppress(ValueError):
+                return token_batches(*lengths, **given, multiple_of=self.window * self.world_size)
+        return token_batches(*lengths, **given, multiple_of=self.world_size)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The index arrays of this rank, from the position that `seek` left."""

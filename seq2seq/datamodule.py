@@ -271,9 +271,8 @@ class TranslationDataModule(LightningDataModule):
         return self._loader("test", self._sampler("test"))
 
     def _training_sampler(self) -> TokenBatchSampler:
-        world = self._world()
         current = self._train_sampler
-        if current is None or (current.rank, current.world_size) != world:
+        if current is None or (current.rank, current.world_size, current.window) != self._world():
             self._train_sampler = current = self._sampler("train")
             current.set_epoch(self.epoch)
             self._split("train").sampler = current
@@ -281,7 +280,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _sampler(self, split: str) -> TokenBatchSampler:
         data = self._split(split)
-        rank, world_size = self._world()
+        rank, world_size, window = self._world()
         return TokenBatchSampler(
             src_lengths=data.src.lengths,
             tgt_lengths=data.tgt.lengths,
@@ -290,10 +289,13 @@ class TranslationDataModule(LightningDataModule):
             shuffle=split == "train",
             rank=rank,
             world_size=world_size,
+            window=window if split == "train" else 1,
         )
 
-    def _world(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def _world(self) -> tuple[int, int, int]:
+        """This process's rank, their number, and the micro-batches of an update on each."""
+        t = self.trainer
+        return (0, 1, 1) if t is None else (t.global_rank, t.world_size, t.accumulate_grad_batches)
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         return DataLoader(
