@@ -66,8 +66,10 @@ class RunFolder:
         self.last = path / "checkpoints" / "last.ckpt"
 
     def create(self, config_yaml: str) -> None:
-        """Make the folder and write config.yaml."""
+        """Make the folder, write config.yaml, and clear away what a killed run was writing."""
         self.best.parent.mkdir(parents=True, exist_ok=True)
+        for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
+            unfinished.unlink(missing_ok=True)
         write_atomic(self.config, config_yaml)
 
     def refuse_existing(self) -> None:

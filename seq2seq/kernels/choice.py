@@ -73,14 +73,15 @@ def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
 
 def _no_device(x: Tensor) -> str | None:
     if x.is_cuda:
-        return _no_gpu(x.device)
+        return gpu_obstacle(x.device)
     if os.environ.get("TRITON_INTERPRET") != "1":
         return f"tensors on {x.device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
     return None if find_spec("triton") else "triton is not installed"
 
 
 @functools.cache
-def _no_gpu(device: torch.device) -> str | None:
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why Triton cannot serve this GPU; None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
     capability = torch.cuda.get_device_capability(device)

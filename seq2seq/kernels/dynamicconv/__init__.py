@@ -35,7 +35,7 @@ def dynamicconv(
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
     extent.check(x, start, end)
-    given = (x, logits, keep, start, end, causal, 1.0 / keep_prob)
+    given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
     if is_plain("dynamicconv", kernel, x):
         with torch.autocast(x.device.type, enabled=False):
             return banded.convolve(*given)
@@ -86,7 +86,7 @@ def _backward(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, logits):
+        if _takes_triton(kernel, x, logits, dy):
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
@@ -94,8 +94,8 @@ def _backward(
         return dx.contiguous(), dlogits.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, logits: Tensor) -> bool:
-    return takes_triton("dynamicconv", kernel, x, logits, heads=logits.shape[2], taps=logits.shape[3])
+def _takes_triton(kernel: str, x: Tensor, logits: Tensor, *others: Tensor) -> bool:
+    return takes_triton("dynamicconv", kernel, x, logits, *others, heads=logits.shape[2], taps=logits.shape[3])
 
 
 @_forward.register_fake

@@ -58,7 +58,7 @@ def _forward(
     x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, kernel: str
 ) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, glu):
+        if _takes_triton(kernel, x, weights, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
@@ -77,7 +77,7 @@ def _backward(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, glu):
+        if _takes_triton(kernel, x, weights, dy, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.backward(dy, x, weights, start, end, causal, glu)
@@ -85,9 +85,9 @@ def _backward(
         return dx.contiguous(), dweights.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, weights: Tensor, glu: bool) -> bool:
+def _takes_triton(kernel: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape
-    return takes_triton("lightconv", kernel, x, weights, heads=heads * (2 if glu else 1), taps=taps)
+    return takes_triton("lightconv", kernel, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
 
 @_forward.register_fake
