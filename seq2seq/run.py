@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Settings that change neither the data, the model nor the course of training.
+_HARMLESS_TRAINER = (
+    "accelerator", "devices", "nodes", "checkpoint_activations", "max_skipped", "profile", "log_steps", "line_time",
+    "samples", "save_time", "test",
+)  # fmt: skip
 HARMLESS = (
     "resume",
     "force",
@@ -28,20 +32,7 @@ HARMLESS = (
     "cache",
     "logger",
     "data.num_workers",
-    *(
-        f"trainer.{key}"
-        for key in (
-            "accelerator",
-            "devices",
-            "nodes",
-            "strategy",
-            "log_steps",
-            "line_time",
-            "samples",
-            "save_time",
-            "test",
-        )
-    ),
+    *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")

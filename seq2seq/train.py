@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -21,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seq2seq import finetune, parallel
 from seq2seq import run as runs
+from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ def main(config: DictConfig) -> float:
             raise
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
+    except TrainingFault as fault:
+        print(f"train: {fault}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("train: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
@@ -62,7 +67,10 @@ def train(config: dict[str, Any], *, mixer: str) -> float:
 
     `mixer` names the run's folder. ValueError for settings that cannot work, before anything is written.
     """
+    import torch
+
     _quiet_lightning()
+    torch.set_float32_matmul_precision("high" if config["trainer"]["precision"] == "tf32" else "highest")
     return Run(config, mixer=mixer).execute()
 
 
@@ -101,8 +109,8 @@ class Run:
             self.folder.create(OmegaConf.to_yaml(self.config))
         log.info("run folder: %s", self.folder.path)
         task = self._task()
-        control, progress = self._callbacks()
-        trainer = self._trainer([progress, control])
+        control, progress = self._callbacks(task)
+        trainer = self._trainer([progress, *self._profile(), control])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
@@ -173,6 +181,7 @@ class Run:
 
     def _task(self) -> TranslationTask:
         import torch
+        from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
         from seq2seq import checkpoint
         from seq2seq.build import build_model
@@ -189,6 +198,9 @@ class Run:
         model = build_model(self._model_config(sizes))
         if self.start:
             model.load_state_dict(self.start.model.state_dict())
+        if self.settings.checkpoint_activations:
+            for layer in (*model.encoder.layers, *model.decoder.layers):
+                layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
         if self.settings.compile:
             # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
             for part in (model.encoder, model.decoder, model.output):
@@ -209,17 +221,20 @@ class Run:
             search=dataclasses.replace(self.search, beam_size=self.settings.val_beam_size),
             seed=self.seed,
             val_sentences=self.settings.val_sentences,
+            max_skipped=self.settings.max_skipped,
         )
 
-    def _callbacks(self) -> tuple[Control, ProgressLog]:
+    def _callbacks(self, task: TranslationTask) -> tuple[Control, ProgressLog]:
         from rich.console import Console
 
         from seq2seq.control import Control
+        from seq2seq.ema import WeightAverage
         from seq2seq.progress import ProgressLog
 
         origin = {"settings": self.config, "corpus": self.data.fingerprint}
         console = Console(quiet=not parallel.is_first_process())
-        control = Control(settings=self.settings, folder=self.folder, origin=origin)
+        average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
+        control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
 
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
@@ -250,6 +265,11 @@ class Run:
             default_root_dir=self.folder.path,
         )
 
+    def _profile(self) -> list[L.Callback]:
+        from seq2seq.profiling import Profile
+
+        return [Profile(self.folder.path)] if self.settings.profile else []
+
     def _loggers(self) -> list[Any]:
         from hydra.utils import instantiate
 
@@ -273,6 +293,20 @@ class Run:
                 trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         except TrainingInterrupt as stop:
             self._stopped(stop)
+        except (OSError, RuntimeError, MemoryError, TrainingFault) as error:
+            raise self._fault(error, task) from error
+
+    def _fault(self, error: Exception, task: TranslationTask) -> Exception:
+        """What ends the run for a reason of the data or the machine, with how to go on; any other error as it is."""
+        told = error if isinstance(error, TrainingFault) else None
+        told = told or as_fault(error, shape=task.batch_shape, max_tokens=self.data.max_tokens)
+        if told is None:
+            return error
+        if told.details:
+            rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or "0"
+            runs.write_json(self.folder.path / f"fault-{rank}.json", {"fault": str(told), **told.details})
+        kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+        return TrainingFault(f"{told}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
 
     def _stopped(self, stop: TrainingInterrupt) -> NoReturn:
         """Say what is left and how to go on, have SLURM run the job again if it announced the end, and exit."""
@@ -321,6 +355,7 @@ class Run:
             "valid": control.best_scores,
             "best_step": control.best_step,
             "steps": trainer.global_step,
+            "skipped_updates": task.skipped.count,
             "epochs": round(progress.epochs, 3),
             "parameters": sum(p.numel() for p in task.model.parameters()),
             "target_tokens_per_second": round(progress.tokens_per_second, 1),
