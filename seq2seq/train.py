@@ -18,7 +18,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune
+from seq2seq import finetune, sweep
 from seq2seq import run as runs
 from seq2seq.resources import conf_dir
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from seq2seq.control import Control
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
+    from seq2seq.pruning import MedianStop
     from seq2seq.search import SearchSettings
     from seq2seq.task import TranslationTask
 
@@ -45,7 +46,8 @@ def main(config: DictConfig) -> float:
     try:
         return train(OmegaConf.to_container(config, resolve=True), mixer=mixer)  # type: ignore[arg-type]
     except ValueError as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        # the other jobs of a sweep go on
+        if os.environ.get("HYDRA_FULL_ERROR") == "1" or sweep.folder():
             raise
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
@@ -70,7 +72,7 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
-        self.config, self.seed = config, int(config["seed"])
+        self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
@@ -82,8 +84,7 @@ class Run:
         self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
         self._check_positions()
         self.data.validate_settings()
-        named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
-        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
 
     def execute(self) -> float:
@@ -95,12 +96,14 @@ class Run:
         log.info("run folder: %s", self.folder.path)
         task = self._task()
         control, progress = self._callbacks()
-        trainer = self._trainer([progress, control])
+        median = self._median_stop(control)
+        trainer = self._trainer([progress, control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
-        runs.write_json(self.folder.results, results)
-        if self.settings.test:
+        stopped = next((each.stopped for each in median), None)
+        runs.write_json(self.folder.results, results | ({"stopped": stopped} if stopped else {}))
+        if self.settings.test and not stopped:
             runs.write_json(self.folder.results, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
@@ -210,6 +213,21 @@ class Run:
         control = Control(settings=self.settings, folder=self.folder, origin=origin)
         return control, ProgressLog(control=control, settings=self.settings, console=Console())
 
+    def _keep_last(self) -> list[L.Callback]:
+        from seq2seq.keep import KeepLast
+
+        return [KeepLast(folder=self.folder, count=self.settings.keep_last)] if self.settings.keep_last else []
+
+    def _median_stop(self, control: Control) -> list[MedianStop]:
+        from seq2seq.pruning import MedianStop
+
+        job, peers = sweep.job_folder(), self.settings.median_stop
+        if not (job and peers):
+            return []
+        # a budget of time alone makes equal times comparable, any other equal updates
+        axis = "step" if self.settings.max_steps or self.settings.max_epochs else "seconds"
+        return [MedianStop(control=control, job=job, peers=peers, axis=axis)]
+
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
@@ -286,6 +304,7 @@ class Run:
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
+        self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
         return result.report() | {"search": dataclasses.asdict(self.search)}
 
     def _results(
@@ -295,6 +314,7 @@ class Run:
 
         return {
             "run": self.folder.path.name,
+            "mixer": self.mixer,
             "command": shlex.join(["python", "-m", "seq2seq.train", *HydraConfig.get().overrides.task])
             if HydraConfig.initialized()
             else None,
