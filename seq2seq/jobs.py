@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ RECORD = "job.json"
 SWEEP = "sweep.json"
 ACTIVE = ("waiting", "running")
 # States of a job that SLURM no longer works on.
-_OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+ASK_SECONDS = 5.0  # between two questions to SLURM about the same array
+OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Process:
         """False only where it is known to be gone: SLURM says so, or this host has no such process."""
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
             # a job that is put back into the queue has no process, but is not over
-            return state not in _OVER and state != ""
+            return state not in OVER and state != ""
         return not self.local or not self.pid or Path(f"/proc/{self.pid}").exists() or _signalled(self.pid)
 
 
@@ -58,15 +61,22 @@ def _signalled(pid: int) -> bool:
 
 
 def slurm_state(job: str) -> str | None:
-    """What `squeue` says of a job: `RUNNING` and so on, "" if it knows it no more, None if it cannot be asked."""
-    ask = ["squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}"]
+    """What SLURM says of a job: `RUNNING` and so on, "" if the queue knows it no more, None if it cannot be asked."""
+    states = _array_states(job.split("_")[0], int(time.monotonic() // ASK_SECONDS))
+    return None if states is None else states.get(job, "")
+
+
+@functools.lru_cache(maxsize=256)
+def _array_states(array: str, moment: int) -> dict[str, str] | None:
+    """The states of an array's jobs; asked for once a moment, whatever the number of its jobs."""
+    ask = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T", f"--jobs={array}"]
     try:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     if done.returncode and "Invalid job id" not in done.stderr:
         return None
-    return done.stdout.split()[0] if done.stdout.split() else ""
+    return dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) > 1)
 
 
 @dataclasses.dataclass(frozen=True)
