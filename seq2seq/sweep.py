@@ -13,6 +13,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -38,6 +39,10 @@ def job_folder() -> Path | None:
 def compare_command(sweep: Path, *options: str) -> str:
     """The command that compares the runs of a sweep."""
     return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
+
+
+class JobError(CompactHydraException):
+    """A job of a sweep failed because of its settings: Hydra shows the message without a traceback."""
 
 
 class JobRecords(Callback):
@@ -67,7 +72,8 @@ class JobRecords(Callback):
         job = self._job(config, state="finished")
         if job_return.status is JobStatus.FAILED:
             error = job_return._return_value
-            job = dataclasses.replace(job, state="failed", error=" ".join(f"{type(error).__name__}: {error}".split()))
+            kind = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
+            job = dataclasses.replace(job, state="failed", error=" ".join(f"{kind}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
         job.write()
 

@@ -46,9 +46,10 @@ def main(config: DictConfig) -> float:
     try:
         return train(OmegaConf.to_container(config, resolve=True), mixer=mixer)  # type: ignore[arg-type]
     except ValueError as error:
-        # the other jobs of a sweep go on
-        if os.environ.get("HYDRA_FULL_ERROR") == "1" or sweep.folder():
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
+        if sweep.folder():  # whose other jobs go on
+            raise sweep.JobError(str(error)) from error
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -20,6 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 
 from seq2seq.jobs import OVER, Job, common_overrides, slurm_state
+from seq2seq.sweep import JobError, compare_command
 from seq2seq.watch import describe
 
 
@@ -118,6 +119,9 @@ class _ReportingLauncher(_Base):
                     _say(describe(_conclude(record, found, job), common))
             if len(returns) < len(records):
                 time.sleep(POLL_SECONDS)
+        if failed := [each for each in returns.values() if each.status is JobStatus.FAILED]:
+            sweep = Path(str(self.config.hydra.sweep.dir))
+            _say(f"{len(failed)} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
         return [returns[index] for index in range(len(records))]
 
     def _gone(self, job: Any) -> str:
@@ -182,7 +186,7 @@ def _result(record: Job, task: Any) -> JobReturn:
 
 
 def _failure(record: Job, reason: str) -> JobReturn:
-    return JobReturn(overrides=list(record.overrides), status=JobStatus.FAILED, _return_value=RuntimeError(reason))
+    return JobReturn(overrides=list(record.overrides), status=JobStatus.FAILED, _return_value=JobError(reason))
 
 
 def _conclude(record: Job, found: JobReturn, job: Any) -> Job:
