@@ -48,7 +48,7 @@ class RunResult:
     def test_lines(self, side: str) -> list[str] | None:
         """The lines of `src`, `ref` or `hyp` of the test set; None where the run saved none."""
         path = self.folder.test_file(side)
-        return path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else None
+        return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
 
     def test_digest(self) -> str | None:
         """A digest of the test set's sources and references; None where the run saved none."""
