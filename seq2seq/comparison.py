@@ -73,10 +73,13 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     members = [sorted(group, key=lambda run: run.seed) for group in together.values()]
     settings = [_identity(group[0]) for group in members]
     plain = _varying([{k: v for k, v in mine.items() if not k.startswith("mixer.")} for mine in settings])
+    # most values of a mixer are references to the model's
+    copies = {tuple(str(mine.get(key, UNSET)) for mine in settings) for key in plain}
     found = []
     for mine, group in zip(settings, members, strict=True):
         alike = [theirs for theirs, other in zip(settings, members, strict=True) if other[0].mixer == group[0].mixer]
-        shown = plain | _varying(alike)
+        own = {key for key in _varying(alike) if tuple(str(each.get(key, UNSET)) for each in settings) not in copies}
+        shown = plain | own
         found.append(Group(group[0].mixer, {key: mine[key] for key in mine if key in shown}, group))
     return found
 

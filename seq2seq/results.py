@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.jobs import Job, is_sweep, read_jobs
+from seq2seq.jobs import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.run import RunFolder
 
 SPLITS = ("test", "valid")
@@ -148,7 +148,9 @@ def _read(place: Path | Job, split: str) -> RunResult | Unusable:
     if place.state == "finished" and place.run:
         return read_run(place.run, split)
     where = f" ({place.run})" if place.run else ""
-    return Unusable(f"{place.folder.parent}: {place.title()}{where}", f"{place.state} {place.error}".strip())
+    sweep = place.folder.parent
+    title = place.title(common_overrides(read_jobs(sweep)))
+    return Unusable(f"{sweep}: {title}{where}", f"{place.state}: {place.error}" if place.error else place.state)
 
 
 def read_run(path: Path, split: str) -> RunResult | Unusable:

@@ -49,7 +49,7 @@ def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: in
     scores = {"bleu": bleu.corpus_score(hypotheses, [refs]).score, "chrf": chrf.corpus_score(hypotheses, [refs]).score}
     scores["signatures"] = [str(bleu.get_signature()), str(chrf.get_signature())]
     random_numbers = {"parameters": random.randint(10**4, 10**7), "seconds": random.uniform(1, 9999),
-                      "target_tokens_per_second": random.uniform(10, 9000), "best_step": random.randint(1, 99)}  # fmt: skip
+                      "target_tokens_per_second": random.uniform(9, 999), "best_step": 7}  # fmt: skip
     results = {"mixer": mixer, "run": path.name, "valid": scores, "test": scores, "steps": 99, **random_numbers}
     folder.results.write_text(json.dumps(results))
     folder.save_test(src=[line.upper() for line in refs], ref=refs, hyp=hypotheses)
@@ -117,6 +117,12 @@ def test_settings_that_differ_set_rows_apart(tmp_path):
     assert [(g.label, len(g.runs)) for g in groups] == [
         ("lightconv model.dim=16", 2), ("lightconv model.dim=32", 1), ("lightconv extra=1 model.dim=16", 1),
     ]  # fmt: skip
+    for name, heads in (("two", 2), ("four", 4)):
+        run = write_run(tmp_path / "refer" / name, refs, model={"num_heads": heads})
+        config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"num_heads": heads}}}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
+    assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
     other = tmp_path / "other"
     write_run(other / "a", refs)
     write_run(other / "b", refs, mixer="bahdanau")
@@ -192,7 +198,7 @@ def test_a_sweeps_runs_are_found_by_its_jobs(tmp_path, capsys):
     captured = capsys.readouterr()
     assert [row["mixer"] for row in cells(captured.out)] == ["bahdanau"]
     assert "job 1 (mixer=lightconv)" in captured.err
-    assert "failed ValueError: too wide" in captured.err
+    assert "failed: ValueError: too wide" in captured.err
     assert f"job 2 (mixer=gru) ({moved / 'run2'}): running" in captured.err
 
 
