@@ -178,6 +178,7 @@ class ProgressLog(L.Callback):
             "lr": _rate(trainer),
             "epoch": self.epochs,
             "seconds": self.control.elapsed,
+            "train/seconds": self.watch.seconds,
         }
         for logger in trainer.loggers:
             logger.log_metrics(values, trainer.global_step)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # Settings that change neither the data, the model nor the course of training.
 _HARMLESS_TRAINER = (
     "accelerator", "devices", "nodes", "checkpoint_activations", "max_skipped", "profile", "log_steps", "line_time",
-    "samples", "save_time", "test",
+    "samples", "save_time", "test", "keep_last", "median_stop",
 )  # fmt: skip
 HARMLESS = (
     "resume",
@@ -63,6 +63,16 @@ class RunFolder:
             unfinished.unlink(missing_ok=True)
         write_atomic(self.config, config_yaml)
 
+    def test_file(self, side: str) -> Path:
+        """Where the `src`, `ref` or `hyp` (translations) of the test set is, one sentence a line."""
+        return self.path / f"test.{side}"
+
+    def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
+        """Write the test set and its translations; line i of each belongs together."""
+        for side, lines in (("src", src), ("ref", ref), ("hyp", hyp)):
+            # a table's field may hold a line break
+            write_atomic(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
+
     def refuse_existing(self) -> None:
         """ValueError, naming the remedies, if an earlier run left a checkpoint here."""
         if self.best.exists() or self.last.exists():
@@ -76,6 +86,11 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
     """`<data>-<mixer>-<hash>`, the hash being that of the resolved configuration without its harmless settings."""
     data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
     return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+
+
+def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
+    """The folder of a new run with these settings."""
+    return Path(config["runs"]) / (config["run"] or run_name(config, mixer))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

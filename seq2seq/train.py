@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune, parallel
+from seq2seq import finetune, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.resources import conf_dir
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seq2seq.control import Control, TrainingInterrupt
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
+    from seq2seq.pruning import MedianStop
     from seq2seq.search import SearchSettings
     from seq2seq.task import TranslationTask
 
@@ -52,9 +53,13 @@ def main(config: DictConfig) -> float:
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
+        if sweep.folder():  # whose other jobs go on
+            raise sweep.JobError(str(error)) from error
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
     except TrainingFault as fault:
+        if sweep.folder():
+            raise sweep.JobError(str(fault)) from fault
         print(f"train: {fault}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -81,10 +86,10 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
-        self.config, self.seed = config, int(config["seed"])
+        self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
-        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-        parallel.require_startable(self.settings.processes, sweep=sweep)
+        swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+        parallel.require_startable(self.settings.processes, sweep=swept)
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
         self.accelerator = settings.resolve_accelerator(self.settings)
@@ -95,8 +100,7 @@ class Run:
         self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
         self._check_positions()
         self.data.validate_settings()
-        named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
-        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
 
     def execute(self) -> float:
@@ -110,12 +114,14 @@ class Run:
         log.info("run folder: %s", self.folder.path)
         task = self._task()
         control, progress = self._callbacks(task)
-        trainer = self._trainer([progress, *self._profile(), control])
+        median = self._median_stop(control)
+        trainer = self._trainer([progress, *self._profile(), control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
-        self._write(trainer, results)
-        if self.settings.test:
+        stopped = next((each.stopped for each in median), None)
+        self._write(trainer, results | ({"stopped": stopped} if stopped else {}))
+        if self.settings.test and not stopped:
             self._write(trainer, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
@@ -237,6 +243,21 @@ class Run:
         control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
 
+    def _keep_last(self) -> list[L.Callback]:
+        from seq2seq.keep import KeepLast
+
+        return [KeepLast(folder=self.folder, count=self.settings.keep_last)] if self.settings.keep_last else []
+
+    def _median_stop(self, control: Control) -> list[MedianStop]:
+        from seq2seq.pruning import MedianStop
+
+        job, peers = sweep.job_folder(), self.settings.median_stop
+        if not (job and peers):
+            return []
+        # a budget of time alone makes equal times comparable, any other equal updates
+        axis = "step" if self.settings.max_steps or self.settings.max_epochs else "seconds"
+        return [MedianStop(control=control, job=job, peers=peers, axis=axis)]
+
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
@@ -340,6 +361,7 @@ class Run:
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
+        self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
         return result.report() | {"search": dataclasses.asdict(self.search)}
 
     def _results(
@@ -349,6 +371,7 @@ class Run:
 
         return {
             "run": self.folder.path.name,
+            "mixer": self.mixer,
             "command": shlex.join(["python", "-m", "seq2seq.train", *HydraConfig.get().overrides.task])
             if HydraConfig.initialized()
             else None,

@@ -516,5 +516,5 @@ def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert [name.rsplit("-", 1)[0] for name in names if name != "sweeps"] == ["toy-lightconv", "toy-transformer"]
-    files = [path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file()]
-    assert files == ["multirun.yaml"]
+    files = sorted(path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file())
+    assert files == ["job.json", "job.json", "multirun.yaml", "sweep.json"]
