@@ -361,7 +361,8 @@ class Run:
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
-        self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
+        if trainer.is_global_zero:
+            self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
         return result.report() | {"search": dataclasses.asdict(self.search)}
 
     def _results(

@@ -13,15 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import toycorpus
 
-from seq2seq import jobs, train
+from seq2seq import checkpoint, jobs, train
 from seq2seq.jobs import Job, Process, read_jobs, write_sweep
 from seq2seq.pruning import MedianStop, median_at
 from seq2seq.watch import describe, watch
@@ -306,10 +308,65 @@ def test_slurm_failures_are_told_at_once(corpus, tmp_path):
 
 
 def kill_when_running(sweep: Path, number: int) -> None:
-    for _ in range(300):
-        job = Job.read(sweep / str(number))
-        if job and job.state == "running":
-            os.kill(job.process.pid, signal.SIGKILL)
-            return
+    wait_for(lambda: (job := Job.read(sweep / str(number))) is not None and job.state == "running")
+    job = Job.read(sweep / str(number))
+    assert job
+    os.kill(job.process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_slurm_job_of_two_processes(corpus, tmp_path):
+    """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
+    status, output = run(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
+    assert status == 0, output
+    sweep = only_sweep(tmp_path)
+    assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
+    logs = sorted(path.name.split("_", 1)[1] for path in sweep.glob(".submitit/*/*_log.out"))
+    assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
+    one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
+    train.train(one, mixer="transformer")
+    names = ("both-2", "one")
+    weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
+    """SIGUSR1, which comes before the time limit: the run saves and SLURM runs the job again, to the same weights."""
+    pytest.importorskip("submitit")
+    given = ("trainer.max_steps=400", "trainer.val_steps=40", "trainer.test=false")
+    process = start(tmp_path, slurm_command(corpus, "mixer=transformer", "seed=1,2", *given, "run=it-${seed}"))
+    last = tmp_path / "runs" / "it-2" / "checkpoints" / "last.ckpt"
+    wait_for(last.exists)
+    job = Job.read(only_sweep(tmp_path) / "1")
+    assert job
+    subprocess.run(["scancel", "--signal=USR1", job.process.slurm], check=True)
+    # SLURM lets a job that it runs again wait for two minutes
+    ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
+    wait_for(lambda: jobs.slurm_state(job.process.slurm) == "PENDING")
+    subprocess.run(ask, check=True)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
+    (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
+    for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
+        assert expected in log.read_text()
+    train.train(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer")
+    whole, parts = (
+        checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
+    )
+    assert whole["global_step"] == parts["global_step"] == 400
+    for name, weight in whole["state_dict"].items():
+        assert weight.equal(parts["state_dict"][name])
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
         time.sleep(0.2)
-    raise AssertionError(f"job {number} does not start")
