@@ -67,6 +67,9 @@ class JobRecords(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Record how it ended."""
+        if "wandb" in sys.modules:
+            # the next job of this process has a page of its own
+            sys.modules["wandb"].finish()
         if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
             return
         job = self._job(config, state="finished")

@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from seq2seq import finetune, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
+from seq2seq.loggers import make_loggers, require_installed
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Run:
         parallel.require_startable(self.settings.processes, sweep=swept)
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
+        require_installed(config["logger"])
         self.accelerator = settings.resolve_accelerator(self.settings)
         self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
@@ -292,15 +294,7 @@ class Run:
         return [Profile(self.folder.path)] if self.settings.profile else []
 
     def _loggers(self) -> list[Any]:
-        from hydra.utils import instantiate
-
-        from seq2seq.csvlog import CsvLogger
-
-        found = [instantiate(node, save_dir=str(self.folder.path)) for node in (self.config["logger"] or {}).values()]
-        for logger in found:
-            if isinstance(logger, CsvLogger):
-                logger.keep_until(self.resumed.step if self.resumed else 0)
-        return found
+        return make_loggers(self.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
         from seq2seq.control import TrainingInterrupt, interruptible

@@ -206,6 +206,24 @@ def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monke
     assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
 
 
+# ---- loggers
+
+
+def test_a_logger_that_is_not_installed_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
+        train.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_loggers_by_name(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
+    train.train(config, mixer="transformer")
+    assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
+    assert not (tmp_path / "runs" / "it" / "metrics.csv").exists()
+    assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
+
+
 # ---- whole sweeps
 
 
