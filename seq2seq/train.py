@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
     from seq2seq.search import SearchSettings
-    from seq2seq.task import TranslationTask
+    from seq2seq.task import Evaluation, TranslationTask
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class Run:
         self._check_model()
         self.data = self._data_module()
         self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
+        _check_convention(config["data"], self.data.tgt_lang)
         self._check_positions()
         self.data.validate_settings()
         named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
@@ -286,7 +287,24 @@ class Run:
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
-        return result.report() | {"search": dataclasses.asdict(self.search)}
+        return result.report() | self._as_papers(result) | {"search": dataclasses.asdict(self.search)}
+
+    def _as_papers(self, result: Evaluation) -> dict[str, Any]:
+        """The test score under `data.convention`, if one is set."""
+        from seq2seq.convention import convention_bleu
+
+        data = self.config["data"]
+        if not data.get("convention"):
+            return {}
+        found = convention_bleu(
+            result.hypotheses,
+            result.references,
+            convention=data["convention"],
+            lang=self.data.tgt_lang,
+            lowercase=bool(data.get("lowercase")),
+        )
+        log.info("test: %s", found)
+        return {"convention": found._asdict()}
 
     def _results(
         self, task: TranslationTask, trainer: L.Trainer, control: Control, progress: ProgressLog
@@ -330,6 +348,13 @@ def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:
     from seq2seq.metrics import check_tokenize, tokenize_for
 
     return check_tokenize((data.get("tokenize") or {}).get(lang) or tokenize_for(lang))
+
+
+def _check_convention(data: Mapping[str, Any], lang: str) -> None:
+    from seq2seq.convention import check_convention
+
+    if data.get("convention"):
+        check_convention(data["convention"], lang)
 
 
 if __name__ == "__main__":
