@@ -13,8 +13,7 @@ CONVENTIONS = ("tokenized", "compound-split")
 
 # Scripts without spaces between words, of which Moses makes no words.
 _UNSPACED = frozenset(
-    ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh", "ja", "jpn", "ko", "kor", "th", "tha", "lo", "lao", "km", "khm")
-    + ("my", "mya", "bo", "bod")
+    "zh zho chi cmn yue wuu lzh ja jpn ko kor th tha lo lao km khm my mya bo bod".split()  # noqa: SIM905 - one line
 )
 # Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbours of the hyphen, so of
 # "a-b-c" only the first is split.

@@ -327,6 +327,7 @@ class Run:
             "max_time": self.settings.max_time,
             "seconds_over_budget": round(max(0.0, control.elapsed - (self.settings.max_time or math.inf)), 2),
             "padding": round(self.data.padding_share, 4),
+            "throughput": progress.meter.report(progress.watch.seconds) if progress.meter else None,
             "precision": self.precision,
             "accelerator": self.accelerator,
             "versions": checkpoint.versions(),
