@@ -155,7 +155,9 @@ class _Total:
         self.uniform = torch.zeros_like(self.nll)
         self.dx = torch.empty_like(features) if gradients else None
         self.dw: Tensor | None = None
-        self.db = torch.zeros(weight.shape[0], dtype=self.wide, device=features.device) if gradients else None
+        self.db: Tensor | None = None
+        if gradients and bias is not None:
+            self.db = torch.zeros(weight.shape[0], dtype=self.wide, device=features.device)
         self.seen = torch.zeros_like(self.mean)  # the weighted sum of all rows
         self.count = torch.zeros_like(self.nll)
 
@@ -165,17 +167,24 @@ class _Total:
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
+        spare = None
+        if logits.device.type == "cpu" and logits.dtype != self.wide:
+            spare = torch.empty(2, min(block, len(x)), cells, dtype=self.wide)
         for start in range(0, len(x), block):
             piece = slice(start, start + block)
-            self._softmax(logits[piece], labels[piece, None], weight[piece])
+            self._softmax(logits[piece], labels[piece, None], weight[piece], spare)
         self.uniform -= weight @ (x.to(self.wide) @ self.mean + self.mean_bias)
         if self.dx is not None:
             self._gradients(part, x, logits, weight)
 
-    def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
+    def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
         """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
         at_label, highest = logits.gather(1, labels).to(self.wide), logits.amax(1, keepdim=True)
-        p = torch.softmax(logits, -1, dtype=self.wide)
+        if spare is None:
+            p = torch.softmax(logits, -1, dtype=self.wide)
+        else:  # fresh memory costs a CPU more than the softmax
+            wide, p = spare[:, : len(logits)]
+            torch.softmax(wide.copy_(logits), -1, out=p)
         lse = highest.to(self.wide) - p.amax(1, keepdim=True).log()
         self.nll += weight @ (lse - at_label).squeeze(1)
         self.uniform += weight @ lse.squeeze(1)
@@ -185,13 +194,17 @@ class _Total:
 
     def _gradients(self, part: slice, x: Tensor, slopes: Tensor, weight: Tensor) -> None:
         assert self.dx is not None
-        assert self.db is not None
         scale = weight.to(x.dtype)
         self.dx[part] = (slopes @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
         weighted = x * scale[:, None]
-        dw = slopes.t() @ weighted  # (V, R)
-        self.dw = dw.to(self.wide) if self.dw is None else self.dw.add_(dw)
-        self.db += scale @ slopes
+        first = self.dw is None
+        if self.dw is None:
+            self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
+        for rows in _slices(self.weight.shape[0], x.device.type):
+            dw = slopes[:, rows].t() @ weighted  # (v, R)
+            self.dw[rows].copy_(dw) if first else self.dw[rows].add_(dw)
+        if self.db is not None:
+            self.db += scale @ slopes
         self.seen += weighted.sum(0, dtype=self.wide)
         self.count += weight.sum()
 
@@ -199,6 +212,11 @@ class _Total:
         """dx, dW and db, the smoothing's share of W and b taken off."""
         share = self.smoothing / weight.shape[0]
         dw = torch.zeros_like(weight, dtype=self.wide) if self.dw is None else self.dw
-        assert self.db is not None
-        db = None if bias is None else (self.db - share * self.count).to(bias.dtype)
+        db = None if self.db is None or bias is None else (self.db - share * self.count).to(bias.dtype)
         return [self.dx, dw.sub_(share * self.seen).to(weight.dtype), db]
+
+
+def _slices(vocab: int, device: str) -> list[slice]:
+    """The vocabulary in parts whose gradients in the products' type a CPU's cache holds; on a GPU it is one."""
+    size = 2048 if device == "cpu" else vocab
+    return [slice(start, start + size) for start in range(0, vocab, size)]
