@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seq2seq import metrics
 from seq2seq.batching import Batch
-from seq2seq.loss import LossSums, label_smoothed_cross_entropy
+from seq2seq.loss import LossSums, projected_cross_entropy
 from seq2seq.model import Seq2Seq
 from seq2seq.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
 from seq2seq.search import SearchSettings, search
@@ -139,8 +139,9 @@ class TranslationTask(L.LightningModule):
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
         # and oneDNN compiles its kernels anew for every size.
-        logits = self.model.output(features)
-        return label_smoothed_cross_entropy(logits, batch.tgt_out, batch.tgt_mask, smoothing=self.optim.label_smoothing)
+        return projected_cross_entropy(
+            features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.optim.label_smoothing
+        )
 
     # Validation and test
 

@@ -336,6 +336,9 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     for clocked in ("seconds", "training_seconds", "target_tokens_per_second"):
         assert found.pop(clocked) > 0
         del earlier[clocked]
+    used, before_that = found.pop("throughput"), earlier.pop("throughput")
+    assert used["padding"] == before_that["padding"] > 0
+    assert used["model_flops_per_second"] > 0
     assert found == earlier
     assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
 

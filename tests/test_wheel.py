@@ -28,6 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     names = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
     assert {"seq2seq/_conf/train.yaml", "seq2seq/_conf/mixer/dynamicconv.yaml"} <= names
+    assert {"seq2seq/_conf/hydra/launcher/slurm.yaml", "hydra_plugins/seq2seq_sweeps/launchers.py"} <= names
     assert {f"seq2seq/_data/phrasebook/{split}.jsonl" for split in ("train", "valid", "test")} <= names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 

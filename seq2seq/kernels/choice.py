@@ -50,9 +50,10 @@ def takes_triton(op: str, kernel: str, x: Tensor, *others: Tensor, heads: int, t
 def is_plain(op: str, kernel: str, x: Tensor) -> bool:
     """Whether an eager call is left to torch's own operations and their gradients, as on a CPU it is.
 
-    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given.
+    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given,
+    and tensors without data: their operations are counted, and those of an operator by its own formula.
     """
-    if require_kernel(kernel) == "triton" or x.is_cuda or torch.compiler.is_compiling():
+    if require_kernel(kernel) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
         return False
     return not takes_triton(op, kernel, x, heads=1, taps=1)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import extent
 from seq2seq.kernels.choice import is_plain, takes_triton
@@ -121,3 +122,16 @@ def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.seq2seq.dynamicconv)
+def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
+    """A multiply-add for each channel, position and tap."""
+    batch_size, length, channels = x
+    return 2 * batch_size * length * channels * logits[3]
+
+
+@register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
+def _count_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
+    """The same for the gradient of x and again for that of the weights."""
+    return 2 * _count_forward(x, logits)
