@@ -60,7 +60,8 @@ def commands() -> list[list[str]]:
     """The overrides of every training command in the README, comments and continued lines joined."""
     text = re.sub(r"\\\n\s*", " ", README)
     lines = re.findall(r"python -m seq2seq\.train ([^\n`]*)", text)
-    return [[part for part in shlex.split(line, comments=True) if part != "-m"] for line in lines]
+    ours = [[part for part in shlex.split(line, comments=True) if not part.startswith("hydra/")] for line in lines]
+    return [[part for part in overrides if part != "-m"] for overrides in ours]
 
 
 @pytest.mark.parametrize("overrides", commands(), ids=" ".join)
