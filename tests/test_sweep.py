@@ -23,6 +23,7 @@ import pytest
 import torch
 import toycorpus
 
+from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint, jobs, train
 from seq2seq.jobs import Job, Process, read_jobs, write_sweep
 from seq2seq.pruning import MedianStop, median_at
@@ -241,6 +242,17 @@ def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert status == 1
     assert "FAILED    job 1 (model.num_heads=3)" in compared
     assert "| transformer | model.num_heads=2 | 5" in compared
+
+
+def test_jobs_have_folders_of_their_own():
+    same = [["run=it", "seed=1"], ["run=it", "seed=2"]]
+    for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
+        with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
+            require_own_folders(run_name, overrides)
+    require_own_folders(None, [["seed=1"], ["seed=2"]])
+    require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
+    require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
+    require_own_folders("it", [["seed=1"]])
 
 
 @pytest.mark.slow

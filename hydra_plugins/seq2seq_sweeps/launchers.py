@@ -18,6 +18,7 @@ from typing import Any
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
 
 from seq2seq.jobs import OVER, Job, common_overrides, slurm_state
 from seq2seq.sweep import JobError, compare_command
@@ -57,6 +58,7 @@ class _ReportingLauncher(_Base):
         """Run one job for each list of settings, as one array where there are arrays."""
         assert self.config is not None
         self._require_devices(job_overrides)
+        require_own_folders(OmegaConf.to_container(self.config)["run"], job_overrides)
         sweep = Path(str(self.config.hydra.sweep.dir))
         records = [
             Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
@@ -165,6 +167,17 @@ class SlurmLauncher(_ReportingLauncher):
     def _interrupted(self, submitted: Sequence[Any]) -> None:
         arrays = sorted({job.job_id.split("_")[0] for job in submitted})
         _say(f"interrupted; the jobs go on without this process (to end them: scancel {' '.join(arrays)})")
+
+
+def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]]) -> None:
+    """ValueError if two jobs, which may run at the same time, are given the same name `run`."""
+    given = [next((o.split("=", 1)[1] for o in job if o.startswith("run=")), run) for job in job_overrides]
+    names = [name for name in given if name not in (None, "null", "None") and "${" not in name]
+    if len(names) > len(set(names)):
+        raise ValueError(
+            f"run={names[0]} would be the folder of several jobs; leave run out, or name them apart with "
+            f"'run={names[0]}-${{seed}}'"
+        )
 
 
 def _outcome(record: Job, job: Any) -> JobReturn | None:
