@@ -58,7 +58,8 @@ class _ReportingLauncher(_Base):
         """Run one job for each list of settings, as one array where there are arrays."""
         assert self.config is not None
         self._require_devices(job_overrides)
-        require_own_folders(OmegaConf.to_container(self.config)["run"], job_overrides)
+        raw: Any = OmegaConf.to_container(self.config)
+        require_own_folders(raw["run"], job_overrides)
         sweep = Path(str(self.config.hydra.sweep.dir))
         records = [
             Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
