@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -12,55 +11,23 @@ from typing import Any
 
 import numpy as np
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from seq2seq import corpus as corpora
-from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate, longest_width, padding_share
+from seq2seq.batching import Batch, Ragged, TokenBatchSampler, longest_width, padding_share
+from seq2seq.building import Pace, build_once
 from seq2seq.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.corpus import SPLITS, CorpusSettings, atomic_folder
+from seq2seq.corpus import SPLITS, Corpus, CorpusSettings
 from seq2seq.direction import refuse_swapped
+from seq2seq.encoding import Encoder, read_ids, write_ids
+from seq2seq.pairs import PairDataset
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
 
 # Counts as part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
-CODE_VERSION = 1
-_ROWS = 16_384
-
-
-class PairDataset(Dataset):
-    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch."""
-
-    def __init__(self, *, src: Ragged, tgt: Ragged, text: Any, tokenizer: Tokenizer, sample_seed: int | None) -> None:
-        self.src, self.tgt, self.text, self.tokenizer = src, tgt, text, tokenizer
-        self.sample_seed = sample_seed  # None: no subword regularisation
-        self.sampler: TokenBatchSampler | None = None  # its epoch varies the drawn segmentations
-
-    def __len__(self) -> int:
-        """Number of pairs."""
-        return len(self.src.lengths)
-
-    def __getitems__(self, rows: np.ndarray) -> Batch:
-        """The Batch of the pairs at `rows`."""
-        rows = np.asarray(rows)
-        src, tgt = self.src.select(rows), self.tgt.select(rows)
-        if self.sample_seed is not None:
-            src, tgt = self._resegment(rows, src, tgt)
-        return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
-
-    def _resegment(self, rows: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
-        """Draw new segmentations; a row that would outgrow the batch keeps its best one, so the budget still holds."""
-        width = int(max(src.lengths.max(), tgt.lengths.max()))
-        text = self.text[rows.tolist()]
-        epoch = self.sampler.epoch if self.sampler else 0
-        seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
-        drawn = []
-        for best, ids in (
-            (src, self.tokenizer.encode_src(text["src"], sample=True, seed=seed)),
-            (tgt, self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)),
-        ):
-            drawn.append(Ragged.from_rows([r if len(r) <= width else best.row(i).tolist() for i, r in enumerate(ids)]))
-        return drawn[0], drawn[1]
+CODE_VERSION = 2
+_INT32 = (1 << 31) - 1
 
 
 class TranslationDataModule(LightningDataModule):
@@ -86,8 +53,10 @@ class TranslationDataModule(LightningDataModule):
         if not isinstance(max_tokens, int) or max_tokens < 8:
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
         self.max_tokens = max_tokens
+        self.num_proc = _whole_number(data.get("num_proc", 1), "data.num_proc")
         self.src_lang, self.tgt_lang = self.settings.src, self.settings.tgt
         self.epoch, self._valid, self.fingerprint = 0, False, ""  # of the corpus, after `prepare`
+        self.places: dict[str, Path] = {}  # what was prepared, and the folder that holds it
         self._tokenizer: Tokenizer | None = None
         self._datasets: dict[str, PairDataset] = {}
         self._train_sampler: TokenBatchSampler | None = None
@@ -109,7 +78,7 @@ class TranslationDataModule(LightningDataModule):
             return
         self.validate_settings()
         corpus = corpora.load_corpus(self.settings, cache_dir=self.cache_dir)
-        self.fingerprint = corpus.fingerprint
+        self.fingerprint, self.places["text"] = corpus.fingerprint, corpus.folder
         head = corpus.splits["train"][:1000]
         refuse_swapped((head["src"], head["tgt"]), src=self.src_lang, tgt=self.tgt_lang)
         self._tokenizer = self._load_or_train(corpus)
@@ -151,24 +120,24 @@ class TranslationDataModule(LightningDataModule):
                 "exchange data.src and data.tgt, or the models"
             )
 
-    def _load_or_train(self, corpus: corpora.Corpus) -> Tokenizer:
+    def _load_or_train(self, corpus: Corpus) -> Tokenizer:
         settings = self.tokenizer_settings
         if settings.ready_models:
+            self.places |= {f"tokenizer {i + 1}": Path(path) for i, path in enumerate(settings.ready_models)}
             return load_tokenizer(settings)
         names = [name for name in asdict(settings) if name not in ("model", "src_model", "tgt_model", "sampling_alpha")]
         key = repr([corpora.CODE_VERSION, corpus.fingerprint, [(name, getattr(settings, name)) for name in names]])
         folder = self.cache_dir / f"tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        if not folder.is_dir():
-            trained = train_tokenizer(
-                src_lines=_lines(corpus.splits["train"], "src"),
-                tgt_lines=_lines(corpus.splits["train"], "tgt"),
-                settings=settings,
-            )
-            with atomic_folder(folder) as building:
-                state = trained.to_state()
-                for name in ("src_model", "tgt_model"):
-                    if name in state:
-                        (building / f"{name}.model").write_bytes(state[name])
+
+        def build(building: Path) -> None:
+            log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
+            lines = {"src_lines": _lines(corpus, 0), "tgt_lines": _lines(corpus, 1)}
+            state = train_tokenizer(**lines, settings=settings).to_state()
+            for name in ("src_model", "tgt_model"):
+                if name in state:
+                    (building / f"{name}.model").write_bytes(state[name])
+
+        self.places["tokenizer"] = build_once(folder, "the tokenizer", build)
         models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
         return Tokenizer(
             src_model=models[0],
@@ -176,24 +145,31 @@ class TranslationDataModule(LightningDataModule):
             sampling_alpha=settings.sampling_alpha,
         )
 
-    def _encoded(self, split: str, corpus: corpora.Corpus) -> PairDataset:
+    def _encoded(self, split: str, corpus: Corpus) -> PairDataset:
         text = corpus.splits[split]
         key = f"{CODE_VERSION} {corpus.fingerprint} {self.tokenizer.fingerprint} {split}"
         folder = self.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        if not folder.is_dir():
-            with atomic_folder(folder) as building:
-                _write_ids(building, text, self.tokenizer)
-        src, tgt = _read_ids(folder)
-        if split == "train":
-            kept = self._keep_by_length(src, tgt, text, corpus)
-            if len(kept) < len(src.lengths):
-                src, tgt, text = src.select(kept), tgt.select(kept), text.select(kept)
+
+        def build(building: Path) -> None:
+            pace = Pace(f"encoding of {split}", total=len(text))
+            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=self.num_proc, pace=pace)
+
+        encoder = Encoder(tokenizer=self.tokenizer)
+        self.places[f"ids of {split}"] = build_once(folder, f"the ids of {split}", build)
+        src, tgt = (Ragged(*side) for side in read_ids(folder))
+        kept = self._keep_by_length(src, tgt, text, corpus) if split == "train" else None
         sampling = split == "train" and self.tokenizer_settings.sampling_alpha > 0
         return PairDataset(
-            src=src, tgt=tgt, text=text, tokenizer=self.tokenizer, sample_seed=self.seed if sampling else None
+            src=src,
+            tgt=tgt,
+            text=text,
+            tokenizer=self.tokenizer,
+            rows=kept,
+            sample_seed=self.seed if sampling else None,
         )
 
-    def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: corpora.Corpus) -> np.ndarray:
+    def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: Corpus) -> np.ndarray | None:
+        """The rows that no rule about length drops, None for all."""
         masks = length_rules(
             src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=longest_width(self.max_tokens)
         )
@@ -203,13 +179,16 @@ class TranslationDataModule(LightningDataModule):
             example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
             dropped.append(Dropped(rule, int(mask.sum()), example))
         log.info("%s", cleaning_table(dropped, read=corpus.read))
-        kept = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
+        drop = np.logical_or.reduce(list(masks.values()))
+        if not drop.any():
+            return None
+        kept = np.flatnonzero(~drop)
         if kept.size == 0:
             raise ValueError(
                 f"no training pair is left: data.max_tokens={self.max_tokens}, data.clean.max_length="
                 f"{self.settings.clean.max_length} and length_ratio={self.settings.clean.length_ratio} drop them all"
             )
-        return kept
+        return kept if len(text) > _INT32 else kept.astype(np.int32)
 
     # ---- what others read
 
@@ -224,18 +203,18 @@ class TranslationDataModule(LightningDataModule):
         return len(self._split(split))
 
     def sources(self, split: str) -> list[str]:
-        """Raw source text of a split."""
-        return list(self._split(split).text[:]["src"])
+        """Raw source text of a split, all in memory: meant for validation and test."""
+        return self._split(split).lines("src")
 
     def references(self, split: str) -> list[str]:
-        """Raw target text of a split: what scores are computed against."""
-        return list(self._split(split).text[:]["tgt"])
+        """Raw target text of a split, what scores are computed against; all in memory, as `sources`."""
+        return self._split(split).lines("tgt")
 
     @property
     def padding_share(self) -> float:
         """Padding cells over all cells of an epoch of training, source and target together."""
         data = self._split("train")
-        return padding_share(data.src.lengths, data.tgt.lengths, self._training_sampler().batches())
+        return padding_share(data.src_lengths, data.tgt_lengths, self._training_sampler().batches())
 
     @property
     def batches_per_epoch(self) -> int:
@@ -283,8 +262,8 @@ class TranslationDataModule(LightningDataModule):
         data = self._split(split)
         rank, world_size = self._world()
         return TokenBatchSampler(
-            src_lengths=data.src.lengths,
-            tgt_lengths=data.tgt.lengths,
+            src_lengths=data.src_lengths,
+            tgt_lengths=data.tgt_lengths,
             max_tokens=self.max_tokens,
             seed=self.seed,
             shuffle=split == "train",
@@ -304,39 +283,16 @@ class TranslationDataModule(LightningDataModule):
         )
 
 
+def _whole_number(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+    return value
+
+
 def _unchanged(batch: Batch) -> Batch:
     return batch
 
 
-def _lines(dataset: Any, column: str) -> Iterator[str]:
-    for block in dataset.iter(batch_size=_ROWS):
-        yield from block[column]
-
-
-def _write_ids(folder: Path, text: Any, tokenizer: Tokenizer) -> None:
-    """Encode a split block by block into flat arrays on disk, one file of ids and one of lengths a side."""
-    meta = {}
-    for side, encode, vocab_size in (
-        ("src", tokenizer.encode_src, tokenizer.src_vocab_size),
-        ("tgt", tokenizer.encode_tgt, tokenizer.tgt_vocab_size),
-    ):
-        dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
-        lengths: list[np.ndarray] = []
-        with (folder / f"{side}.ids").open("wb") as file:
-            for block in text.iter(batch_size=_ROWS):
-                rows = Ragged.from_rows(encode(block[side]))
-                rows.ids.astype(dtype).tofile(file)
-                lengths.append(rows.lengths)
-        np.save(folder / f"{side}.lengths.npy", np.concatenate(lengths))
-        meta[side] = dtype.name
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-def _read_ids(folder: Path) -> tuple[Ragged, Ragged]:
-    meta = json.loads((folder / "meta.json").read_text())
-    sides = []
-    for side in ("src", "tgt"):
-        lengths = np.load(folder / f"{side}.lengths.npy")
-        ids = np.memmap(folder / f"{side}.ids", dtype=meta[side], mode="r")
-        sides.append(Ragged(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths))
-    return sides[0], sides[1]
+def _lines(corpus: Corpus, side: int) -> Iterator[str]:
+    for block in corpus.blocks("train"):
+        yield from block[side]

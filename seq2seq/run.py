@@ -27,6 +27,7 @@ HARMLESS = (
     "cache",
     "logger",
     "data.num_workers",
+    "data.num_proc",
     *(f"trainer.{key}" for key in ("accelerator", "devices", "log_steps", "line_time", "samples", "save_time", "test")),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.

@@ -38,7 +38,7 @@ class TokenizerSettings:
     byte_fallback: bool = True
     normalizer: str = "identity"
     character_coverage: float = 0.9995
-    input_sentence_size: int = 2_000_000
+    input_sentence_size: int = 500_000
     sampling_alpha: float = 0.0
     seed: int = 1
 

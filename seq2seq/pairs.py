@@ -1,0 +1,77 @@
+"""A split as ids on disk: what a data loader asks for the batch of some rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate
+from seq2seq.tokenizer import Tokenizer
+
+
+class PairDataset(Dataset):
+    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch.
+
+    `rows` says which rows of the ids and of the text the split consists of (None: all).
+    """
+
+    def __init__(
+        self,
+        *,
+        src: Ragged,
+        tgt: Ragged,
+        text: Any,
+        tokenizer: Tokenizer,
+        rows: np.ndarray | None = None,
+        tags: list[int] | None = None,
+        sample_seed: int | None = None,
+    ) -> None:
+        self.src, self.tgt, self.text, self.tokenizer, self.rows = src, tgt, text, tokenizer, rows
+        self.tags = tags or []  # ids before every source; those in `src` are there already
+        self.sample_seed = sample_seed  # None: no subword regularisation
+        self.sampler: TokenBatchSampler | None = None  # its epoch varies the drawn segmentations
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.src.lengths) if self.rows is None else len(self.rows)
+
+    @property
+    def src_lengths(self) -> np.ndarray:
+        """Pieces of every source."""
+        return self.src.lengths if self.rows is None else self.src.lengths[self.rows]
+
+    @property
+    def tgt_lengths(self) -> np.ndarray:
+        """Pieces of every target."""
+        return self.tgt.lengths if self.rows is None else self.tgt.lengths[self.rows]
+
+    def lines(self, side: str) -> list[str]:
+        """All text of a side, in memory: of a split that is scored."""
+        return list(self.text[:][side] if self.rows is None else self.text[self.rows][side])
+
+    def __getitems__(self, rows: np.ndarray) -> Batch:
+        """The Batch of the pairs at `rows`."""
+        rows = np.asarray(rows)
+        src, tgt = self.ids(rows)
+        return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
+
+    def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
+        """Both sides of the pairs at `rows`."""
+        inside = rows if self.rows is None else self.rows[rows]
+        src, tgt = self.src.select(inside), self.tgt.select(inside)
+        return (src, tgt) if self.sample_seed is None else self._resegment(rows, inside, src, tgt)
+
+    def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
+        """Draw new segmentations; a row that would outgrow the batch keeps its best one, so the budget still holds."""
+        width = int(max(src.lengths.max(), tgt.lengths.max()))
+        text = self.text[inside.tolist()]
+        epoch = self.sampler.epoch if self.sampler else 0
+        seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
+        src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
+        tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
+        drawn = []
+        for best, ids in ((src, [[*self.tags, *row] for row in src_ids]), (tgt, tgt_ids)):
+            drawn.append(Ragged.from_rows([r if len(r) <= width else best.row(i).tolist() for i, r in enumerate(ids)]))
+        return drawn[0], drawn[1]
