@@ -54,8 +54,10 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
             return target
         if exclusive:
             _remove_leftovers(target)
+        start = time.monotonic()
         with atomic_folder(target) as building:
             build(building)
+        log.info("made %s in %.1f s", what, time.monotonic() - start)
     return target
 
 

@@ -14,13 +14,13 @@ from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from seq2seq import corpus as corpora
-from seq2seq.batching import Batch, Ragged, TokenBatchSampler, longest_width, padding_share
+from seq2seq.batching import Ragged, TokenBatchSampler, longest_width, padding_share
 from seq2seq.building import Pace, build_once
 from seq2seq.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.corpus import SPLITS, Corpus, CorpusSettings
 from seq2seq.direction import refuse_swapped
 from seq2seq.encoding import Encoder, read_ids, write_ids
-from seq2seq.pairs import PairDataset
+from seq2seq.pairs import BatchLoader, PairDataset
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
@@ -275,22 +275,13 @@ class TranslationDataModule(LightningDataModule):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
-        return DataLoader(
-            self._split(split),
-            batch_sampler=sampler,  # type: ignore[arg-type]
-            collate_fn=_unchanged,  # type: ignore[arg-type]
-            num_workers=self.num_workers,
-        )
+        return BatchLoader(self._split(split), batch_sampler=sampler, num_workers=self.num_workers)
 
 
 def _whole_number(value: Any, name: str) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
     return value
-
-
-def _unchanged(batch: Batch) -> Batch:
-    return batch
 
 
 def _lines(corpus: Corpus, side: int) -> Iterator[str]:
