@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
+
+if TYPE_CHECKING:
+    from seq2seq.mixture import Mixture
 
 
 class Batch(NamedTuple):
@@ -29,6 +32,20 @@ class Ragged(NamedTuple):
     ids: np.ndarray
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int32
+
+    def compact(self) -> Ragged:
+        """The same rows in an array of ids that holds nothing else."""
+        starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        places = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
+        return Ragged(self.ids[places], starts, self.lengths)
+
+    @classmethod
+    def joined(cls, parts: list[Ragged]) -> Ragged:
+        """The rows of all parts, one part after the other."""
+        parts = [part.compact() for part in parts]
+        lengths = np.concatenate([part.lengths for part in parts])
+        ids = np.concatenate([part.ids for part in parts])
+        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
     def select(self, rows: np.ndarray) -> Ragged:
         """The rows of `rows`, in that order; the ids themselves are shared, not copied."""
@@ -195,9 +212,22 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
     return bounds
 
 
+def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """`count` batches: the fullest halved if there are fewer, the last left out if there are more."""
+    batches = batches[:count]
+    while missing := count - len(batches):
+        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
+        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
+            if (half := len(batches[i]) // 2) > 0:
+                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
+    return batches
+
+
 class TokenBatchSampler(Sampler[np.ndarray]):
     """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
 
+    With `mixture` an epoch consists of the rows that it draws. Their lengths differ by epoch, but the number of batches
+    is that of epoch 0: the fullest are halved, or the last ones left out, a matter of a few sentences.
     Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
     """
 
@@ -211,14 +241,17 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
+        mixture: Mixture | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
         self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
         self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
         self.rank, self.world_size = rank, world_size
+        self.mixture = mixture
         self.epoch, self.start = 0, 0
         self._cached: tuple[int, list[np.ndarray]] | None = None
+        self._count = 0  # batches of every epoch of a mixture
         self.batches()  # impossible settings are found here, not in the first epoch
 
     @property
@@ -239,17 +272,26 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
-            batches = token_batches(
-                self.src_lengths,
-                self.tgt_lengths,
-                max_tokens=self.max_tokens,
-                seed=self.seed,
-                epoch=self.epoch,
-                shuffle=self.shuffle,
-                multiple_of=self.world_size,
-            )
+            if self.mixture is None:
+                batches = self._cut(self.src_lengths, self.tgt_lengths)
+            else:
+                rows = self.mixture.rows(self.epoch)
+                batches = [rows[inside] for inside in self._cut(self.src_lengths[rows], self.tgt_lengths[rows])]
+                self._count = self._count or len(batches)
+                batches = exactly(batches, self._count)
             self._cached = (self.epoch, batches)
         return self._cached[1]
+
+    def _cut(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> list[np.ndarray]:
+        return token_batches(
+            src_lengths,
+            tgt_lengths,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            epoch=self.epoch,
+            shuffle=self.shuffle,
+            multiple_of=self.world_size,
+        )
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The index arrays of this rank, from the position that `seek` left."""

@@ -68,12 +68,13 @@ class CorpusSettings:
     format: str | None = None
     holdout: int = 1000
     clean: CleanSettings = field(default_factory=CleanSettings)
+    splits: tuple[str, ...] = SPLITS  # a corpus of a mixture may lack some
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> CorpusSettings:
         """Read the `data` section, ignoring what batching and scoring own."""
         known = {f.name for f in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known and name != "clean"}
+        values = {name: value for name, value in data.items() if name in known and name not in ("clean", "splits")}
         if values.get("languages") is not None:
             values["languages"] = tuple(str(language) for language in values["languages"])
         for side in ("src", "tgt"):
@@ -307,7 +308,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
     cleaner = Cleaner(settings.clean)
     rows = {}
-    for split in SPLITS:
+    for split in settings.splits:
         if settings.place(split) is None:
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
@@ -316,7 +317,7 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: no pairs are left; check the file and data.clean")
-    held_out = [split for split in SPLITS[1:] if split not in rows]
+    held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     report = {"dropped": [list(row) for row in cleaner.dropped.values()], "read": cleaner.read}
@@ -373,6 +374,8 @@ def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
     splits = DatasetDict()
     for split in SPLITS:
         own, rows = _split_files(folder, split)
+        if own.name != f"{split}.arrow" and not rows.is_file():
+            continue
         dataset = _open_arrow(own)
         splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
@@ -390,6 +393,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     clean = settings.clean
     parts: list[Any] = [CODE_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
+    parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
@@ -449,14 +453,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
-    if settings.train is None:
+    if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     if settings.path and not resolve(settings.path).is_dir():
         if settings.path.startswith(("package://", "/", ".", "~")):
             raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
         return
-    sample = sample_pairs(settings, cache_dir=cache_dir)
-    for split in SPLITS[1:]:
-        if settings.place(split) is not None:
-            sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
+    first, *others = (split for split in settings.splits if settings.place(split) is not None)
+    sample = sample_pairs(settings, cache_dir=cache_dir, split=first)
+    for split in others:
+        sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
     refuse_swapped(sample, src=settings.src, tgt=settings.tgt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from seq2seq.cleaning import Dropped, Pairs, cleaning_table, length_rules, short
 from seq2seq.corpus import SPLITS, Corpus, CorpusSettings
 from seq2seq.direction import refuse_swapped
 from seq2seq.encoding import Encoder, read_ids, write_ids
-from seq2seq.pairs import BatchLoader, PairDataset
+from seq2seq.metrics import tokenize_for
+from seq2seq.mixture import Direction, Mixture, Part, directions, parts_of
+from seq2seq.pairs import BatchLoader, MixedPairs, PairDataset
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
@@ -45,10 +47,11 @@ class TranslationDataModule(LightningDataModule):
         super().__init__()
         self.data, self.seed, self.num_workers = dict(data), int(seed), int(num_workers)
         self.cache_dir = Path(cache_dir)
-        self.settings = CorpusSettings.from_mapping(data)
+        self.settings, self.parts = CorpusSettings.from_mapping(data), parts_of(data)
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = TokenizerSettings.from_mapping(tokenizer)
-        self.tokenizer_settings = tokenizer
+        tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
+        self.tokenizer_settings = replace(tokenizer, symbols=tuple(tags))
         max_tokens = data.get("max_tokens")
         if not isinstance(max_tokens, int) or max_tokens < 8:
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
@@ -58,7 +61,7 @@ class TranslationDataModule(LightningDataModule):
         self.epoch, self._valid, self.fingerprint = 0, False, ""  # of the corpus, after `prepare`
         self.places: dict[str, Path] = {}  # what was prepared, and the folder that holds it
         self._tokenizer: Tokenizer | None = None
-        self._datasets: dict[str, PairDataset] = {}
+        self._datasets: dict[str, PairDataset | MixedPairs] = {}
         self._train_sampler: TokenBatchSampler | None = None
 
     # ---- preparation
@@ -67,9 +70,11 @@ class TranslationDataModule(LightningDataModule):
         """Check names, files, columns and direction before any work; ValueError with the remedy."""
         if self._valid:
             return
-        corpora.validate_corpus(self.settings, cache_dir=self.cache_dir)
-        if self.tokenizer_settings.ready_models and not self._is_remote():
-            self._check_vocabularies(corpora.sample_pairs(self.settings, cache_dir=self.cache_dir))
+        for part in self.parts:
+            corpora.validate_corpus(part.corpus, cache_dir=self.cache_dir)
+            if self.tokenizer_settings.ready_models and not _is_remote(part.corpus):
+                first = part.corpus.splits[0]
+                self._check_vocabularies(corpora.sample_pairs(part.corpus, cache_dir=self.cache_dir, split=first))
         self._valid = True
 
     def prepare(self) -> None:
@@ -77,16 +82,24 @@ class TranslationDataModule(LightningDataModule):
         if self._datasets:
             return
         self.validate_settings()
-        corpus = corpora.load_corpus(self.settings, cache_dir=self.cache_dir)
-        self.fingerprint, self.places["text"] = corpus.fingerprint, corpus.folder
-        head = corpus.splits["train"][:1000]
-        refuse_swapped((head["src"], head["tgt"]), src=self.src_lang, tgt=self.tgt_lang)
-        self._tokenizer = self._load_or_train(corpus)
+        loaded = [corpora.load_corpus(part.corpus, cache_dir=self.cache_dir) for part in self.parts]
+        for part, corpus in zip(self.parts, loaded, strict=True):
+            self.places[self._named("text", part)] = corpus.folder
+            if "train" in corpus.splits:
+                head = corpus.splits["train"][:1000]
+                refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
+        self.fingerprint = _fingerprint(self.parts, loaded)
+        self._tokenizer = self._load_or_train([corpus for corpus in loaded if "train" in corpus.splits])
         for split in SPLITS:
-            self._datasets[split] = self._encoded(split, corpus)
+            found = [
+                self._encoded(split, part, corpus)
+                for part, corpus in zip(self.parts, loaded, strict=True)
+                if split in corpus.splits
+            ]
+            self._datasets[split] = found[0] if len(found) == 1 else MixedPairs(found)
         log.info(
             "%s: %d / %d / %d pairs (train / valid / test), vocabulary %d -> %d",
-            f"{self.src_lang}-{self.tgt_lang}", *(self.size(split) for split in SPLITS),
+            ", ".join(dict.fromkeys(part.direction for part in self.parts)), *(self.size(split) for split in SPLITS),
             self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size,
         )  # fmt: skip
         log.info("padding %.1f%% of all cells, %d batches an epoch", 100 * self.padding_share, self.batches_per_epoch)
@@ -98,9 +111,6 @@ class TranslationDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Lightning's hook of every process."""
         self.prepare()
-
-    def _is_remote(self) -> bool:
-        return bool(self.settings.path) and not corpora.resolve(str(self.settings.path)).is_dir()
 
     def _check_vocabularies(self, sample: Pairs) -> None:
         """Separate ready models that cut the other side's text into fewer pieces were given for the other direction."""
@@ -120,18 +130,20 @@ class TranslationDataModule(LightningDataModule):
                 "exchange data.src and data.tgt, or the models"
             )
 
-    def _load_or_train(self, corpus: Corpus) -> Tokenizer:
+    def _load_or_train(self, loaded: list[Corpus]) -> Tokenizer:
         settings = self.tokenizer_settings
         if settings.ready_models:
             self.places |= {f"tokenizer {i + 1}": Path(path) for i, path in enumerate(settings.ready_models)}
             return load_tokenizer(settings)
-        names = [name for name in asdict(settings) if name not in ("model", "src_model", "tgt_model", "sampling_alpha")]
-        key = repr([corpora.CODE_VERSION, corpus.fingerprint, [(name, getattr(settings, name)) for name in names]])
+        free = ("model", "src_model", "tgt_model", "sampling_alpha", *([] if settings.symbols else ["symbols"]))
+        text = loaded[0].fingerprint if len(loaded) == 1 else [corpus.fingerprint for corpus in loaded]
+        values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
+        key = repr([corpora.CODE_VERSION, text, values])
         folder = self.cache_dir / f"tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
         def build(building: Path) -> None:
             log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
-            lines = {"src_lines": _lines(corpus, 0), "tgt_lines": _lines(corpus, 1)}
+            lines = {"src_lines": _lines(loaded, 0), "tgt_lines": _lines(loaded, 1)}
             state = train_tokenizer(**lines, settings=settings).to_state()
             for name in ("src_model", "tgt_model"):
                 if name in state:
@@ -145,19 +157,21 @@ class TranslationDataModule(LightningDataModule):
             sampling_alpha=settings.sampling_alpha,
         )
 
-    def _encoded(self, split: str, corpus: Corpus) -> PairDataset:
+    def _encoded(self, split: str, part: Part, corpus: Corpus) -> PairDataset:
         text = corpus.splits[split]
-        key = f"{CODE_VERSION} {corpus.fingerprint} {self.tokenizer.fingerprint} {split}"
+        tags = self.tokenizer.tag_ids(part.tags)
+        key = " ".join([f"{CODE_VERSION} {corpus.fingerprint} {self.tokenizer.fingerprint} {split}", *map(str, tags)])
         folder = self.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        what = self._named(f"ids of {split}", part)
 
         def build(building: Path) -> None:
-            pace = Pace(f"encoding of {split}", total=len(text))
+            encoder = Encoder(tokenizer=self.tokenizer, tags=tags)
+            pace = Pace(f"encoding, {what}", total=len(text))
             write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=self.num_proc, pace=pace)
 
-        encoder = Encoder(tokenizer=self.tokenizer)
-        self.places[f"ids of {split}"] = build_once(folder, f"the ids of {split}", build)
+        self.places[what] = build_once(folder, f"the {what}", build)
         src, tgt = (Ragged(*side) for side in read_ids(folder))
-        kept = self._keep_by_length(src, tgt, text, corpus) if split == "train" else None
+        kept = self._keep_by_length(src, tgt, part, corpus) if split == "train" else None
         sampling = split == "train" and self.tokenizer_settings.sampling_alpha > 0
         return PairDataset(
             src=src,
@@ -165,28 +179,31 @@ class TranslationDataModule(LightningDataModule):
             text=text,
             tokenizer=self.tokenizer,
             rows=kept,
+            tags=tags,
             sample_seed=self.seed if sampling else None,
         )
 
-    def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: Corpus) -> np.ndarray | None:
+    def _named(self, what: str, part: Part) -> str:
+        return what if len(self.parts) == 1 else f"{what} of {part.name}"
+
+    def _keep_by_length(self, src: Ragged, tgt: Ragged, part: Part, corpus: Corpus) -> np.ndarray | None:
         """The rows that no rule about length drops, None for all."""
-        masks = length_rules(
-            src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=longest_width(self.max_tokens)
-        )
+        text, clean = corpus.splits["train"], part.corpus.clean
+        masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(self.max_tokens))
         dropped = list(corpus.dropped)
         for rule, mask in masks.items():
             pair = text[int(mask.argmax())] if mask.any() else None
             example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
             dropped.append(Dropped(rule, int(mask.sum()), example))
-        log.info("%s", cleaning_table(dropped, read=corpus.read))
+        log.info("%s%s", self._named("", part) and f"{part.name}: ", cleaning_table(dropped, read=corpus.read))
         drop = np.logical_or.reduce(list(masks.values()))
         if not drop.any():
             return None
         kept = np.flatnonzero(~drop)
         if kept.size == 0:
             raise ValueError(
-                f"no training pair is left: data.max_tokens={self.max_tokens}, data.clean.max_length="
-                f"{self.settings.clean.max_length} and length_ratio={self.settings.clean.length_ratio} drop them all"
+                f"no training pair{self._named('', part)} is left: data.max_tokens={self.max_tokens}, "
+                f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
             )
         return kept if len(text) > _INT32 else kept.astype(np.int32)
 
@@ -210,6 +227,18 @@ class TranslationDataModule(LightningDataModule):
         """Raw target text of a split, what scores are computed against; all in memory, as `sources`."""
         return self._split(split).lines("tgt")
 
+    def directions(self, split: str) -> list[Direction]:
+        """The parts of a split that are scored by themselves; none if it is one corpus."""
+        parts = [part for part in self.parts if split in part.corpus.splits]
+        data, chosen = self._split(split), self.data.get("tokenize") or {}
+        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
+        return directions(parts, sizes, lambda language: chosen.get(language) or tokenize_for(language))
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that a tag before the source asks for; none without data.tag_target."""
+        return sorted({part.corpus.tgt for part in self.parts if self.data.get("tag_target")})
+
     @property
     def padding_share(self) -> float:
         """Padding cells over all cells of an epoch of training, source and target together."""
@@ -221,7 +250,7 @@ class TranslationDataModule(LightningDataModule):
         """Training steps of this rank in an epoch; the same in every epoch."""
         return len(self._training_sampler())
 
-    def _split(self, split: str) -> PairDataset:
+    def _split(self, split: str) -> PairDataset | MixedPairs:
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
         assert self._datasets, "call prepare() first"
@@ -269,7 +298,17 @@ class TranslationDataModule(LightningDataModule):
             shuffle=split == "train",
             rank=rank,
             world_size=world_size,
+            mixture=self._mixture() if split == "train" else None,
         )
+
+    def _mixture(self) -> Mixture | None:
+        """How an epoch is drawn from several corpora; None where it is simply every pair once."""
+        weights = [part.weight for part in self.parts if "train" in part.corpus.splits]
+        temperature, data = float(self.data.get("temperature", 1.0)), self._split("train")
+        if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
+            return None
+        given = [weight for weight in weights if weight is not None]
+        return Mixture([len(part) for part in data.parts], weights=given, temperature=temperature, seed=self.seed)
 
     def _world(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
@@ -284,6 +323,19 @@ def _whole_number(value: Any, name: str) -> int:
     return value
 
 
-def _lines(corpus: Corpus, side: int) -> Iterator[str]:
-    for block in corpus.blocks("train"):
-        yield from block[side]
+def _lines(loaded: list[Corpus], side: int) -> Iterator[str]:
+    for corpus in loaded:
+        for block in corpus.blocks("train"):
+            yield from block[side]
+
+
+def _is_remote(settings: CorpusSettings) -> bool:
+    return bool(settings.path) and not corpora.resolve(str(settings.path)).is_dir()
+
+
+def _fingerprint(parts: list[Part], loaded: list[Corpus]) -> str:
+    """Of all text and tags; with one corpus, its own."""
+    if len(parts) == 1 and not parts[0].tags:
+        return loaded[0].fingerprint
+    text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -80,6 +80,45 @@ class PairDataset(Dataset):
         return drawn[0], drawn[1]
 
 
+class MixedPairs(Dataset):
+    """Several data sets as one, the rows of the first before those of the second."""
+
+    def __init__(self, parts: list[PairDataset]) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.src_lengths = np.concatenate([part.src_lengths for part in parts])
+        self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return int(self.ends[-1])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Every part follows the same sampler."""
+        super().__setattr__(name, value)
+        if name == "sampler":
+            for part in self.parts:
+                part.sampler = value
+
+    def lines(self, side: str) -> list[str]:
+        """All text of a side, in memory: of a split that is scored."""
+        return [line for part in self.parts for line in part.lines(side)]
+
+    def __getitems__(self, rows: np.ndarray) -> Batch:
+        """The Batch of the pairs at `rows`."""
+        rows = np.asarray(rows)
+        which = np.searchsorted(self.ends, rows, side="right")
+        order = np.argsort(which, kind="stable")
+        found = []
+        for number in np.unique(which):
+            part = self.parts[number]
+            found.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
+        back = np.argsort(order, kind="stable")
+        src, tgt = (Ragged.joined(list(side)).select(back) for side in zip(*found, strict=True))
+        tokenizer = self.parts[0].tokenizer
+        return collate(src, tgt, rows, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+
+
 class Packed(NamedTuple):
     """A Batch in one tensor: every tensor that a worker process sends costs half a millisecond, whatever its size."""
 
@@ -90,9 +129,8 @@ class Packed(NamedTuple):
     def of(cls, batch: Batch) -> Packed:
         """All of a batch, numbers before masks."""
         parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
-        return cls(
-            torch.cat([part.flatten().view(torch.uint8) for part in parts]), (*batch.src.shape, batch.tgt_in.shape[1])
-        )
+        data = torch.cat([part.flatten().view(torch.uint8) for part in parts])
+        return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
 
     def unpack(self) -> Batch:
         """The Batch, as views of the one tensor."""
@@ -117,7 +155,7 @@ class BatchLoader(DataLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=Packed.of if num_workers else _unchanged,
+            collate_fn=Packed.of if num_workers else _unchanged,  # type: ignore[arg-type]
         )
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]

@@ -37,6 +37,7 @@ ALLOWED = {
     "building": [],
     "corpus": ["building", "cleaning", "direction", "reading", "resources"],
     "encoding": ["building", "cleaning", "tokenizer"],
+    "mixture": ["corpus", "tokenizer"],
     "pairs": ["batching", "tokenizer"],
 }
 
