@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -226,8 +227,8 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
 class TokenBatchSampler(Sampler[np.ndarray]):
     """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
 
-    With `mixture` an epoch consists of the rows that it draws. Their lengths differ by epoch, but the number of batches
-    is that of epoch 0: the fullest are halved, or the last ones left out, a matter of a few sentences.
+    A `window` of micro-batches on one rank is the same update as a micro-batch on each of `window` ranks: their number
+    is a multiple of window * world_size where there are sentences enough, of world_size in any case.
     Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
     """
 
@@ -241,15 +242,15 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         shuffle: bool = True,
         rank: int = 0,
         world_size: int = 1,
-        mixture: Mixture | None = None,
+        window: int = 1,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
         self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
         self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
-        self.rank, self.world_size = rank, world_size
-        self.mixture = mixture
+        self.rank, self.world_size, self.window = rank, world_size, window
         self.epoch, self.start = 0, 0
+        self.mixture: Mixture | None = None
         self._cached: tuple[int, list[np.ndarray]] | None = None
         self._count = 0  # batches of every epoch of a mixture
         self.batches()  # impossible settings are found here, not in the first epoch
@@ -258,6 +259,17 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def sampler(self) -> TokenBatchSampler:
         """Itself: where Lightning looks for `set_epoch`."""
         return self
+
+    def draw_from(self, mixture: Mixture) -> None:
+        """Let every epoch consist of the rows that `mixture` draws for it.
+
+        Their lengths differ by epoch, but the number of batches is that of epoch 0: the fullest are halved, or the last
+        ones left out, a matter of a few sentences.
+        """
+        self.mixture, self._cached, self._count = mixture, None, 0
+        epoch, self.epoch = self.epoch, 0
+        self.batches()
+        self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration has."""
@@ -273,25 +285,21 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
             if self.mixture is None:
-                batches = self._cut(self.src_lengths, self.tgt_lengths)
+                batches = self._token_batches(self.src_lengths, self.tgt_lengths)
             else:
                 rows = self.mixture.rows(self.epoch)
-                batches = [rows[inside] for inside in self._cut(self.src_lengths[rows], self.tgt_lengths[rows])]
-                self._count = self._count or len(batches)
-                batches = exactly(batches, self._count)
+                found = self._token_batches(self.src_lengths[rows], self.tgt_lengths[rows])
+                self._count = self._count or len(found)
+                batches = exactly([rows[inside] for inside in found], self._count)
             self._cached = (self.epoch, batches)
         return self._cached[1]
 
-    def _cut(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> list[np.ndarray]:
-        return token_batches(
-            src_lengths,
-            tgt_lengths,
-            max_tokens=self.max_tokens,
-            seed=self.seed,
-            epoch=self.epoch,
-            shuffle=self.shuffle,
-            multiple_of=self.world_size,
-        )
+    def _token_batches(self, *lengths: np.ndarray) -> list[np.ndarray]:
+        given = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
+        if self.window > 1:
+            with contextlib.suppress(ValueError):
+                return token_batches(*lengths, **given, multiple_of=self.window * self.world_size)
+        return token_batches(*lengths, **given, multiple_of=self.world_size)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """The index arrays of this rank, from the position that `seek` left."""

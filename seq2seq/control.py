@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 
 import lightning as L
 from lightning.fabric.plugins import CheckpointIO
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from seq2seq import checkpoint
+from seq2seq.parallel import Agreement
 from seq2seq.run import ORIGIN, RunFolder
 from seq2seq.settings import TrainerSettings
 from seq2seq.task import TranslationTask
@@ -25,6 +27,8 @@ _save = checkpoint.save
 
 # As a number of batches between validations: only when `Control` says so.
 NEVER = 2**62
+# Ctrl-C and kill; and what clusters announce the end of a job's time, or its preemption, with.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
@@ -41,11 +45,11 @@ def _interrupt(signum: int, frame: Any) -> NoReturn:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """In this block SIGINT and SIGTERM raise TrainingInterrupt: Lightning exits with 1 on a KeyboardInterrupt."""
+    """In this block SIGNALS raise TrainingInterrupt: Lightning exits with 1 on a KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = {signum: signal.signal(signum, _interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
+    earlier = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
     try:
         yield
     finally:
@@ -69,6 +73,14 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
+def plugins() -> list[Any]:
+    """What Lightning is given to write and read checkpoints with and, under SLURM, to find its peers with.
+
+    Not its own handling of requeues: a run has one owner, `Control` (Lightning's issue 14610).
+    """
+    return [AtomicCheckpointIO(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])]
+
+
 class Control(L.Callback):
     """Validates every `val_steps` updates or `val_time` seconds, always between two windows and once at the end.
 
@@ -85,8 +97,9 @@ class Control(L.Callback):
         self._earlier, self._started = 0.0, time.monotonic()
         self._validated, self._saved, self._validation_seconds = 0.0, 0.0, 0.0
         self._validation_started = 0.0
-        self._signum: int | None = None
+        self._signum = 0
         self._handlers: dict[int, Any] = {}
+        self._agreement, self._agreed_share = Agreement(1), 0.0
 
     # Budget
 
@@ -106,7 +119,8 @@ class Control(L.Callback):
         """
         if self.settings.max_steps or self.settings.max_epochs:
             return min(1.0, self._counted_share(trainer))
-        return min(1.0, self._time_share())
+        # Clocks differ: with several processes, what they agreed on at the last update.
+        return self._agreed_share if trainer.world_size > 1 else min(1.0, self._time_share())
 
     def _counted_share(self, trainer: L.Trainer) -> float:
         steps, epochs = self.settings.max_steps, self.settings.max_epochs
@@ -131,10 +145,13 @@ class Control(L.Callback):
         """Start the clock, take the signals, make up for an unfinished validation, and stop if the budget is spent."""
         self._started = time.monotonic()
         self._saved = self.elapsed
+        self._agreement = Agreement(trainer.world_size)
         self._take_signals()
-        if self._pending or (self._spent(trainer) and self.validated_step != trainer.global_step):
+        spent = self._agree(self._spent(trainer))
+        if self._pending or (spent and self.validated_step != trainer.global_step):
             self._validate_first(trainer)
-        trainer.should_stop = self._spent(trainer)
+            spent = self._agree(self._spent(trainer))
+        trainer.should_stop = spent
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -143,14 +160,16 @@ class Control(L.Callback):
         trainer.val_check_batch = NEVER
         if not window_ends(trainer, batch_idx):
             return
-        trainer.should_stop = trainer.should_stop or self.share_done(trainer) >= 1
-        self._pending = trainer.should_stop or self._validation_due(trainer)
-        self._obey_signal(trainer)
+        every, share = self.settings.save_time, self.share_done(trainer)
+        save = bool(every) and self.elapsed - self._saved >= (every or 0)
+        wishes = (trainer.should_stop or share >= 1, self._validation_due(trainer), save, self._signum, share)
+        stop, validate, save, signum, self._agreed_share = self._agreement.of(wishes)
+        trainer.should_stop, self._pending = bool(stop), bool(stop or validate)
+        self._obey(int(signum), trainer)
         # Lightning reads this right after the hook; it validates in any case when it is about to stop.
         if self._pending:
             trainer.val_check_batch = 1
-        every = self.settings.save_time
-        if every and self.elapsed - self._saved >= every:
+        if save:
             self._save_last(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -162,7 +181,7 @@ class Control(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:  # fmt: skip
         """Do not make a signal wait for the whole validation."""
-        self._obey_signal(trainer)
+        self._obey(int(self._agreement.of([self._signum])[0]), trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Keep the best, save the last, and stop when nothing got better for `patience` validations."""
@@ -196,8 +215,8 @@ class Control(L.Callback):
         """Stop the clock and give the signals back; one that came after the last validation ends the run now."""
         self._earlier, self._started = self.elapsed, time.monotonic()
         self._return_signals()
-        if self._signum is not None:
-            raise TrainingInterrupt(self._signum, f"at step {trainer.global_step}")
+        if signum := int(self._agreement.of([self._signum])[0]):
+            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for best.ckpt."""
@@ -234,6 +253,9 @@ class Control(L.Callback):
         by_epoch = s.val_steps is None and s.val_time is None and trainer.is_last_batch
         return by_steps or by_time or by_epoch
 
+    def _agree(self, wish: bool) -> bool:
+        return bool(self._agreement.of([wish])[0])
+
     def _validate_first(self, trainer: L.Trainer) -> None:
         """Validate before the first batch, as Lightning does between two."""
         loop = trainer.fit_loop.epoch_loop.val_loop
@@ -250,6 +272,8 @@ class Control(L.Callback):
         if not self._starting:
             trainer.save_checkpoint(self.folder.last)
             return
+        if not trainer.is_global_zero:
+            return
         # Lightning's loops are being set up; the state of training is still that of the checkpoint.
         assert trainer.ckpt_path is not None
         payload = checkpoint.read(trainer.ckpt_path)
@@ -260,7 +284,7 @@ class Control(L.Callback):
     def _take_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in SIGNALS:
             self._handlers[signum] = signal.signal(signum, self._note_signal)
 
     def _note_signal(self, signum: int, frame: Any) -> None:
@@ -273,9 +297,9 @@ class Control(L.Callback):
             signal.signal(signum, handler)
         self._handlers = {}
 
-    def _obey_signal(self, trainer: L.Trainer) -> None:
-        if self._signum is not None:
-            signum, self._signum = self._signum, None
+    def _obey(self, signum: int, trainer: L.Trainer) -> None:
+        if signum:
+            self._signum = 0
             self._save_last(trainer)
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 

@@ -279,9 +279,8 @@ class TranslationDataModule(LightningDataModule):
         return self._loader("test", self._sampler("test"))
 
     def _training_sampler(self) -> TokenBatchSampler:
-        world = self._world()
         current = self._train_sampler
-        if current is None or (current.rank, current.world_size) != world:
+        if current is None or (current.rank, current.world_size, current.window) != self._world():
             self._train_sampler = current = self._sampler("train")
             current.set_epoch(self.epoch)
             self._split("train").sampler = current
@@ -289,8 +288,8 @@ class TranslationDataModule(LightningDataModule):
 
     def _sampler(self, split: str) -> TokenBatchSampler:
         data = self._split(split)
-        rank, world_size = self._world()
-        return TokenBatchSampler(
+        rank, world_size, window = self._world()
+        sampler = TokenBatchSampler(
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
             max_tokens=self.max_tokens,
@@ -298,8 +297,11 @@ class TranslationDataModule(LightningDataModule):
             shuffle=split == "train",
             rank=rank,
             world_size=world_size,
-            mixture=self._mixture() if split == "train" else None,
+            window=window if split == "train" else 1,
         )
+        if split == "train" and (mixture := self._mixture()):
+            sampler.draw_from(mixture)
+        return sampler
 
     def _mixture(self) -> Mixture | None:
         """How an epoch is drawn from several corpora; None where it is simply every pair once."""
@@ -310,8 +312,10 @@ class TranslationDataModule(LightningDataModule):
         given = [weight for weight in weights if weight is not None]
         return Mixture([len(part) for part in data.parts], weights=given, temperature=temperature, seed=self.seed)
 
-    def _world(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def _world(self) -> tuple[int, int, int]:
+        """This process's rank, their number, and the micro-batches of an update on each."""
+        t = self.trainer
+        return (0, 1, 1) if t is None else (t.global_rank, t.world_size, t.accumulate_grad_batches)
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         return BatchLoader(self._split(split), batch_sampler=sampler, num_workers=self.num_workers)

@@ -22,13 +22,27 @@ log = logging.getLogger(__name__)
 # Settings that change neither the data, the model nor the course of training.
 HARMLESS = (
     "resume",
+    "force",
     "runs",
     "run",
     "cache",
     "logger",
     "data.num_workers",
     "data.num_proc",
-    *(f"trainer.{key}" for key in ("accelerator", "devices", "log_steps", "line_time", "samples", "save_time", "test")),
+    *(
+        f"trainer.{key}"
+        for key in (
+            "accelerator",
+            "devices",
+            "nodes",
+            "strategy",
+            "log_steps",
+            "line_time",
+            "samples",
+            "save_time",
+            "test",
+        )
+    ),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
@@ -74,8 +88,17 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
-    text = json.dumps(_without(config, HARMLESS), sort_keys=True, default=str)
+    text = json.dumps(_without(_with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _with_window(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with the micro-batches of an update over all processes for `trainer.accumulate`: the same weights."""
+    found = copy.deepcopy(dict(config))
+    trainer = found.get("trainer", {})
+    if "accumulate" in trainer:
+        trainer["accumulate"] *= trainer.get("devices", 1) * trainer.get("nodes", 1)
+    return found
 
 
 def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
@@ -161,13 +184,20 @@ class Resumed(NamedTuple):
                 f"a new run from these weights with init_from={path}"
             )
         free = (*HARMLESS, *BUDGETS)
-        for key, there, here in differences(_without(payload[ORIGIN]["settings"], free), _without(config, free)):
-            raise _another_run(path, f"{key} was {there} and is now {here}")
+        before, now = (_without(_with_window(each), free) for each in (payload[ORIGIN]["settings"], config))
+        for key, there, here in differences(before, now):
+            if config["force"]:
+                log.warning("force=true: %s was %s and is now %s", key, there, here)
+                continue
+            over = " (times all processes)" if key == "trainer.accumulate" else ""
+            raise _another_run(path, f"{key}{over} was {there} and is now {here}")
         return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], payload[checkpoint.KEY]["tokenizer"])
 
-    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any]) -> None:
-        """ValueError unless the corpus has this fingerprint and the tokenizer this state."""
-        if self.corpus != corpus:
+    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
+        """ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""
+        if self.corpus != corpus and force:
+            log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
+        elif self.corpus != corpus:
             raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
         if self.tokenizer != tokenizer:
             raise _another_run(self.path, "the tokenizer has changed since")
@@ -176,7 +206,7 @@ class Resumed(NamedTuple):
 def _another_run(path: Path, what: str) -> ValueError:
     return ValueError(
         f"{path} cannot be continued: {what}; resume it with the settings and text it was trained on, "
-        "or start another run with resume=null run=<name>"
+        "or start another run with resume=null run=<name> (force=true continues all the same)"
     )
 
 

@@ -34,6 +34,7 @@ class TrainerSettings:
     precision: str = "auto"
     accelerator: str = "auto"
     devices: int = 1
+    nodes: int = 1
     compile: bool = False
     log_steps: int = 50
     line_time: float = 10.0
@@ -43,7 +44,7 @@ class TrainerSettings:
         if self.max_steps is None and self.max_epochs is None and self.max_time is None:
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         for key in ("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience",
-                    "devices", "log_steps"):  # fmt: skip
+                    "devices", "nodes", "log_steps"):  # fmt: skip
             value = getattr(self, key)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"trainer.{key}={value} must be a whole number, at least 1")
@@ -52,6 +53,11 @@ class TrainerSettings:
         for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
             if getattr(self, key) not in names:
                 raise ValueError(f"trainer.{key}={getattr(self, key)} is unknown; choose one of {', '.join(names)}")
+
+    @property
+    def processes(self) -> int:
+        """Processes over all machines, each with one device."""
+        return self.devices * self.nodes
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TrainerSettings:
@@ -94,8 +100,6 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
     kind = settings.accelerator if settings.accelerator != "auto" else ("gpu" if gpus else "cpu")
     if kind == "gpu" and settings.devices > gpus:
         raise ValueError(f"trainer.devices={settings.devices}, but there are {gpus} GPUs; lower trainer.devices")
-    if settings.devices > 1:
-        raise ValueError(f"trainer.devices={settings.devices}: training on several devices comes later; use 1")
     return kind
 
 

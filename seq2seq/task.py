@@ -36,6 +36,7 @@ class Evaluation(NamedTuple):
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
+    directions: tuple[tuple[str, metrics.Score], ...] = ()  # BLEU of each, where a split has several
 
     @property
     def perplexity(self) -> float:
@@ -45,11 +46,13 @@ class Evaluation(NamedTuple):
     def numbers(self) -> dict[str, float]:
         """The scores by name."""
         scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
+        scores |= {f"bleu_{name}": score.value for name, score in self.directions}
         return scores | {"perplexity": self.perplexity}
 
     def report(self) -> dict[str, Any]:
         """The scores by name, and sacreBLEU's signatures: what results.json says."""
-        return self.numbers() | {"signatures": [self.bleu.signature, self.chrf.signature]}
+        signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
+        return self.numbers() | {"signatures": signatures}
 
 
 class TranslationTask(L.LightningModule):
@@ -76,10 +79,10 @@ class TranslationTask(L.LightningModule):
         self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
         self.evaluation: Evaluation | None = None
         self.share_done: Callable[[], float] = float  # the used part of the run's budget, 0 to 1; `train` sets it
-        # Plain attributes, not buffers: they are no part of the weights. Sums: loss, nll, tokens, sentences.
+        # Plain attributes, not buffers: they are no part of the weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
-        self._window_tokens = torch.zeros((), dtype=torch.int64)
+        self._window_sums = torch.zeros(4, dtype=torch.float64)
         self._eval_sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
         self._kept: np.ndarray | None = None
@@ -93,10 +96,9 @@ class TranslationTask(L.LightningModule):
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
         sums = self._losses(batch)
-        self._window_tokens = self._window_tokens.to(sums.tokens.device) + sums.tokens
-        loss = sums.loss.detach()
-        counts = torch.stack([loss, sums.nll, sums.tokens.to(loss.dtype), loss.new_tensor(batch.src.shape[0])])
-        self.train_sums = self.train_sums.to(loss.device) + counts
+        loss = sums.loss.detach().double()
+        counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
+        self._window_sums = self._window_sums.to(loss.device) + counts
         return sums.loss * window
 
     def on_train_epoch_start(self) -> None:
@@ -105,12 +107,13 @@ class TranslationTask(L.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the summed gradients by the tokens of the window over all ranks (DDP has averaged them), then clip."""
-        tokens, ranks = self._window_tokens, self.trainer.world_size
+        sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
-            dist.all_reduce(tokens)
-        scale = ranks / tokens.clamp(min=1).float()
+            dist.all_reduce(sums)
+        self.train_sums = self.train_sums.to(sums.device) + sums
+        scale = ranks / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
-        self._window_tokens = torch.zeros_like(tokens)
+        self._window_sums = torch.zeros_like(sums)
 
     def configure_optimizers(self) -> Any:
         """The optimiser and its schedule, stepped once per update."""
@@ -216,8 +219,22 @@ class TranslationTask(L.LightningModule):
         bleu = metrics.bleu(texts[2], texts[1], tokenize=self.description["tokenize"])
         chrf = metrics.chrf(texts[2], texts[1])
         self._hypotheses = {}
-        self.evaluation = Evaluation(bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts)
+        directions = self._score_directions(split, order, texts[1], texts[2])
+        self.evaluation = Evaluation(bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts, directions)
         return self.evaluation
+
+    def _score_directions(
+        self, split: str, order: list[int], references: list[str], hypotheses: list[str]
+    ) -> tuple[tuple[str, metrics.Score], ...]:
+        """BLEU of every direction of a split that has several; `order` are the sentences' numbers."""
+        find = getattr(self._data, "directions", None)
+        found = []
+        for name, tokenize, rows in find(split) if find else ():
+            chosen = [i for i, number in enumerate(order) if number in rows]
+            texts = [[lines[i] for i in chosen] for lines in (hypotheses, references)]
+            if chosen:
+                found.append((name, metrics.bleu(*texts, tokenize=tokenize)))
+        return tuple(found)
 
     @property
     def _data(self) -> Any:
@@ -229,18 +246,30 @@ class TranslationTask(L.LightningModule):
         """Add what translation needs beside the weights."""
         checkpoint["seq2seq"] = self.description
         checkpoint["train_sums"] = self.train_sums.tolist()
+        checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         loops = checkpoint["loops"]["fit_loop"]
         epoch = loops["epoch_progress"]["current"]["processed"]
-        batches = loops["epoch_loop.batch_progress"]["current"]
+        progress = loops["epoch_loop.batch_progress"]
+        if checkpoint["processes"] != self.trainer.world_size:
+            rescale(progress, checkpoint["processes"] / self.trainer.world_size, self.trainer.accumulate_grad_batches)
+        batches = progress["current"]
         # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
         # after that, it asks for one batch more, and must find the epoch at its end.
         done = batches["processed"] == self._data.batches_per_epoch
         if not (done and batches["completed"] < batches["processed"]):
             self._data.train_dataloader().batch_sampler.seek(epoch=epoch, step=batches["processed"])
+
+
+def rescale(progress: dict[str, Any], factor: float, window: int) -> None:
+    """Turn a rank's counts of batches into those of as many batches over other ranks, in whole windows; in place."""
+    for counts in (progress["current"], progress["total"]):
+        processed = int(counts["processed"] * factor) // window * window
+        lag = counts["processed"] - counts["completed"]
+        counts |= {"ready": processed, "started": processed, "processed": processed, "completed": processed - lag}
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:

@@ -12,20 +12,21 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune
+from seq2seq import finetune, parallel
 from seq2seq import run as runs
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.control import Control
+    from seq2seq.control import Control, TrainingInterrupt
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
     from seq2seq.search import SearchSettings
@@ -41,6 +42,8 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 def main(config: DictConfig) -> float:
     """Hydra's entry point: the best validation BLEU. A wrong setting is one line on stderr and exit code 2."""
     chosen = HydraConfig.get()
+    if not parallel.is_first_process():
+        logging.disable(logging.INFO)
     mixer = runs.mixer_label(chosen.runtime.choices["mixer"], chosen.overrides.task)
     try:
         return train(OmegaConf.to_container(config, resolve=True), mixer=mixer)  # type: ignore[arg-type]
@@ -72,6 +75,8 @@ class Run:
 
         self.config, self.seed = config, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
+        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+        parallel.require_startable(self.settings.processes, sweep=sweep)
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
         self.accelerator = settings.resolve_accelerator(self.settings)
@@ -90,8 +95,10 @@ class Run:
         """Prepare, fit, test, report; the best validation BLEU."""
         self.data.prepare()
         if self.resumed:
-            self.resumed.require_same_text(self.data.fingerprint, self.data.tokenizer.to_state())
-        self.folder.create(OmegaConf.to_yaml(self.config))
+            state = self.data.tokenizer.to_state()
+            self.resumed.require_same_text(self.data.fingerprint, state, force=self.config["force"])
+        if parallel.is_first_process():
+            self.folder.create(OmegaConf.to_yaml(self.config))
         log.info("run folder: %s", self.folder.path)
         task = self._task()
         control, progress = self._callbacks()
@@ -99,12 +106,16 @@ class Run:
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
-        runs.write_json(self.folder.results, results)
+        self._write(trainer, results)
         if self.settings.test:
-            runs.write_json(self.folder.results, results | {"test": self._test(trainer, task)})
+            self._write(trainer, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
         return control.best
+
+    def _write(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
+        if trainer.is_global_zero:
+            runs.write_json(self.folder.results, results)
 
     def _search_settings(self) -> SearchSettings:
         from seq2seq.search import SearchSettings
@@ -190,6 +201,8 @@ class Run:
             tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
         )
+        if data.target_languages:
+            description["tgt_langs"] = data.target_languages
         return TranslationTask(
             model=model,
             tokenizer=tokenizer,
@@ -207,17 +220,20 @@ class Run:
         from seq2seq.progress import ProgressLog
 
         origin = {"settings": self.config, "corpus": self.data.fingerprint}
+        console = Console(quiet=not parallel.is_first_process())
         control = Control(settings=self.settings, folder=self.folder, origin=origin)
-        return control, ProgressLog(control=control, settings=self.settings, console=Console())
+        return control, ProgressLog(control=control, settings=self.settings, console=console)
 
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
-        from seq2seq.control import NEVER, AtomicCheckpointIO
+        from seq2seq.control import NEVER, plugins
 
         return L.Trainer(
             accelerator=self.accelerator,
             devices=self.settings.devices,
+            num_nodes=self.settings.nodes,
+            strategy="ddp" if self.settings.processes > 1 else "auto",
             precision=self.precision,  # type: ignore[arg-type]
             # `Control` owns the budget and the validation interval.
             max_epochs=-1,
@@ -228,7 +244,7 @@ class Run:
             accumulate_grad_batches=self.settings.accumulate,
             use_distributed_sampler=False,
             callbacks=callbacks,
-            plugins=[AtomicCheckpointIO()],
+            plugins=plugins(),
             logger=self._loggers(),
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -258,14 +274,20 @@ class Run:
             with interruptible():
                 trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         except TrainingInterrupt as stop:
-            if not self.folder.last.exists():
-                log.info("stopped (%s), before there was a checkpoint", stop)
-                sys.exit(128 + stop.signum)
+            self._stopped(stop)
+
+    def _stopped(self, stop: TrainingInterrupt) -> NoReturn:
+        """Say what is left and how to go on, have SLURM run the job again if it announced the end, and exit."""
+        if self.folder.last.exists():
             log.info(
                 "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
                 stop, self.folder.last, runs.translate_command(self.folder.last, self.search),
             )  # fmt: skip
-            sys.exit(128 + stop.signum)
+        else:
+            log.info("stopped (%s), before there was a checkpoint", stop)
+        if job := parallel.requeue(stop.signum):
+            log.info("job %s is queued again", job)
+        sys.exit(128 + stop.signum)
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         from seq2seq import checkpoint
@@ -286,6 +308,8 @@ class Run:
         result = task.evaluation
         assert result is not None
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
+        for name, score in result.directions:
+            log.info("test %s: %s", name, score)
         return result.report() | {"search": dataclasses.asdict(self.search)}
 
     def _results(

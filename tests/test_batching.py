@@ -171,3 +171,23 @@ def test_ragged_rows_come_back_whole(rows, data):
     batch = collate(part, part, np.array(chosen), pad_id=0, bos_id=2)
     unpadded = [ids[mask].tolist() for ids, mask in zip(batch.src, batch.src_mask, strict=True)]
     assert unpadded == [rows[i] for i in chosen]
+
+
+@fast
+@given(lengths, st.integers(40, 200), st.booleans())
+def test_a_window_on_one_rank_is_a_step_of_several(pairs, max_tokens, shuffle):
+    """The same batches in the same order, where there are sentences enough for equal windows."""
+    src, tgt = split(pairs)
+
+    def sampler(**given):
+        return TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=max_tokens, shuffle=shuffle, **given)
+
+    alone = list(sampler(window=4))
+    assert sorted(np.concatenate(alone)) == list(range(len(src)))
+    if len(alone) % 4:
+        with pytest.raises(ValueError, match="fewer devices"):
+            sampler(world_size=4)
+        return
+    ranks = [list(sampler(rank=rank, world_size=2, window=2)) for rank in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(alone[::2], ranks[0], strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(alone[1::2], ranks[1], strict=True))

@@ -220,7 +220,9 @@ def test_ranks_see_every_sentence_once(folder):
     seen: dict[str, list[int]] = {"train": [], "valid": []}
     steps = []
     for rank in (0, 1):
-        made.trainer = SimpleNamespace(global_rank=rank, world_size=2, current_epoch=1)  # type: ignore[assignment]
+        made.trainer = SimpleNamespace(  # type: ignore[assignment]
+            global_rank=rank, world_size=2, current_epoch=1, accumulate_grad_batches=1
+        )
         for split, loader in (("train", made.train_dataloader()), ("valid", made.val_dataloader())):
             batches = list(loader)
             steps.append((split, len(batches)))

@@ -400,7 +400,7 @@ def test_max_time_bounds_a_run(corpus, tmp_path):
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
-    trainer: Any = SimpleNamespace(global_step=10)
+    trainer: Any = SimpleNamespace(global_step=10, world_size=1)
     for bounds, expected in (({"max_steps": 100, "max_time": "10s"}, 0.1), ({"max_time": "10s"}, 0.9)):
         settings = TrainerSettings.from_config(bounds)
         control = Control(settings=settings, folder=RunFolder(tmp_path), origin={})
@@ -419,7 +419,7 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
 
 def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     console = Console(force_terminal=True, file=io.StringIO(), width=200)
-    monkeypatch.setattr("rich.console.Console", lambda: console)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
     execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):
@@ -439,7 +439,7 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("trainer.max_steps=null", "nothing bounds"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
         ("trainer.precision=16", "precision=16"),
-        ("trainer.devices=2", "devices=2"),
+        ("trainer.devices=0", "devices=0"),
         ("optim.schedule=linear", "schedule=linear"),
         ("search.beam_size=0", "beam_size"),
         ("data.train=/nowhere/train", "/nowhere/train"),

@@ -48,10 +48,15 @@ TINY = (
 )  # fmt: skip
 
 
-def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
-    """The composed settings of a run in `folder` on `corpus`, as a plain dict."""
+def words(corpus: Path, folder: Path, *overrides: str) -> list[str]:
+    """The overrides of a run in `folder` on `corpus`."""
     files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
     given = ["mixer=transformer", "data=files", "data.name=toy", *files, *TINY]
-    given += [f"runs={folder / 'runs'}", f"cache={corpus / 'cache'}"]
+    return [*given, f"runs={folder / 'runs'}", f"cache={corpus / 'cache'}", *overrides]
+
+
+def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+    """The composed settings of such a run, as a plain dict."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", [*given, *overrides]), resolve=True)  # type: ignore[return-value]
+        composed = compose("train", words(corpus, folder, *overrides))
+    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]

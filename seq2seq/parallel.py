@@ -1,0 +1,60 @@
+"""Several processes as one run: how they are started, and how they agree on what each would decide alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+
+def is_first_process() -> bool:
+    """Whether this process is rank 0, the one that writes; known before the processes have met."""
+    return not any(int(os.environ.get(name, "0") or 0) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+
+
+def started_outside() -> bool:
+    """Whether torchrun or srun started this process and its peers, so that none is to be started from here."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1
+
+
+def require_startable(devices: int, *, sweep: bool) -> None:
+    """ValueError if a sweep's job would have to start processes: they repeat the command line, and so the sweep."""
+    if devices > 1 and sweep and not started_outside() and "LOCAL_RANK" not in os.environ:
+        raise ValueError(
+            f"trainer.devices={devices} in a sweep (-m): let the cluster start the processes "
+            f"(hydra/launcher=slurm, which asks for as many tasks a node), or run the settings one by one"
+        )
+
+
+class Agreement:
+    """The greatest of every number over all processes, by messages between CPUs: no device waits for it."""
+
+    def __init__(self, world_size: int) -> None:
+        self._group = dist.new_group(backend="gloo") if world_size > 1 else None
+
+    def of(self, numbers: Sequence[float]) -> list[float]:
+        """The numbers that all processes take in place of their own."""
+        if self._group is None:
+            return list(numbers)
+        together = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(together, op=dist.ReduceOp.MAX, group=self._group)
+        return together.tolist()
+
+
+def requeue(signum: int) -> str | None:
+    """Ask SLURM to run this job again after a signal that announces its end; the job's number, None if there is none.
+
+    Only rank 0 asks, and only after SIGUSR1 or SIGUSR2, with which SLURM announces the end of a job's time or its
+    preemption. RuntimeError if SLURM refuses.
+    """
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
+        return None
+    done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        raise RuntimeError(f"scontrol requeue {job}: {done.stderr.strip()}; submit the same command with resume=auto")
+    return job
