@@ -4,9 +4,10 @@
     python -m benchmarks.data_scale --pairs 500000 data.num_proc=2 tokenizer.input_sentence_size=100000
 
 For each size, text is made by a seeded generator (log-normal lengths, 25 words on average, words by Zipf's law), then
-prepared by `python -m seq2seq.prepare` and read by another process, so that the peaks are theirs alone. Peak memory
-counts the pages of memory-mapped files that were touched, which the system takes back when it needs them; "own" is
-without these. KEY=VALUE are settings of seq2seq.train.
+prepared by `python -m seq2seq.prepare` and read by another process, so that the peaks are theirs alone. max_rss is
+that of the largest process; peak_all that of a process and its workers together, pages that they share counted once.
+Both hold the pages of memory-mapped files that were touched, which the system takes back when it needs them; peak_own
+does not. KEY=VALUE are settings of seq2seq.train.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import itertools
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -67,7 +67,7 @@ def generate(folder: Path, pairs: int, seed: int = 0) -> None:
 
 
 class Peak:
-    """The largest memory of a process and its descendants while the block runs, in GiB, sampled ten times a second."""
+    """The largest memory of a process and its descendants together while the block runs, in GiB, sampled."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.total, self.own = pid, 0.0, 0.0
@@ -83,22 +83,20 @@ class Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(0.1):
+        while not self._done.wait(0.3):
             sums = [memory(pid) for pid in [self.pid, *descendants(self.pid)]]
             self.total = max(self.total, sum(total for total, _ in sums))
             self.own = max(self.own, sum(own for _, own in sums))
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """Resident memory of a process, and the part that is no file, in GiB; zeros when it is gone."""
+    """Memory of a process, and the part that is no file, in GiB, what it shares with others divided among them."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
         return 0.0, 0.0
-    sizes = {
-        line.split(":")[0]: int(line.split()[1]) / 2**20 for line in lines if line.startswith(("VmRSS", "RssAnon"))
-    }
-    return sizes.get("VmRSS", 0.0), sizes.get("RssAnon", 0.0)
+    sizes = {line.split(":")[0]: int(line.split()[1]) / 2**20 for line in lines if line.startswith("Pss")}
+    return sizes.get("Pss", 0.0), sizes.get("Pss_Anon", 0.0)
 
 
 def descendants(pid: int) -> list[int]:
@@ -113,11 +111,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    """Run a child; its last line of output if that is JSON, its seconds, and its peaks."""
+    """Run a child: what its last lines say, its wall and CPU seconds, and its peaks in GiB."""
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
     with Peak(child.pid) as peak:
-        output, _ = child.communicate()
+        output = child.stdout.read()
+        _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{output}")
     last = output.strip().splitlines()[-1]
@@ -125,7 +126,9 @@ def run(command: list[str]) -> dict[str, Any]:
     found = json.loads(last) if last.startswith("{") else {name: float(seconds) for name, seconds in stages}
     return found | {
         "seconds": time.perf_counter() - start,
-        "peak": max(peak.total, found.get("max_rss", 0.0)),
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "rss": usage.ru_maxrss / 2**20,  # of one process: itself, or the largest that it waited for
+        "peak": peak.total,
         "own": peak.own,
     }
 
@@ -139,25 +142,23 @@ def read(overrides: list[str], most: int) -> None:
     for workers in (0, 2):
         data = data_module([*overrides, f"+data.num_workers={workers}"])
         data.prepare()
-        loader, tokens, count = data.train_dataloader(), 0, 0
-        lengths = {
-            "src_lengths": data._datasets["train"].src_lengths,
-            "tgt_lengths": data._datasets["train"].tgt_lengths,
-        }
-        start = time.perf_counter()
-        token_batches(**lengths, max_tokens=data.max_tokens, seed=1, epoch=1)
-        result["order_seconds"] = time.perf_counter() - start
+        if not workers:
+            split = data._datasets["train"]
+            start = time.perf_counter()
+            token_batches(split.src_lengths, split.tgt_lengths, max_tokens=data.max_tokens, seed=1, epoch=1)
+            result["order"] = time.perf_counter() - start
         # the first batch comes when the workers have started, which an epoch does once
-        batches = iter(loader)
+        batches = iter(data.train_dataloader())
         next(batches)
+        tokens = count = 0
         start = time.perf_counter()
         for batch in itertools.islice(batches, most):
-            tokens += int(batch.tgt_mask.sum())
+            tokens += batch.tgt_mask.numel() - int((~batch.tgt_mask).sum())
             count += 1
         seconds = time.perf_counter() - start
-        result |= {f"batches_per_second_{workers}": count / seconds, f"tokens_per_second_{workers}": tokens / seconds}
+        result |= {f"batches_{workers}": count / seconds, f"tokens_{workers}": tokens / seconds}
+        del batches
     result |= {"batches": data.batches_per_epoch, "kept": data.size("train"), "padding": data.padding_share}
-    result["max_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(json.dumps(result))
 
 
@@ -176,25 +177,28 @@ def measure(pairs: int, overrides: list[str], most: int) -> dict[str, Any]:
         read = run([sys.executable, "-m", "benchmarks.data_scale", "--read", "--batches", str(most), *settings])
     return {
         "pairs": pairs,
-        "generated_seconds": round(made, 1),
         "text_gb": round(text, 2),
         "cache_gb": round(cache, 2),
+        "generate_seconds": round(made, 1),
         "prepare_seconds": round(prepared["seconds"], 1),
-        "clean_seconds": prepared["the corpus"],
-        "tokenizer_seconds": prepared["the tokenizer"],
-        "encode_seconds": prepared["the ids of train"],
+        "prepare_cpu_seconds": round(prepared["cpu"], 1),
+        "of_that_cleaning": prepared["the corpus"],
+        "of_that_tokenizer": prepared["the tokenizer"],
+        "of_that_encoding": prepared["the ids of train"],
         "prepare_pairs_per_second": round(pairs / prepared["seconds"]),
-        "prepare_peak_gib": round(prepared["peak"], 2),
-        "prepare_own_gib": round(prepared["own"], 2),
+        "prepare_max_rss_gib": round(prepared["rss"], 2),
+        "prepare_peak_all_gib": round(prepared["peak"], 2),
+        "prepare_peak_own_gib": round(prepared["own"], 2),
         "kept_pairs": read["kept"],
         "batches_per_epoch": read["batches"],
         "padding": round(read["padding"], 4),
-        "order_seconds": round(read["order_seconds"], 2),
-        "read_peak_gib": round(read["peak"], 2),
-        "read_own_gib": round(read["own"], 2),
-        **{f"batches_per_second_{n}_workers": round(read[f"batches_per_second_{n}"], 1) for n in (0, 2)},
-        **{f"target_tokens_per_second_{n}_workers": round(read[f"tokens_per_second_{n}"]) for n in (0, 2)},
-        "times_gpu_goal": round(read["tokens_per_second_2"] / GPU_TOKENS, 2),
+        "order_seconds": round(read["order"], 2),
+        "read_max_rss_gib": round(read["rss"], 2),
+        "read_peak_all_gib": round(read["peak"], 2),
+        "read_peak_own_gib": round(read["own"], 2),
+        **{f"batches_per_second_{n}_workers": round(read[f"batches_{n}"], 1) for n in (0, 2)},
+        **{f"target_tokens_per_second_{n}_workers": round(read[f"tokens_{n}"]) for n in (0, 2)},
+        **{f"times_gpu_goal_{n}_workers": round(read[f"tokens_{n}"] / GPU_TOKENS, 2) for n in (0, 2)},
     }
 
 

@@ -120,25 +120,26 @@ class MixedPairs(Dataset):
 
 
 class Packed(NamedTuple):
-    """A Batch in one tensor: every tensor that a worker process sends costs half a millisecond, whatever its size."""
+    """A Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
 
-    data: Tensor  # (bytes,) uint8
+    data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T
 
     @classmethod
     def of(cls, batch: Batch) -> Packed:
         """All of a batch, numbers before masks."""
         parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
-        data = torch.cat([part.flatten().view(torch.uint8) for part in parts])
+        data = np.concatenate([part.numpy().ravel().view(np.uint8) for part in parts])
         return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
 
     def unpack(self) -> Batch:
-        """The Batch, as views of the one tensor."""
+        """The Batch, as views of the bytes."""
+        data = torch.from_numpy(self.data)
         rows, src, tgt = self.shape
         words = [(rows,), (rows, src), (rows, tgt), (rows, tgt)]
         end = 8 * sum(np.prod(shape, dtype=int) for shape in words)
-        index, *ids = _split(self.data[:end].view(torch.int64), words)
-        masks = _split(self.data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
+        index, *ids = _split(data[:end].view(torch.int64), words)
+        masks = _split(data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
         return Batch(ids[0], masks[0], ids[1], ids[2], masks[1], index)
 
 
