@@ -220,7 +220,9 @@ class TranslationTask(L.LightningModule):
         chrf = metrics.chrf(texts[2], texts[1])
         self._hypotheses = {}
         directions = self._score_directions(split, order, texts[1], texts[2])
-        self.evaluation = Evaluation(bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts, directions=directions)
+        self.evaluation = Evaluation(
+            bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts, directions=directions
+        )
         return self.evaluation
 
     def _score_directions(

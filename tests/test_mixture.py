@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seq2seq import train, translate
 from seq2seq.batching import Ragged, TokenBatchSampler, exactly
 from seq2seq.datamodule import TranslationDataModule
 from seq2seq.mixture import Mixture, parts_of
@@ -272,3 +275,51 @@ def test_an_entry_inherits_all_but_its_place():
     assert other.corpus.clean.same is False
     (alone, evaluation) = parts_of(data | {"train": None, "path": None, "corpora": {"bt": {"train": "x"}}})
     assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
+
+
+def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch, capfd):
+    from toycorpus import TINY
+
+    french = (
+        f"{{src: en, tgt: fr, train: {folder / 'french'}, valid: {folder / 'fr-test'}, test: {folder / 'fr-test'}}}"
+    )
+    command = ["train", "data=files", "mixer=transformer", *TINY, "data.tag_target=true", f"cache={tmp_path / 'cache'}"]
+    command += [f"data.{split}={folder / split}" for split in ("train", "valid", "test")]
+    command += [f"data.corpora={{fr: {french}, bt: {{train: {folder / 'bt'}, tag: '<bt>'}}}}", f"runs={tmp_path}"]
+    command += ["run=toy", "data.temperature=2", "data.vocab_size=85", "tokenizer.byte_fallback=false"]
+    monkeypatch.setattr(sys, "argv", command)
+    train.main()
+    results = json.loads((tmp_path / "toy" / "results.json").read_text())
+    for part in ("valid", "test"):
+        assert {"bleu", "bleu_de-en", "bleu_en-fr"} <= set(results[part])
+    assert "val/bleu_en-fr" in (tmp_path / "toy" / "metrics.csv").read_text().splitlines()[0]
+    best = str(tmp_path / "toy" / "checkpoints" / "best.ckpt")
+    lines = ["der Hund", "", "nicht wir"]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    texts = {}
+    for language in ("en", "fr", "cs"):
+        capfd.readouterr()
+        status = translate.main(["--ckpt", best, "--input", str(tmp_path / "in"), "--tgt-lang", language])
+        texts[language] = capfd.readouterr()
+        assert status == (2 if language == "cs" else 0)
+    assert "does not translate to 'cs'; it translates to en, fr" in texts["cs"].err
+    assert len(texts["fr"].out.split("\n")) == 4
+    model = translate.Translator.load(best, device="cpu", tgt_lang="fr")
+    assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
+    assert translate.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
+    # What it was validated on is what it translates: the test set's translations, by its own numbers.
+    assert model._encode(lines, print)[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
+    assert model._encode(lines, print)[1] == []
+    short = translate.Translator.load(best, device="cpu", tgt_lang="fr", max_len=5)
+    assert len(short._encode(["der Hund und die Katze"], lambda note: None)[0]) == 5
+
+
+def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):
+    import toycorpus
+
+    corpus = toycorpus.write(tmp_path / "corpus")
+    train.train(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer")
+    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
+    assert translate.Translator.load(best, device="cpu", tgt_lang="en").tags == []
+    with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
+        translate.Translator.load(best, device="cpu", tgt_lang="fr")
