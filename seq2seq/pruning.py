@@ -35,8 +35,8 @@ class MedianStop(L.Callback):
             return
         point = trainer.global_step if self.axis == "step" else self.control.elapsed
         median = median_at(point, self._curves(), peers=self.peers)
-        stop = trainer.strategy.broadcast(median is not None and self.control.best < median)
-        if stop:
+        median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
+        if median is not None and self.control.best < median:
             self.stopped = f"BLEU {self.control.best:.2f} is below the other jobs' median, {median:.2f}, at this point"
             log.info("stopping early: %s", self.stopped)
             trainer.should_stop = True
