@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
+
+if TYPE_CHECKING:
+    from seq2seq.mixture import Mixture
 
 
 class Batch(NamedTuple):
@@ -30,6 +33,20 @@ class Ragged(NamedTuple):
     ids: np.ndarray
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int32
+
+    def compact(self) -> Ragged:
+        """The same rows in an array of ids that holds nothing else."""
+        starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        places = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
+        return Ragged(self.ids[places], starts, self.lengths)
+
+    @classmethod
+    def joined(cls, parts: list[Ragged]) -> Ragged:
+        """The rows of all parts, one part after the other."""
+        parts = [part.compact() for part in parts]
+        lengths = np.concatenate([part.lengths for part in parts])
+        ids = np.concatenate([part.ids for part in parts])
+        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
     def select(self, rows: np.ndarray) -> Ragged:
         """The rows of `rows`, in that order; the ids themselves are shared, not copied."""
@@ -79,17 +96,21 @@ def token_batches(
     batches does not. Not shuffled: longest first, and a row that alone exceeds the budget is a batch by itself, where
     the shuffled form raises ValueError. The count is made a multiple of `multiple_of` by halving the fullest batches.
     """
-    src_lengths, tgt_lengths = padded_width(src_lengths), padded_width(tgt_lengths)
+    if not len(src_lengths):
+        return []
     rng = np.random.default_rng([seed, epoch])
-    order = _sorted_order(src_lengths, tgt_lengths, rng if shuffle else None)
-    cost = np.maximum(src_lengths, tgt_lengths)[order].astype(np.int64)
-    if shuffle and cost.size and cost.max() > max_tokens:
-        worst = int(order[cost.argmax()])
+    classes = _WidthClasses.of(int(max(src_lengths.max(), tgt_lengths.max())))
+    kinds = classes.rank(src_lengths, tgt_lengths)
+    ends = np.cumsum(np.bincount(kinds, minlength=len(classes.cost)))
+    order = _stable_order(kinds, rng if shuffle else None)
+    widest = int(classes.cost[kinds[order[-1]]])
+    if shuffle and widest > max_tokens:
+        first = int(ends[np.searchsorted(classes.cost, widest) - 1]) if widest > classes.cost[0] else 0
         raise ValueError(
-            f"pair {worst} is {cost.max()} tokens wide when padded, more than max_tokens={max_tokens}: "
+            f"pair {order[first]} is {widest} tokens wide when padded, more than max_tokens={max_tokens}: "
             "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
         )
-    bounds = _split_until(_boundaries(cost, max_tokens), multiple_of)
+    bounds = _split_until(_boundaries(ends, classes.cost, max_tokens), multiple_of)
     batches = [order[start:end] for start, end in pairwise(bounds)]
     if shuffle:
         return [batches[i] for i in rng.permutation(len(batches))]
@@ -98,34 +119,83 @@ def token_batches(
 
 def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray]) -> float:
     """The part of all cells, source and target together, that is padding: 1 - tokens / cells."""
+    if not batches:
+        return 0.0
+    rows, sizes = np.concatenate(batches), np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
     tokens = cells = 0
-    for rows in batches:
-        src, tgt = src_lengths[rows], tgt_lengths[rows]
-        tokens += int(src.sum()) + int(tgt.sum())
-        cells += len(rows) * int(padded_width(src.max()) + padded_width(tgt.max()))
-    return 1 - tokens / cells if cells else 0.0
+    for lengths in (src_lengths[rows], tgt_lengths[rows]):
+        tokens += int(lengths.sum(dtype=np.int64))
+        widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))
+        cells += int((sizes * widths).sum())
+    return 1 - tokens / cells
 
 
-def _sorted_order(src: np.ndarray, tgt: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Indices by rising length, close in both sides; pairs of equal widths in random order when `rng` is given."""
-    longest = np.maximum(src, tgt).astype(np.int64)
-    shortest = np.minimum(src, tgt).astype(np.int64)
-    # Serpentine: the shorter side rises and falls in turn, so that neighbours across a step stay alike.
-    second = np.where(longest % 2 == 0, shortest, (1 << 30) - shortest)
-    key = ((longest << 31) | second) * 2 + (src > tgt)
-    start = np.arange(len(key)) if rng is None else rng.permutation(len(key))
-    return start[np.argsort(key[start], kind="stable")]
+class _WidthClasses(NamedTuple):
+    """All pairs of padded widths (source, target) in the order of batching, so that a pair is one small number.
+
+    40 million pairs are then sorted by counting, in a tenth of the time and a third of the memory of their widths.
+    """
+
+    width_of: np.ndarray  # (longest length + 1,): the number of a length's padded width among the widths
+    order_of: np.ndarray  # (widths, widths): the place of a source and a target width in the order
+    cost: np.ndarray  # (classes,) int64: the wider side, rising
+
+    @classmethod
+    def of(cls, longest: int) -> _WidthClasses:
+        """The classes of pairs whose sides have at most `longest` pieces: by rising width, close in both sides."""
+        widths, width_of = np.unique(padded_width(np.arange(longest + 1)), return_inverse=True)
+        src, tgt = (side.ravel() for side in np.meshgrid(widths, widths, indexing="ij"))
+        longer, shorter = np.maximum(src, tgt).astype(np.int64), np.minimum(src, tgt).astype(np.int64)
+        # Serpentine: the shorter side rises and falls in turn, so that neighbours across a step stay alike.
+        second = np.where(longer % 2 == 0, shorter, (1 << 30) - shorter)
+        order = np.argsort(((longer << 31) | second) * 2 + (src > tgt))
+        place = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
+        place[order] = np.arange(len(order))
+        return cls(width_of.astype(np.uint32), place.reshape(len(widths), -1), longer[order])
+
+    def rank(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> np.ndarray:
+        """The class of every pair (N,)."""
+        ranks = np.empty(len(src_lengths), dtype=self.order_of.dtype)
+        for start in range(0, len(ranks), 1 << 20):
+            part = slice(start, start + (1 << 20))
+            ranks[part] = self.order_of[self.width_of[src_lengths[part]], self.width_of[tgt_lengths[part]]]
+        return ranks
 
 
-def _boundaries(cost: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Greedy cuts of a sequence of row costs that rises: (number of batches + 1,) positions."""
-    bounds, start = [0], 0
-    while start < len(cost):
-        window = cost[start : start + max(1, max_tokens // int(cost[start]))]
-        fits = int(np.searchsorted(window * np.arange(1, len(window) + 1), max_tokens, side="right"))
-        start += max(1, fits)
-        bounds.append(start)
-    return np.asarray(bounds, dtype=np.int64)
+def _stable_order(kinds: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Indices by rising class; those of a class in random order when `rng` is given, else in their own."""
+    start = np.arange(len(kinds), dtype=np.int32 if len(kinds) < 1 << 31 else np.int64)
+    if rng is not None:
+        rng.shuffle(start)
+    return start[np.argsort(kinds[start], kind="stable")]
+
+
+def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Greedy cuts of rows in classes of rising cost, class i ending before row ends[i]: (batches + 1,) positions."""
+    last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))  # of the classes that cost the same
+    ends, cost = ends[last], cost[last]
+    bounds, start = [np.zeros(1, dtype=np.int64)], 0
+    for i, end in enumerate(ends.tolist()):
+        if start >= end:
+            continue
+        rows = max(1, max_tokens // max(1, int(cost[i])))
+        bounds.append(np.arange(start + rows, end + 1, rows))
+        start += len(bounds[-1]) * rows
+        if start < end:
+            start = _fill_up(start, i, ends, max_tokens // np.maximum(cost, 1))
+            bounds.append(np.array([start]))
+    return np.concatenate(bounds)
+
+
+def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
+    """Where a batch ends that begins with the last rows of class i: it takes costlier ones while they fit."""
+    stop = int(ends[i])
+    for later in range(i + 1, len(ends)):
+        fits = min(int(ends[later]), start + int(rows[later]))
+        if fits < int(ends[later]):
+            return max(stop, fits)
+        stop = fits
+    return stop
 
 
 def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
@@ -141,6 +211,17 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
             )
         bounds = np.sort(np.concatenate([bounds, bounds[fullest] + rows[fullest] // 2]))
     return bounds
+
+
+def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
+    """`count` batches: the fullest halved if there are fewer, the last left out if there are more."""
+    batches = batches[:count]
+    while missing := count - len(batches):
+        rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
+        for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
+            if (half := len(batches[i]) // 2) > 0:
+                batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
+    return batches
 
 
 class TokenBatchSampler(Sampler[np.ndarray]):
@@ -169,13 +250,26 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
         self.rank, self.world_size, self.window = rank, world_size, window
         self.epoch, self.start = 0, 0
+        self.mixture: Mixture | None = None
         self._cached: tuple[int, list[np.ndarray]] | None = None
+        self._count = 0  # batches of every epoch of a mixture
         self.batches()  # impossible settings are found here, not in the first epoch
 
     @property
     def sampler(self) -> TokenBatchSampler:
         """Itself: where Lightning looks for `set_epoch`."""
         return self
+
+    def draw_from(self, mixture: Mixture) -> None:
+        """Let every epoch consist of the rows that `mixture` draws for it.
+
+        Their lengths differ by epoch, but the number of batches is that of epoch 0: the fullest are halved, or the last
+        ones left out, a matter of a few sentences.
+        """
+        self.mixture, self._cached, self._count = mixture, None, 0
+        epoch, self.epoch = self.epoch, 0
+        self.batches()
+        self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration has."""
@@ -190,12 +284,17 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
-            batches = self._token_batches()
+            if self.mixture is None:
+                batches = self._token_batches(self.src_lengths, self.tgt_lengths)
+            else:
+                rows = self.mixture.rows(self.epoch)
+                found = self._token_batches(self.src_lengths[rows], self.tgt_lengths[rows])
+                self._count = self._count or len(found)
+                batches = exactly([rows[inside] for inside in found], self._count)
             self._cached = (self.epoch, batches)
         return self._cached[1]
 
-    def _token_batches(self) -> list[np.ndarray]:
-        lengths = self.src_lengths, self.tgt_lengths
+    def _token_batches(self, *lengths: np.ndarray) -> list[np.ndarray]:
         given = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
         if self.window > 1:
             with contextlib.suppress(ValueError):

@@ -8,10 +8,7 @@ import json
 import logging
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from seq2seq.building import Pace, build_once, scratch_folder
 from seq2seq.cleaning import Cleaner, CleanSettings, Dropped, Pairs, text_hashes
 from seq2seq.direction import refuse_swapped
 from seq2seq.reading import (
@@ -70,12 +68,13 @@ class CorpusSettings:
     format: str | None = None
     holdout: int = 1000
     clean: CleanSettings = field(default_factory=CleanSettings)
+    splits: tuple[str, ...] = SPLITS  # a corpus of a mixture may lack some
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> CorpusSettings:
         """Read the `data` section, ignoring what batching and scoring own."""
         known = {f.name for f in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known and name != "clean"}
+        values = {name: value for name, value in data.items() if name in known and name not in ("clean", "splits")}
         if values.get("languages") is not None:
             values["languages"] = tuple(str(language) for language in values["languages"])
         for side in ("src", "tgt"):
@@ -210,7 +209,9 @@ def _file_tables(source: Source, cache_dir: Path) -> Iterator[pa.Table]:
 
 
 def _local_file_tables(source: Source, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
-    with _scratch(cache_dir) as scratch:
+    # The cache of `datasets` knows files by path and time, so that it would give the old text of a file that changed
+    # within the same time: what it writes about local files goes when they have been read.
+    with scratch_folder(cache_dir) as scratch:
         files = [_unpacked(Path(file), scratch / str(i)) for i, file in enumerate(source.files)]
         options = {"data_files": {"train": files}, "split": "train", **options, "cache_dir": str(scratch)}
         yield from _tables(source.kind, {**options, "streaming": True}, remote=False, what=source.files[0])
@@ -237,24 +238,13 @@ def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path) -> Iterat
 def _local_hub_tables(path: str, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
     # A part of a split, as in train[:1000], cannot be streamed.
     streaming = "[" not in str(options["split"])
-    with _scratch(cache_dir) as scratch:
+    with scratch_folder(cache_dir) as scratch:
         options = {**options, "cache_dir": str(scratch), "streaming": streaming}
         yield from _tables(str(resolve(path)), options, remote=False, what=path)
 
 
 def _is_local(settings: CorpusSettings) -> bool:
     return str(settings.path).startswith("package://") or resolve(str(settings.path)).is_dir()
-
-
-@contextmanager
-def _scratch(cache_dir: Path) -> Iterator[Path]:
-    """A folder for what `datasets` writes about local files, gone when they have been read.
-
-    Its cache knows files by path and time, so that it would give the old text of a file changed within the same time.
-    """
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".local-", dir=cache_dir) as folder:
-        yield Path(folder)
 
 
 def _tables(path: str, options: dict[str, Any], *, remote: bool, what: str | None = None) -> Iterator[pa.Table]:
@@ -290,33 +280,55 @@ class Corpus(NamedTuple):
     dropped: list[Dropped]
     read: int
     fingerprint: str
+    folder: Path
+
+    def blocks(self, split: str) -> Iterator[Pairs]:
+        """The pairs of a split in their order, for what reads all of them: nothing read stays in memory."""
+        own, rows = _split_files(self.folder, split)
+        start, chosen = 0, np.load(rows, mmap_mode="r") if rows.is_file() else None
+        with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
+            for batch in batches:
+                end = start + batch.num_rows
+                if chosen is not None:
+                    inside = chosen[slice(*np.searchsorted(chosen, [start, end]))]
+                    batch = batch.take(pa.array(inside - start))
+                if batch.num_rows:
+                    yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
+                start = end
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     """Load, clean and split, or memory-map what an earlier call with the same data and settings left in `cache_dir`."""
     fingerprint = corpus_fingerprint(settings)
     folder = cache_dir / f"text-{fingerprint}"
-    if not (folder / "report.json").is_file():
-        with atomic_folder(folder) as building:
-            _write_corpus(building, settings, cache_dir)
+    build_once(folder, "the corpus", lambda building: _write_corpus(building, settings, cache_dir))
     return _read_corpus(folder, fingerprint)
 
 
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
     cleaner = Cleaner(settings.clean)
     rows = {}
-    for split in SPLITS:
+    for split in settings.splits:
         if settings.place(split) is None:
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
-        rows[split] = _write_arrow(folder / f"{split}.arrow", map(cleaner, blocks) if split == "train" else blocks)
+        if split == "train":
+            blocks = _cleaned(blocks, cleaner)
+        rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: no pairs are left; check the file and data.clean")
-    held_out = [split for split in SPLITS[1:] if split not in rows]
+    held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     report = {"dropped": [list(row) for row in cleaner.dropped.values()], "read": cleaner.read}
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
+
+
+def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
+    pace = Pace("reading and cleaning")
+    for block in blocks:
+        yield cleaner(block)
+        pace.add(len(block[0]))
 
 
 def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
@@ -361,11 +373,19 @@ def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
 
     splits = DatasetDict()
     for split in SPLITS:
-        own, rows = folder / f"{split}.arrow", folder / f"{split}.npy"
-        dataset = _open_arrow(own if own.is_file() else folder / "train.arrow")
+        own, rows = _split_files(folder, split)
+        if own.name != f"{split}.arrow" and not rows.is_file():
+            continue
+        dataset = _open_arrow(own)
         splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    return Corpus(splits, [Dropped(*row) for row in report["dropped"]], report["read"], fingerprint)
+    return Corpus(splits, [Dropped(*row) for row in report["dropped"]], report["read"], fingerprint, folder)
+
+
+def _split_files(folder: Path, split: str) -> tuple[Path, Path]:
+    """The file that holds a split, and the one that would name its rows there."""
+    own = folder / f"{split}.arrow"
+    return own if own.is_file() else folder / "train.arrow", folder / f"{split}.npy"
 
 
 def corpus_fingerprint(settings: CorpusSettings) -> str:
@@ -373,6 +393,7 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     clean = settings.clean
     parts: list[Any] = [CODE_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
+    parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
@@ -400,23 +421,6 @@ def file_fingerprint(path: Path) -> str:
             file.seek(-(1 << 20), os.SEEK_END)
             digest.update(file.read())
     return digest.hexdigest()
-
-
-@contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
-    """A temporary folder beside `target` that takes its name when the block succeeds and vanishes when it does not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        yield building
-        building.chmod(0o755)
-        try:
-            os.rename(building, target)
-        except OSError:
-            if not target.is_dir():
-                raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
 
 
 # ---- checks before any work
@@ -449,14 +453,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
-    if settings.train is None:
+    if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     if settings.path and not resolve(settings.path).is_dir():
         if settings.path.startswith(("package://", "/", ".", "~")):
             raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
         return
-    sample = sample_pairs(settings, cache_dir=cache_dir)
-    for split in SPLITS[1:]:
-        if settings.place(split) is not None:
-            sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
+    first, *others = (split for split in settings.splits if settings.place(split) is not None)
+    sample = sample_pairs(settings, cache_dir=cache_dir, split=first)
+    for split in others:
+        sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
     refuse_swapped(sample, src=settings.src, tgt=settings.tgt)

@@ -3,64 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lightning import LightningDataModule
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from seq2seq import corpus as corpora
-from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate, longest_width, padding_share
+from seq2seq.batching import Ragged, TokenBatchSampler, longest_width, padding_share
+from seq2seq.building import Pace, build_once
 from seq2seq.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.corpus import SPLITS, CorpusSettings, atomic_folder
+from seq2seq.corpus import SPLITS, Corpus, CorpusSettings
 from seq2seq.direction import refuse_swapped
+from seq2seq.encoding import Encoder, read_ids, write_ids
+from seq2seq.metrics import tokenize_for
+from seq2seq.mixture import Direction, Mixture, Part, directions, parts_of
+from seq2seq.pairs import BatchLoader, MixedPairs, PairDataset
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
 log = logging.getLogger(__name__)
 
 # Counts as part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
-CODE_VERSION = 1
-_ROWS = 16_384
-
-
-class PairDataset(Dataset):
-    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch."""
-
-    def __init__(self, *, src: Ragged, tgt: Ragged, text: Any, tokenizer: Tokenizer, sample_seed: int | None) -> None:
-        self.src, self.tgt, self.text, self.tokenizer = src, tgt, text, tokenizer
-        self.sample_seed = sample_seed  # None: no subword regularisation
-        self.sampler: TokenBatchSampler | None = None  # its epoch varies the drawn segmentations
-
-    def __len__(self) -> int:
-        """Number of pairs."""
-        return len(self.src.lengths)
-
-    def __getitems__(self, rows: np.ndarray) -> Batch:
-        """The Batch of the pairs at `rows`."""
-        rows = np.asarray(rows)
-        src, tgt = self.src.select(rows), self.tgt.select(rows)
-        if self.sample_seed is not None:
-            src, tgt = self._resegment(rows, src, tgt)
-        return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
-
-    def _resegment(self, rows: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
-        """Draw new segmentations; a row that would outgrow the batch keeps its best one, so the budget still holds."""
-        width = int(max(src.lengths.max(), tgt.lengths.max()))
-        text = self.text[rows.tolist()]
-        epoch = self.sampler.epoch if self.sampler else 0
-        seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
-        drawn = []
-        for best, ids in (
-            (src, self.tokenizer.encode_src(text["src"], sample=True, seed=seed)),
-            (tgt, self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)),
-        ):
-            drawn.append(Ragged.from_rows([r if len(r) <= width else best.row(i).tolist() for i, r in enumerate(ids)]))
-        return drawn[0], drawn[1]
+CODE_VERSION = 2
+_INT32 = (1 << 31) - 1
 
 
 class TranslationDataModule(LightningDataModule):
@@ -78,18 +47,21 @@ class TranslationDataModule(LightningDataModule):
         super().__init__()
         self.data, self.seed, self.num_workers = dict(data), int(seed), int(num_workers)
         self.cache_dir = Path(cache_dir)
-        self.settings = CorpusSettings.from_mapping(data)
+        self.settings, self.parts = CorpusSettings.from_mapping(data), parts_of(data)
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = TokenizerSettings.from_mapping(tokenizer)
-        self.tokenizer_settings = tokenizer
+        tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
+        self.tokenizer_settings = replace(tokenizer, symbols=tuple(tags))
         max_tokens = data.get("max_tokens")
         if not isinstance(max_tokens, int) or max_tokens < 8:
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
         self.max_tokens = max_tokens
+        self.num_proc = _whole_number(data.get("num_proc", 1), "data.num_proc")
         self.src_lang, self.tgt_lang = self.settings.src, self.settings.tgt
         self.epoch, self._valid, self.fingerprint = 0, False, ""  # of the corpus, after `prepare`
+        self.places: dict[str, Path] = {}  # what was prepared, and the folder that holds it
         self._tokenizer: Tokenizer | None = None
-        self._datasets: dict[str, PairDataset] = {}
+        self._datasets: dict[str, PairDataset | MixedPairs] = {}
         self._train_sampler: TokenBatchSampler | None = None
 
     # ---- preparation
@@ -98,9 +70,11 @@ class TranslationDataModule(LightningDataModule):
         """Check names, files, columns and direction before any work; ValueError with the remedy."""
         if self._valid:
             return
-        corpora.validate_corpus(self.settings, cache_dir=self.cache_dir)
-        if self.tokenizer_settings.ready_models and not self._is_remote():
-            self._check_vocabularies(corpora.sample_pairs(self.settings, cache_dir=self.cache_dir))
+        for part in self.parts:
+            corpora.validate_corpus(part.corpus, cache_dir=self.cache_dir)
+            if self.tokenizer_settings.ready_models and not _is_remote(part.corpus):
+                first = part.corpus.splits[0]
+                self._check_vocabularies(corpora.sample_pairs(part.corpus, cache_dir=self.cache_dir, split=first))
         self._valid = True
 
     def prepare(self) -> None:
@@ -108,16 +82,24 @@ class TranslationDataModule(LightningDataModule):
         if self._datasets:
             return
         self.validate_settings()
-        corpus = corpora.load_corpus(self.settings, cache_dir=self.cache_dir)
-        self.fingerprint = corpus.fingerprint
-        head = corpus.splits["train"][:1000]
-        refuse_swapped((head["src"], head["tgt"]), src=self.src_lang, tgt=self.tgt_lang)
-        self._tokenizer = self._load_or_train(corpus)
+        loaded = [corpora.load_corpus(part.corpus, cache_dir=self.cache_dir) for part in self.parts]
+        for part, corpus in zip(self.parts, loaded, strict=True):
+            self.places[self._named("text", part)] = corpus.folder
+            if "train" in corpus.splits:
+                head = corpus.splits["train"][:1000]
+                refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
+        self.fingerprint = _fingerprint(self.parts, loaded)
+        self._tokenizer = self._load_or_train([corpus for corpus in loaded if "train" in corpus.splits])
         for split in SPLITS:
-            self._datasets[split] = self._encoded(split, corpus)
+            found = [
+                self._encoded(split, part, corpus)
+                for part, corpus in zip(self.parts, loaded, strict=True)
+                if split in corpus.splits
+            ]
+            self._datasets[split] = found[0] if len(found) == 1 else MixedPairs(found)
         log.info(
             "%s: %d / %d / %d pairs (train / valid / test), vocabulary %d -> %d",
-            f"{self.src_lang}-{self.tgt_lang}", *(self.size(split) for split in SPLITS),
+            ", ".join(dict.fromkeys(part.direction for part in self.parts)), *(self.size(split) for split in SPLITS),
             self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size,
         )  # fmt: skip
         log.info("padding %.1f%% of all cells, %d batches an epoch", 100 * self.padding_share, self.batches_per_epoch)
@@ -129,9 +111,6 @@ class TranslationDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Lightning's hook of every process."""
         self.prepare()
-
-    def _is_remote(self) -> bool:
-        return bool(self.settings.path) and not corpora.resolve(str(self.settings.path)).is_dir()
 
     def _check_vocabularies(self, sample: Pairs) -> None:
         """Separate ready models that cut the other side's text into fewer pieces were given for the other direction."""
@@ -151,24 +130,26 @@ class TranslationDataModule(LightningDataModule):
                 "exchange data.src and data.tgt, or the models"
             )
 
-    def _load_or_train(self, corpus: corpora.Corpus) -> Tokenizer:
+    def _load_or_train(self, loaded: list[Corpus]) -> Tokenizer:
         settings = self.tokenizer_settings
         if settings.ready_models:
+            self.places |= {f"tokenizer {i + 1}": Path(path) for i, path in enumerate(settings.ready_models)}
             return load_tokenizer(settings)
-        names = [name for name in asdict(settings) if name not in ("model", "src_model", "tgt_model", "sampling_alpha")]
-        key = repr([corpora.CODE_VERSION, corpus.fingerprint, [(name, getattr(settings, name)) for name in names]])
+        free = ("model", "src_model", "tgt_model", "sampling_alpha", *([] if settings.symbols else ["symbols"]))
+        text = loaded[0].fingerprint if len(loaded) == 1 else [corpus.fingerprint for corpus in loaded]
+        values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
+        key = repr([corpora.CODE_VERSION, text, values])
         folder = self.cache_dir / f"tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        if not folder.is_dir():
-            trained = train_tokenizer(
-                src_lines=_lines(corpus.splits["train"], "src"),
-                tgt_lines=_lines(corpus.splits["train"], "tgt"),
-                settings=settings,
-            )
-            with atomic_folder(folder) as building:
-                state = trained.to_state()
-                for name in ("src_model", "tgt_model"):
-                    if name in state:
-                        (building / f"{name}.model").write_bytes(state[name])
+
+        def build(building: Path) -> None:
+            log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
+            lines = {"src_lines": _lines(loaded, 0), "tgt_lines": _lines(loaded, 1)}
+            state = train_tokenizer(**lines, settings=settings).to_state()
+            for name in ("src_model", "tgt_model"):
+                if name in state:
+                    (building / f"{name}.model").write_bytes(state[name])
+
+        self.places["tokenizer"] = build_once(folder, "the tokenizer", build)
         models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
         return Tokenizer(
             src_model=models[0],
@@ -176,40 +157,55 @@ class TranslationDataModule(LightningDataModule):
             sampling_alpha=settings.sampling_alpha,
         )
 
-    def _encoded(self, split: str, corpus: corpora.Corpus) -> PairDataset:
+    def _encoded(self, split: str, part: Part, corpus: Corpus) -> PairDataset:
         text = corpus.splits[split]
-        key = f"{CODE_VERSION} {corpus.fingerprint} {self.tokenizer.fingerprint} {split}"
+        tags = self.tokenizer.tag_ids(part.tags)
+        key = " ".join([f"{CODE_VERSION} {corpus.fingerprint} {self.tokenizer.fingerprint} {split}", *map(str, tags)])
         folder = self.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-        if not folder.is_dir():
-            with atomic_folder(folder) as building:
-                _write_ids(building, text, self.tokenizer)
-        src, tgt = _read_ids(folder)
-        if split == "train":
-            kept = self._keep_by_length(src, tgt, text, corpus)
-            if len(kept) < len(src.lengths):
-                src, tgt, text = src.select(kept), tgt.select(kept), text.select(kept)
+        what = self._named(f"ids of {split}", part)
+
+        def build(building: Path) -> None:
+            encoder = Encoder(tokenizer=self.tokenizer, tags=tags)
+            pace = Pace(f"encoding, {what}", total=len(text))
+            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=self.num_proc, pace=pace)
+
+        self.places[what] = build_once(folder, f"the {what}", build)
+        src, tgt = (Ragged(*side) for side in read_ids(folder))
+        kept = self._keep_by_length(src, tgt, part, corpus) if split == "train" else None
         sampling = split == "train" and self.tokenizer_settings.sampling_alpha > 0
         return PairDataset(
-            src=src, tgt=tgt, text=text, tokenizer=self.tokenizer, sample_seed=self.seed if sampling else None
+            src=src,
+            tgt=tgt,
+            text=text,
+            tokenizer=self.tokenizer,
+            rows=kept,
+            tags=tags,
+            sample_seed=self.seed if sampling else None,
         )
 
-    def _keep_by_length(self, src: Ragged, tgt: Ragged, text: Any, corpus: corpora.Corpus) -> np.ndarray:
-        masks = length_rules(
-            src.lengths, tgt.lengths, settings=self.settings.clean, max_tokens=longest_width(self.max_tokens)
-        )
+    def _named(self, what: str, part: Part) -> str:
+        return what if len(self.parts) == 1 else f"{what} of {part.name}"
+
+    def _keep_by_length(self, src: Ragged, tgt: Ragged, part: Part, corpus: Corpus) -> np.ndarray | None:
+        """The rows that no rule about length drops, None for all."""
+        text, clean = corpus.splits["train"], part.corpus.clean
+        masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(self.max_tokens))
         dropped = list(corpus.dropped)
         for rule, mask in masks.items():
             pair = text[int(mask.argmax())] if mask.any() else None
             example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
             dropped.append(Dropped(rule, int(mask.sum()), example))
-        log.info("%s", cleaning_table(dropped, read=corpus.read))
-        kept = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
+        log.info("%s%s", self._named("", part) and f"{part.name}: ", cleaning_table(dropped, read=corpus.read))
+        drop = np.logical_or.reduce(list(masks.values()))
+        if not drop.any():
+            return None
+        kept = np.flatnonzero(~drop)
         if kept.size == 0:
             raise ValueError(
-                f"no training pair is left: data.max_tokens={self.max_tokens}, data.clean.max_length="
-                f"{self.settings.clean.max_length} and length_ratio={self.settings.clean.length_ratio} drop them all"
+                f"no training pair{self._named('', part)} is left: data.max_tokens={self.max_tokens}, "
+                f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
             )
-        return kept
+        return kept if len(text) > _INT32 else kept.astype(np.int32)
 
     # ---- what others read
 
@@ -224,25 +220,37 @@ class TranslationDataModule(LightningDataModule):
         return len(self._split(split))
 
     def sources(self, split: str) -> list[str]:
-        """Raw source text of a split."""
-        return list(self._split(split).text[:]["src"])
+        """Raw source text of a split, all in memory: meant for validation and test."""
+        return self._split(split).lines("src")
 
     def references(self, split: str) -> list[str]:
-        """Raw target text of a split: what scores are computed against."""
-        return list(self._split(split).text[:]["tgt"])
+        """Raw target text of a split, what scores are computed against; all in memory, as `sources`."""
+        return self._split(split).lines("tgt")
+
+    def directions(self, split: str) -> list[Direction]:
+        """The parts of a split that are scored by themselves; none if it is one corpus."""
+        parts = [part for part in self.parts if split in part.corpus.splits]
+        data, chosen = self._split(split), self.data.get("tokenize") or {}
+        sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
+        return directions(parts, sizes, lambda language: chosen.get(language) or tokenize_for(language))
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that a tag before the source asks for; none without data.tag_target."""
+        return sorted({part.corpus.tgt for part in self.parts if self.data.get("tag_target")})
 
     @property
     def padding_share(self) -> float:
         """Padding cells over all cells of an epoch of training, source and target together."""
         data = self._split("train")
-        return padding_share(data.src.lengths, data.tgt.lengths, self._training_sampler().batches())
+        return padding_share(data.src_lengths, data.tgt_lengths, self._training_sampler().batches())
 
     @property
     def batches_per_epoch(self) -> int:
         """Training steps of this rank in an epoch; the same in every epoch."""
         return len(self._training_sampler())
 
-    def _split(self, split: str) -> PairDataset:
+    def _split(self, split: str) -> PairDataset | MixedPairs:
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
         assert self._datasets, "call prepare() first"
@@ -281,9 +289,9 @@ class TranslationDataModule(LightningDataModule):
     def _sampler(self, split: str) -> TokenBatchSampler:
         data = self._split(split)
         rank, world_size, window = self._world()
-        return TokenBatchSampler(
-            src_lengths=data.src.lengths,
-            tgt_lengths=data.tgt.lengths,
+        sampler = TokenBatchSampler(
+            src_lengths=data.src_lengths,
+            tgt_lengths=data.tgt_lengths,
             max_tokens=self.max_tokens,
             seed=self.seed,
             shuffle=split == "train",
@@ -291,6 +299,18 @@ class TranslationDataModule(LightningDataModule):
             world_size=world_size,
             window=window if split == "train" else 1,
         )
+        if split == "train" and (mixture := self._mixture()):
+            sampler.draw_from(mixture)
+        return sampler
+
+    def _mixture(self) -> Mixture | None:
+        """How an epoch is drawn from several corpora; None where it is simply every pair once."""
+        weights = [part.weight for part in self.parts if "train" in part.corpus.splits]
+        temperature, data = float(self.data.get("temperature", 1.0)), self._split("train")
+        if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
+            return None
+        given = [weight for weight in weights if weight is not None]
+        return Mixture([len(part) for part in data.parts], weights=given, temperature=temperature, seed=self.seed)
 
     def _world(self) -> tuple[int, int, int]:
         """This process's rank, their number, and the micro-batches of an update on each."""
@@ -298,47 +318,28 @@ class TranslationDataModule(LightningDataModule):
         return (0, 1, 1) if t is None else (t.global_rank, t.world_size, t.accumulate_grad_batches)
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
-        return DataLoader(
-            self._split(split),
-            batch_sampler=sampler,  # type: ignore[arg-type]
-            collate_fn=_unchanged,  # type: ignore[arg-type]
-            num_workers=self.num_workers,
-        )
+        return BatchLoader(self._split(split), batch_sampler=sampler, num_workers=self.num_workers)
 
 
-def _unchanged(batch: Batch) -> Batch:
-    return batch
+def _whole_number(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+    return value
 
 
-def _lines(dataset: Any, column: str) -> Iterator[str]:
-    for block in dataset.iter(batch_size=_ROWS):
-        yield from block[column]
+def _lines(loaded: list[Corpus], side: int) -> Iterator[str]:
+    for corpus in loaded:
+        for block in corpus.blocks("train"):
+            yield from block[side]
 
 
-def _write_ids(folder: Path, text: Any, tokenizer: Tokenizer) -> None:
-    """Encode a split block by block into flat arrays on disk, one file of ids and one of lengths a side."""
-    meta = {}
-    for side, encode, vocab_size in (
-        ("src", tokenizer.encode_src, tokenizer.src_vocab_size),
-        ("tgt", tokenizer.encode_tgt, tokenizer.tgt_vocab_size),
-    ):
-        dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
-        lengths: list[np.ndarray] = []
-        with (folder / f"{side}.ids").open("wb") as file:
-            for block in text.iter(batch_size=_ROWS):
-                rows = Ragged.from_rows(encode(block[side]))
-                rows.ids.astype(dtype).tofile(file)
-                lengths.append(rows.lengths)
-        np.save(folder / f"{side}.lengths.npy", np.concatenate(lengths))
-        meta[side] = dtype.name
-    (folder / "meta.json").write_text(json.dumps(meta))
+def _is_remote(settings: CorpusSettings) -> bool:
+    return bool(settings.path) and not corpora.resolve(str(settings.path)).is_dir()
 
 
-def _read_ids(folder: Path) -> tuple[Ragged, Ragged]:
-    meta = json.loads((folder / "meta.json").read_text())
-    sides = []
-    for side in ("src", "tgt"):
-        lengths = np.load(folder / f"{side}.lengths.npy")
-        ids = np.memmap(folder / f"{side}.ids", dtype=meta[side], mode="r")
-        sides.append(Ragged(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths))
-    return sides[0], sides[1]
+def _fingerprint(parts: list[Part], loaded: list[Corpus]) -> str:
+    """Of all text and tags; with one corpus, its own."""
+    if len(parts) == 1 and not parts[0].tags:
+        return loaded[0].fingerprint
+    text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -34,8 +34,8 @@ class MedianStop(L.Callback):
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
         point = trainer.global_step if self.axis == "step" else self.control.elapsed
-        # of one process: the files may have grown before another reads them
-        median = trainer.strategy.broadcast(median_at(point, self._curves(), peers=self.peers))
+        median = median_at(point, self._curves(), peers=self.peers)
+        median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
         if median is not None and self.control.best < median:
             self.stopped = f"BLEU {self.control.best:.2f} is below the other jobs' median, {median:.2f}, at this point"
             log.info("stopping early: %s", self.stopped)

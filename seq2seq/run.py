@@ -32,6 +32,7 @@ HARMLESS = (
     "cache",
     "logger",
     "data.num_workers",
+    "data.num_proc",
     *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.

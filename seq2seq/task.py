@@ -37,6 +37,7 @@ class Evaluation(NamedTuple):
     sources: list[str]
     references: list[str]
     hypotheses: list[str]
+    directions: tuple[tuple[str, metrics.Score], ...] = ()  # BLEU of each, where a split has several
 
     @property
     def perplexity(self) -> float:
@@ -46,11 +47,13 @@ class Evaluation(NamedTuple):
     def numbers(self) -> dict[str, float]:
         """The scores by name."""
         scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
+        scores |= {f"bleu_{name}": score.value for name, score in self.directions}
         return scores | {"perplexity": self.perplexity}
 
     def report(self) -> dict[str, Any]:
         """The scores by name, and sacreBLEU's signatures: what results.json says."""
-        return self.numbers() | {"signatures": [self.bleu.signature, self.chrf.signature]}
+        signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
+        return self.numbers() | {"signatures": signatures}
 
 
 class TranslationTask(L.LightningModule):
@@ -227,8 +230,24 @@ class TranslationTask(L.LightningModule):
         bleu = metrics.bleu(texts[2], texts[1], tokenize=self.description["tokenize"])
         chrf = metrics.chrf(texts[2], texts[1])
         self._hypotheses = {}
-        self.evaluation = Evaluation(bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts)
+        directions = self._score_directions(split, order, texts[1], texts[2])
+        self.evaluation = Evaluation(
+            bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts, directions=directions
+        )
         return self.evaluation
+
+    def _score_directions(
+        self, split: str, order: list[int], references: list[str], hypotheses: list[str]
+    ) -> tuple[tuple[str, metrics.Score], ...]:
+        """BLEU of every direction of a split that has several; `order` are the sentences' numbers."""
+        find = getattr(self._data, "directions", None)
+        found = []
+        for name, tokenize, rows in find(split) if find else ():
+            chosen = [i for i, number in enumerate(order) if number in rows]
+            texts = [[lines[i] for i in chosen] for lines in (hypotheses, references)]
+            if chosen:
+                found.append((name, metrics.bleu(*texts, tokenize=tokenize)))
+        return tuple(found)
 
     @property
     def _data(self) -> Any:

@@ -38,9 +38,10 @@ class TokenizerSettings:
     byte_fallback: bool = True
     normalizer: str = "identity"
     character_coverage: float = 0.9995
-    input_sentence_size: int = 2_000_000
+    input_sentence_size: int = 500_000
     sampling_alpha: float = 0.0
     seed: int = 1
+    symbols: tuple[str, ...] = ()  # tags: pieces that no text is cut into
 
     def __post_init__(self) -> None:
         """Refuse impossible values (ValueError) before any work."""
@@ -128,6 +129,17 @@ class Tokenizer:
             row.append(self.eos_id)
         return rows
 
+    def tag_ids(self, tags: Iterable[str]) -> list[int]:
+        """The ids of source pieces that stand for no text; ValueError for one that the model lacks."""
+        ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
+        for tag, number in ids.items():
+            if number == self.unk_id:
+                raise ValueError(
+                    f"the tokenizer has no piece {tag}: train it with the tag (tokenizer.model=null), or, if it is a "
+                    f"ready model, with SentencePiece's --control_symbols={tag}"
+                )
+        return list(ids.values())
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Target ids to lines: stops at the first eos, drops special ids, and turns line breaks into spaces."""
         size = self.tgt.get_piece_size()
@@ -174,6 +186,11 @@ class Tokenizer:
         for model in self._models:
             digest.update(model)
         return digest.hexdigest()[:16]
+
+
+def language_tag(language: str) -> str:
+    """The piece that asks for a target language, as in <2de>."""
+    return f"<2{language}>"
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
@@ -245,6 +262,8 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         normalization_rule_name=settings.normalizer,
         num_threads=_TRAINER_THREADS,
         max_sentence_length=16384,
+        # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
+        control_symbols=list(settings.symbols),
         pad_id=PAD,
         unk_id=UNK,
         bos_id=BOS,

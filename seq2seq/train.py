@@ -224,6 +224,8 @@ class Run:
             tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
         )
+        if data.target_languages:
+            description["tgt_langs"] = data.target_languages
         return TranslationTask(
             model=model,
             tokenizer=tokenizer,
@@ -360,6 +362,8 @@ class Run:
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
         if trainer.is_global_zero:
             self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
+        for name, score in result.directions:
+            log.info("test %s: %s", name, score)
         return result.report() | self._as_papers(result) | {"search": dataclasses.asdict(self.search)}
 
     def _as_papers(self, result: Evaluation) -> dict[str, Any]:

@@ -81,7 +81,9 @@ class Translator:
         device: str | torch.device = "cpu",
         max_tokens: int = 2048,
         max_len: int = 1024,
+        tags: Sequence[int] = (),
     ) -> None:
+        self.tags = list(tags)  # ids before every source
         self.model, self.tokenizer, self.meta, self.settings = model, tokenizer, meta, settings
         self.device, self.max_tokens, self.max_len = device, max_tokens, max_len
 
@@ -96,10 +98,12 @@ class Translator:
         trust: Sequence[str] = (),
         max_tokens: int | None = None,
         max_len: int = 1024,
+        tgt_lang: str | None = None,
     ) -> Translator:
         """Open the checkpoint `path`; ValueError, in one line, for a checkpoint, device or dtype that cannot be used.
 
         A batch holds at most `max_tokens` source pieces, padding counted (default: by device); a line, `max_len`.
+        `tgt_lang` chooses among the languages of a checkpoint that has several (default: the one it names first).
         """
         place = choose_device(device)
         from seq2seq.checkpoint import load
@@ -116,6 +120,7 @@ class Translator:
             device=place,
             max_tokens=max_tokens or (CPU_TOKENS if place == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
+            tags=_target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
         )
 
     def translate(
@@ -154,10 +159,11 @@ class Translator:
         ids: list[list[int]] = [[] for _ in lines]
         for chosen in _chunks(lines, WINDOW_BYTES // 2):
             for i, row in zip(chosen, self.tokenizer.encode_src([_unicode(lines[i]) for i in chosen]), strict=True):
-                if len(row) > self.max_len:
-                    note(Note(i, len(row) - 1, self.max_len - 1))
-                    row = [*row[: self.max_len - 1], row[-1]]
-                ids[i] = row if len(row) > 1 else []
+                longest = max(2, self.max_len - len(self.tags))
+                if len(row) > longest:
+                    note(Note(i, len(row) - 1, longest - 1))
+                    row = [*row[: longest - 1], row[-1]]
+                ids[i] = [*self.tags, *row] if len(row) > 1 else []
         return ids
 
     def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
@@ -226,6 +232,18 @@ def choose_device(name: str) -> str:
     if int(number or 0) >= count:
         raise UsageError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
     return name
+
+
+def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
+    """The ids that ask for a target language; none where the model has only one."""
+    from seq2seq.tokenizer import language_tag
+
+    languages = [str(language) for language in meta.get("tgt_langs") or []]
+    wanted = tgt_lang or meta["tgt_lang"]
+    if wanted not in (languages or [meta["tgt_lang"]]):
+        known = ", ".join(languages or [meta["tgt_lang"]])
+        raise UsageError(f"this checkpoint does not translate to '{wanted}'; it translates to {known}")
+    return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 
 def _convert(model: Seq2Seq, dtype: str) -> None:
@@ -447,6 +465,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
+    add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
     add("--threads", type=positive, metavar="N", help="CPU threads (torch's choice)")
@@ -490,6 +509,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         trust=options.trust,
         max_tokens=options.max_tokens,
         max_len=max(2, options.max_len),
+        tgt_lang=options.tgt_lang,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
 def describe(job: Job, common: Collection[str] = ()) -> str:
     """One line: the job, its state, and what it came to."""
     if job.state == "failed":
-        log = f"; see {job.log}" if job.log else ""
+        log = f"; see {os.path.relpath(job.log)}" if job.log else ""
         return f"FAILED    {job.title(common)}: {job.error}{log}"
     return f"{job.state:<9} {job.title(common)}{score(job)}"
 

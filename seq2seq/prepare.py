@@ -1,0 +1,62 @@
+"""Prepare a corpus once, before training needs it: `python -m seq2seq.prepare data=wmt14_de_en data.num_proc=16`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from seq2seq.resources import conf_dir
+
+log = logging.getLogger(__name__)
+
+
+@hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
+def main(config: DictConfig) -> None:
+    """Hydra's entry point, with the settings of a training run. A wrong one is one line on stderr and exit code 2."""
+    try:
+        prepare(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+    except ValueError as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        print(f"prepare: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("prepare: interrupted; what was finished stays", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def prepare(config: dict[str, Any]) -> None:
+    """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
+    from seq2seq import checkpoint, finetune
+    from seq2seq.corpus import SPLITS
+    from seq2seq.datamodule import TranslationDataModule
+
+    start = time.monotonic()
+    cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
+    if config["init_from"]:
+        tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)
+    data = TranslationDataModule(data=config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
+    data.prepare()
+    log.info("prepared in %.1f s, in %s:", time.monotonic() - start, data.cache_dir)
+    for what, folder in data.places.items():
+        log.info("  %-24s%s (%s)", what, folder, _size(folder))
+    sizes = ", ".join(f"{data.size(split):,} {split}" for split in SPLITS)
+    log.info("%s pairs, %s batches an epoch", sizes, f"{data.batches_per_epoch:,}")
+
+
+def _size(folder: Path) -> str:
+    """The size of the files below `folder`, or of a file, in MB."""
+    files = [folder] if folder.is_file() else [path for path in folder.rglob("*") if path.is_file()]
+    return f"{sum(path.stat().st_size for path in files) / 1e6:,.1f} MB"
+
+
+if __name__ == "__main__":
+    main()
