@@ -123,7 +123,7 @@ def main() -> int:
     torch.set_num_threads(1)
     results = []
     print(
-        f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}{'GFLOP/s of products':>21}{'at 484':>8}"
+        f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}{'product GFLOP/s':>17}{'at 484':>8}"
     )
     for name in options.only:
         found = measure(name, steps=options.steps)
