@@ -119,12 +119,21 @@ def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         for size in SIZES:
-            shape = [f"model={size}"]
-            if tiny:
-                shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32", "model.num_heads=2"]
+            shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
             for mixer in MIXERS:
                 plain: Any = OmegaConf.to_container(compose("train", [f"mixer={mixer}", *shape]), resolve=True)
+                if tiny:
+                    _shallow(plain)
                 vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
                 sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
                 found[f"{size}/{mixer}"] = {"model": plain["model"], "mixer": plain["mixer"], **sizes}
     return found
+
+
+def _shallow(plain: dict[str, Any]) -> None:
+    """One layer a side, in place."""
+    plain["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
+    plain["mixer"].pop("extra_encoder_layers", None)
+    for slot in plain["mixer"].values():
+        if "per_layer" in slot:
+            slot["per_layer"] = {key: values[:1] for key, values in slot["per_layer"].items()}
