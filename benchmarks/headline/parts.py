@@ -111,5 +111,5 @@ def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict
 
 def _test_batches(src: Ragged, tgt: Ragged, ids: dict[str, int]) -> Iterator[tuple[np.ndarray, Any]]:
     lengths = src.lengths
-    for rows in token_batches(lengths, lengths, max_tokens=4000, shuffle=False):
+    for rows in token_batches(lengths, lengths, max_tokens=16_000, shuffle=False):
         yield rows, collate(src.select(rows), tgt.select(rows), rows, pad_id=ids["pad"], bos_id=ids["bos"])
