@@ -156,7 +156,7 @@ class BatchLoader(DataLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=Packed.of if num_workers else _unchanged,  # type: ignore[arg-type]
+            collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -165,5 +165,6 @@ class BatchLoader(DataLoader):
             yield batch.unpack() if isinstance(batch, Packed) else batch
 
 
-def _unchanged(batch: Batch) -> Batch:
+def unchanged(batch: Any) -> Any:
+    """The batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
     return batch
