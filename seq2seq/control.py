@@ -16,6 +16,7 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from seq2seq import checkpoint
+from seq2seq.ema import WeightAverage
 from seq2seq.parallel import Agreement
 from seq2seq.run import ORIGIN, RunFolder
 from seq2seq.settings import TrainerSettings
@@ -85,11 +86,20 @@ class Control(L.Callback):
     """Validates every `val_steps` updates or `val_time` seconds, always between two windows and once at the end.
 
     Time counts training and validation, over all parts of a run that was resumed. `origin` is kept in training
-    checkpoints: what a resumed run must agree with.
+    checkpoints: what a resumed run must agree with. With an `average` of the weights, that is what is validated and
+    what best.ckpt holds.
     """
 
-    def __init__(self, *, settings: TrainerSettings, folder: RunFolder, origin: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        *,
+        settings: TrainerSettings,
+        folder: RunFolder,
+        origin: dict[str, Any],
+        average: WeightAverage | None = None,
+    ) -> None:
         self.settings, self.folder, self.origin = settings, folder, origin
+        self.average, self._averaged = average, contextlib.ExitStack()
         self.best, self.best_step, self.bad_validations = -1.0, 0, 0
         self.best_scores: dict[str, Any] = {}
         self.validated_step, self._pending = -1, False  # pending: a validation is due, or under way, at this step
@@ -160,6 +170,8 @@ class Control(L.Callback):
         trainer.val_check_batch = NEVER
         if not window_ends(trainer, batch_idx):
             return
+        if self.average:
+            self.average.update()
         every, share = self.settings.save_time, self.share_done(trainer)
         save = bool(every) and self.elapsed - self._saved >= (every or 0)
         wishes = (trainer.should_stop or share >= 1, self._validation_due(trainer), save, self._signum, share)
@@ -173,8 +185,10 @@ class Control(L.Callback):
             self._save_last(trainer)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Note the time."""
+        """Note the time, and put the averaged weights in place."""
         self._validation_started = self.elapsed
+        if self.average and trainer.state.fn == "fit":
+            self._averaged.enter_context(self.average.applied())
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int,
@@ -205,10 +219,12 @@ class Control(L.Callback):
             trainer.should_stop = True
         if better:
             trainer.save_checkpoint(self.folder.best, weights_only=True)
+        self._averaged.close()
         self._save_last(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        """Give the signals back."""
+        """Give the weights and the signals back."""
+        self._averaged.close()
         self._return_signals()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -234,6 +250,7 @@ class Control(L.Callback):
             "validated": self._validated,
             "validated_step": self.validated_step,
             "pending": self._pending,
+            **({"average": self.average.state_dict()} if self.average else {}),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -243,6 +260,8 @@ class Control(L.Callback):
         self.best_scores, self.bad_validations = state_dict["best_scores"], state_dict["bad_validations"]
         self._validation_seconds, self._validated = state_dict["validation_seconds"], state_dict["validated"]
         self.validated_step, self._pending = state_dict["validated_step"], state_dict["pending"]
+        if self.average and "average" in state_dict:
+            self.average.load_state_dict(state_dict["average"])
 
     # Parts
 
@@ -300,6 +319,7 @@ class Control(L.Callback):
     def _obey(self, signum: int, trainer: L.Trainer) -> None:
         if signum:
             self._signum = 0
+            self._averaged.close()
             self._save_last(trainer)
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 

@@ -69,7 +69,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""
-        if position.numel() and int(position.max()) >= self.table.num_embeddings:
+        if position.numel() and not position.is_meta and int(position.max()) >= self.table.num_embeddings:
             raise ValueError(
                 f"a sequence of {int(position.max()) + 1} tokens exceeds the {self.table.num_embeddings} learned "
                 "positions; raise model.max_len, shorten the input, or train with model.positions=sinusoidal"

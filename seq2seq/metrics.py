@@ -107,8 +107,8 @@ def paired_bootstrap(
 ) -> list[Comparison]:
     """Paired bootstrap resampling (Koehn 2004) of every system against the first, metric by metric.
 
-    The p value is the share of resampled test sets whose centred score difference exceeds the one observed.
-    Needs two systems with different names; ValueError otherwise.
+    The p value is the share of resampled test sets whose centred score difference exceeds the one observed (1 where
+    scores are equal). Needs two systems with different names; ValueError otherwise.
     """
     if len(systems) < 2:
         raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
@@ -132,6 +132,9 @@ def _results(row: Sequence[Any]) -> list[Any]:
     for r in row:
         r.score, r.mean, r.ci = float(r.score), float(r.mean), float(r.ci)
         r.p_value = None if r.p_value is None else float(r.p_value)
+        # no resample of equal translations exceeds their difference of 0, which sacreBLEU takes for a small p
+        if r.p_value is not None and r.score == row[0].score:
+            r.p_value = 1.0
     return list(row)
 
 

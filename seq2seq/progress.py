@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import lightning as L
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from seq2seq.control import Control, epochs_done, window_ends
 from seq2seq.settings import TrainerSettings
 from seq2seq.task import Evaluation, TranslationTask
+from seq2seq.throughput import Meter
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
 
@@ -69,6 +71,8 @@ class ProgressLog(L.Callback):
         self.watch, self._for_log, self._for_bar = Stopwatch(), Reading(), Reading()
         self._shown, self._tokens, self.epochs = 0.0, 0.0, 0.0
         self._logged_step = 0
+        self.meter: Meter | None = None
+        self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
@@ -80,6 +84,10 @@ class ProgressLog(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clocks and, on a terminal, the bar."""
         assert isinstance(pl_module, TranslationTask)
+        dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
+        self.meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
+        if self._meter_state:
+            self.meter.load(self._meter_state)
         self._for_bar.take(pl_module, self.watch.seconds)
         self.watch.run(True)
         if self.console.is_terminal:
@@ -95,6 +103,8 @@ class ProgressLog(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Show and log now and then, at the end of a window."""
+        assert self.meter is not None
+        self.meter.add(batch)
         if not window_ends(trainer, batch_idx):
             return
         assert isinstance(pl_module, TranslationTask)
@@ -157,6 +167,7 @@ class ProgressLog(L.Callback):
             "epochs": self.epochs,
             "logged_step": self._logged_step,
             "logged": self._for_log.state(),
+            "meter": self.meter.state() if self.meter else self._meter_state,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -164,6 +175,7 @@ class ProgressLog(L.Callback):
         self.watch.load(state_dict["seconds"])
         self.epochs, self._logged_step = state_dict["epochs"], state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
+        self._meter_state = state_dict["meter"]
 
     def _close(self) -> None:
         if self._bar:
@@ -172,12 +184,14 @@ class ProgressLog(L.Callback):
 
     def _log(self, trainer: L.Trainer, task: TranslationTask) -> None:
         self._logged_step, self.epochs = trainer.global_step, epochs_done(trainer)
-        values = self._for_log.take(task, self.watch.seconds)
+        assert self.meter is not None
+        values = self._for_log.take(task, self.watch.seconds) | self.meter.take(self.watch.seconds)
         values = {f"train/{key}": value for key, value in values.items()} | {
             "train/grad_norm": float(task.grad_norm),
             "lr": _rate(trainer),
             "epoch": self.epochs,
             "seconds": self.control.elapsed,
+            "train/seconds": self.watch.seconds,
         }
         for logger in trainer.loggers:
             logger.log_metrics(values, trainer.global_step)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Settings that change neither the data, the model nor the course of training.
+_HARMLESS_TRAINER = (
+    "accelerator", "devices", "nodes", "checkpoint_activations", "max_skipped", "profile", "log_steps", "line_time",
+    "samples", "save_time", "test", "keep_last", "median_stop",
+)  # fmt: skip
 HARMLESS = (
     "resume",
     "force",
@@ -29,20 +33,7 @@ HARMLESS = (
     "logger",
     "data.num_workers",
     "data.num_proc",
-    *(
-        f"trainer.{key}"
-        for key in (
-            "accelerator",
-            "devices",
-            "nodes",
-            "strategy",
-            "log_steps",
-            "line_time",
-            "samples",
-            "save_time",
-            "test",
-        )
-    ),
+    *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
@@ -67,9 +58,21 @@ class RunFolder:
         self.last = path / "checkpoints" / "last.ckpt"
 
     def create(self, config_yaml: str) -> None:
-        """Make the folder and write config.yaml."""
+        """Make the folder, write config.yaml, and clear away what a killed run was writing."""
         self.best.parent.mkdir(parents=True, exist_ok=True)
+        for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
+            unfinished.unlink(missing_ok=True)
         write_atomic(self.config, config_yaml)
+
+    def test_file(self, side: str) -> Path:
+        """Where the `src`, `ref` or `hyp` (translations) of the test set is, one sentence a line."""
+        return self.path / f"test.{side}"
+
+    def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
+        """Write the test set and its translations; line i of each belongs together."""
+        for side, lines in (("src", src), ("ref", ref), ("hyp", hyp)):
+            # a table's field may hold a line break
+            write_atomic(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
     def refuse_existing(self) -> None:
         """ValueError, naming the remedies, if an earlier run left a checkpoint here."""
@@ -84,6 +87,11 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
     """`<data>-<mixer>-<hash>`, the hash being that of the resolved configuration without its harmless settings."""
     data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
     return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+
+
+def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
+    """The folder of a new run with these settings."""
+    return Path(config["runs"]) / (config["run"] or run_name(config, mixer))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -24,12 +24,14 @@ Examples:
   python -m seq2seq.score --ckpt runs/.../best.ckpt                       # the test set of the run's own data
   python -m seq2seq.score --ckpt best.ckpt --data multi30k --split valid
   python -m seq2seq.score --ckpt best.ckpt --data files test=corpus/test  # corpus/test.de and corpus/test.en
+  python -m seq2seq.score --hypotheses out.de --references test.de --lang de --convention compound-split
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenised, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
 BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
 
 METRICS = ("bleu", "chrf", "ter")
+CONVENTIONS = ("tokenized", "compound-split")
 
 
 def _parser() -> Parser:
@@ -44,6 +46,8 @@ def _parser() -> Parser:
     add("--tokenize", metavar="NAME", help="sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)")
     add("--lang", metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
     add("--lowercase", action="store_true", help="ignore case")
+    text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
+    add("--convention", choices=CONVENTIONS, help=text)
     add("--samples", type=positive, default=1000, metavar="N", help="bootstrap resamples of --compare (1000)")
     add("--json", action="store_true", help="print JSON")
     add = parser.add_argument_group("data set, with --ckpt").add_argument
@@ -68,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--ckpt takes its references from --data; give --hypotheses with --references")
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
+    if options.convention and options.compare:
+        parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
+    if options.convention and options.hypotheses and not options.lang:
+        parser.error("--convention needs --lang: Moses cuts words by language")
     try:
         return exit_status(lambda: _report(options))
     except ValueError as error:
@@ -95,6 +103,10 @@ def _score(options: argparse.Namespace) -> dict[str, Any]:
     references = [read_text(path) for path in options.references]
     _check_counts(options.hypotheses, hypotheses, options.references, references)
     scores = _measure(options, hypotheses, references, tokenize)
+    if options.convention:
+        if len(references) > 1:
+            raise UsageError("--convention compares with one reference; give one")
+        scores.append(_as_papers(options, hypotheses, references[0], options.lang))
     return {"hypotheses": options.hypotheses, "lines": len(hypotheses), "scores": scores}
 
 
@@ -103,6 +115,13 @@ def _measure(options: argparse.Namespace, hypotheses: list[str], references: Any
 
     found = scores(hypotheses, references, metrics=options.metrics, tokenize=tokenize, lowercase=options.lowercase)
     return [score._asdict() for score in found]
+
+
+def _as_papers(options: argparse.Namespace, hypotheses: list[str], references: list[str], lang: str) -> dict:
+    from seq2seq.convention import convention_bleu
+
+    kind = {"convention": options.convention, "lang": lang, "lowercase": options.lowercase}
+    return convention_bleu(hypotheses, references, **kind)._asdict()
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:
@@ -152,6 +171,7 @@ def _check_counts(path: str, lines: list[str], names: list[str], references: lis
 
 
 def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
+    from seq2seq.convention import check_convention
     from seq2seq.translate import load_translator
 
     if options.save and not Path(options.save).absolute().parent.is_dir():
@@ -159,6 +179,8 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     if options.tokenize or options.lang:
         _tokenize(options)
     translator = load_translator(options)
+    if options.convention:
+        check_convention(options.convention, options.lang or translator.meta["tgt_lang"])
     data = data_settings(options.data, ckpt=options.ckpt, meta=translator.meta)
     tokenize = _tokenize(options, known=translator.meta["tokenize"])
     sources, references = load_pairs(data, options.split, cache=Path(options.cache), limit=options.limit)
@@ -167,6 +189,9 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     if options.save:
         _save(options.save, hypotheses)
+    scores = _measure(options, hypotheses, references, tokenize)
+    if options.convention:
+        scores.append(_as_papers(options, hypotheses, references, options.lang or translator.meta["tgt_lang"]))
     return {
         "checkpoint": options.ckpt,
         "data": data["name"],
@@ -176,7 +201,7 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
-        "scores": _measure(options, hypotheses, references, tokenize),
+        "scores": scores,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-PRECISIONS = ("auto", "32", "bf16")
+PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 
 
@@ -30,12 +30,18 @@ class TrainerSettings:
     val_beam_size: int = 1
     patience: int | None = None
     save_time: float | None = 600.0
+    keep_last: int | None = None
+    median_stop: int | None = None
     samples: int = 3
     precision: str = "auto"
     accelerator: str = "auto"
     devices: int = 1
     nodes: int = 1
     compile: bool = False
+    checkpoint_activations: bool = False
+    ema: float | None = None
+    max_skipped: int = 10
+    profile: bool = False
     log_steps: int = 50
     line_time: float = 10.0
     test: bool = True
@@ -44,12 +50,15 @@ class TrainerSettings:
         if self.max_steps is None and self.max_epochs is None and self.max_time is None:
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         for key in ("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience",
-                    "devices", "nodes", "log_steps"):  # fmt: skip
+                    "devices", "nodes", "log_steps", "keep_last", "median_stop"):  # fmt: skip
             value = getattr(self, key)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"trainer.{key}={value} must be a whole number, at least 1")
-        if self.samples < 0:
-            raise ValueError(f"trainer.samples={self.samples} must be at least 0")
+        for key in ("samples", "max_skipped"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 0")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"trainer.ema={self.ema} must lie between 0 and 1, 0.999 for example; null = off")
         for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
             if getattr(self, key) not in names:
                 raise ValueError(f"trainer.{key}={getattr(self, key)} is unknown; choose one of {', '.join(names)}")
@@ -104,10 +113,13 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
 
 
 def resolve_precision(precision: str, accelerator: str) -> str:
-    """Lightning's name for the precision: float32, or bf16 autocast over float32 weights where the hardware has it."""
+    """Lightning's name for the precision: float32, or bf16 autocast over float32 weights where the hardware has it.
+
+    tf32 is float32 whose matrix products may be rounded to TF32 (`torch.set_float32_matmul_precision`).
+    """
     if precision == "auto":
         precision = "bf16" if has_bf16(accelerator) else "32"
-    return "bf16-mixed" if precision == "bf16" else "32-true"
+    return {"bf16": "bf16-mixed", "bf16-true": "bf16-true"}.get(precision, "32-true")
 
 
 def has_bf16(accelerator: str) -> bool:

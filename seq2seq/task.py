@@ -16,10 +16,11 @@ from torch import Tensor
 
 from seq2seq import metrics
 from seq2seq.batching import Batch
-from seq2seq.loss import LossSums, label_smoothed_cross_entropy
+from seq2seq.loss import LossSums, projected_cross_entropy
 from seq2seq.model import Seq2Seq
 from seq2seq.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
 from seq2seq.search import SearchSettings, search
+from seq2seq.skipped import SkippedUpdates
 from seq2seq.tokenizer import Tokenizer
 
 # Pieces of a source, beyond which it is cut: `translate`'s default.
@@ -72,6 +73,7 @@ class TranslationTask(L.LightningModule):
         search: SearchSettings,
         seed: int,
         val_sentences: int | None = None,
+        max_skipped: int = 10,
     ) -> None:
         super().__init__()
         self.model = model
@@ -83,6 +85,8 @@ class TranslationTask(L.LightningModule):
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
         self._window_sums = torch.zeros(4, dtype=torch.float64)
+        self.skipped = SkippedUpdates(max_skipped)
+        self.batch_shape = (0, 0, 0)  # of the last one: sentences, source and target width
         self._eval_sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
         self._kept: np.ndarray | None = None
@@ -95,6 +99,8 @@ class TranslationTask(L.LightningModule):
         window = self.trainer.accumulate_grad_batches
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
+        self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])
+        self.skipped.note(batch.index)
         sums = self._losses(batch)
         loss = sums.loss.detach().double()
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
@@ -106,13 +112,17 @@ class TranslationTask(L.LightningModule):
         self._data.set_epoch(self.trainer.current_epoch)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the summed gradients by the tokens of the window over all ranks (DDP has averaged them), then clip."""
+        """Divide the summed gradients by the tokens of the window over all ranks (DDP has averaged them), then clip.
+
+        An update that is not finite is skipped, and counts neither in the weights nor in the sums.
+        """
         sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
             dist.all_reduce(sums)
-        self.train_sums = self.train_sums.to(sums.device) + sums
         scale = ranks / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
+        bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)
+        self.train_sums = self.train_sums.to(sums.device) + torch.where(bad, torch.zeros_like(sums), sums)
         self._window_sums = torch.zeros_like(sums)
 
     def configure_optimizers(self) -> Any:
@@ -132,8 +142,9 @@ class TranslationTask(L.LightningModule):
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
         # and oneDNN compiles its kernels anew for every size.
-        logits = self.model.output(features)
-        return label_smoothed_cross_entropy(logits, batch.tgt_out, batch.tgt_mask, smoothing=self.optim.label_smoothing)
+        return projected_cross_entropy(
+            features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.optim.label_smoothing
+        )
 
     # Validation and test
 
@@ -248,11 +259,14 @@ class TranslationTask(L.LightningModule):
         """Add what translation needs beside the weights."""
         checkpoint["seq2seq"] = self.description
         checkpoint["train_sums"] = self.train_sums.tolist()
+        self.skipped.settle()
+        checkpoint["skipped"] = self.skipped.count
         checkpoint["processes"] = self.trainer.world_size
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
+        self.skipped.count = checkpoint["skipped"]
         loops = checkpoint["loops"]["fit_loop"]
         epoch = loops["epoch_progress"]["current"]["processed"]
         progress = loops["epoch_loop.batch_progress"]

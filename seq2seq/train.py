@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -19,8 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune, parallel
+from seq2seq import finetune, parallel, sweep
 from seq2seq import run as runs
+from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -29,13 +31,16 @@ if TYPE_CHECKING:
     from seq2seq.control import Control, TrainingInterrupt
     from seq2seq.datamodule import TranslationDataModule
     from seq2seq.progress import ProgressLog
+    from seq2seq.pruning import MedianStop
     from seq2seq.search import SearchSettings
-    from seq2seq.task import TranslationTask
+    from seq2seq.task import Evaluation, TranslationTask
 
 log = logging.getLogger(__name__)
 
 # Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for the shapes of an epoch times the layers.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+# Large tensors in pages of 2 MiB: a step's fresh memory costs few page faults (without, 5 to 20% of a step's time).
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
@@ -50,8 +55,15 @@ def main(config: DictConfig) -> float:
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
+        if sweep.folder():  # whose other jobs go on
+            raise sweep.JobError(str(error)) from error
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
+    except TrainingFault as fault:
+        if sweep.folder():
+            raise sweep.JobError(str(fault)) from fault
+        print(f"train: {fault}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("train: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
@@ -62,7 +74,10 @@ def train(config: dict[str, Any], *, mixer: str) -> float:
 
     `mixer` names the run's folder. ValueError for settings that cannot work, before anything is written.
     """
+    import torch
+
     _quiet_lightning()
+    torch.set_float32_matmul_precision("high" if config["trainer"]["precision"] == "tf32" else "highest")
     return Run(config, mixer=mixer).execute()
 
 
@@ -73,10 +88,10 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
-        self.config, self.seed = config, int(config["seed"])
+        self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
-        sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-        parallel.require_startable(self.settings.processes, sweep=sweep)
+        swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+        parallel.require_startable(self.settings.processes, sweep=swept)
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
         self.accelerator = settings.resolve_accelerator(self.settings)
@@ -86,10 +101,10 @@ class Run:
         self.data = self._data_module()
         self.data.require_bounds(self.settings)
         self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
+        _check_convention(config["data"], self.data.tgt_lang)
         self._check_positions()
         self.data.validate_settings()
-        named = Path(config["runs"]) / (config["run"] or runs.run_name(config, mixer))
-        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(named))
+        self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
 
     def execute(self) -> float:
@@ -102,13 +117,15 @@ class Run:
             self.folder.create(OmegaConf.to_yaml(self.config))
         log.info("run folder: %s", self.folder.path)
         task = self._task()
-        control, progress = self._callbacks()
-        trainer = self._trainer([progress, control])
+        control, progress = self._callbacks(task)
+        median = self._median_stop(control)
+        trainer = self._trainer([progress, *self._profile(), control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
-        self._write(trainer, results)
-        if self.settings.test:
+        stopped = next((each.stopped for each in median), None)
+        self._write(trainer, results | ({"stopped": stopped} if stopped else {}))
+        if self.settings.test and not stopped:
             self._write(trainer, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
@@ -174,6 +191,7 @@ class Run:
 
     def _task(self) -> TranslationTask:
         import torch
+        from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
         from seq2seq import checkpoint
         from seq2seq.build import build_model
@@ -190,6 +208,9 @@ class Run:
         model = build_model(self._model_config(sizes))
         if self.start:
             model.load_state_dict(self.start.model.state_dict())
+        if self.settings.checkpoint_activations:
+            for layer in (*model.encoder.layers, *model.decoder.layers):
+                layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
         if self.settings.compile:
             # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
             for part in (model.encoder, model.decoder, model.output):
@@ -212,18 +233,36 @@ class Run:
             search=dataclasses.replace(self.search, beam_size=self.settings.val_beam_size),
             seed=self.seed,
             val_sentences=self.settings.val_sentences,
+            max_skipped=self.settings.max_skipped,
         )
 
-    def _callbacks(self) -> tuple[Control, ProgressLog]:
+    def _callbacks(self, task: TranslationTask) -> tuple[Control, ProgressLog]:
         from rich.console import Console
 
         from seq2seq.control import Control
+        from seq2seq.ema import WeightAverage
         from seq2seq.progress import ProgressLog
 
         origin = {"settings": self.config, "corpus": self.data.fingerprint}
         console = Console(quiet=not parallel.is_first_process())
-        control = Control(settings=self.settings, folder=self.folder, origin=origin)
+        average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
+        control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
+
+    def _keep_last(self) -> list[L.Callback]:
+        from seq2seq.keep import KeepLast
+
+        return [KeepLast(folder=self.folder, count=self.settings.keep_last)] if self.settings.keep_last else []
+
+    def _median_stop(self, control: Control) -> list[MedianStop]:
+        from seq2seq.pruning import MedianStop
+
+        job, peers = sweep.job_folder(), self.settings.median_stop
+        if not (job and peers):
+            return []
+        # a budget of time alone makes equal times comparable, any other equal updates
+        axis = "step" if self.settings.max_steps or self.settings.max_epochs else "seconds"
+        return [MedianStop(control=control, job=job, peers=peers, axis=axis)]
 
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
@@ -253,6 +292,11 @@ class Run:
             default_root_dir=self.folder.path,
         )
 
+    def _profile(self) -> list[L.Callback]:
+        from seq2seq.profiling import Profile
+
+        return [Profile(self.folder.path)] if self.settings.profile else []
+
     def _loggers(self) -> list[Any]:
         from hydra.utils import instantiate
 
@@ -276,6 +320,20 @@ class Run:
                 trainer.fit(task, datamodule=self.data, ckpt_path=self.resumed.path if self.resumed else None)
         except TrainingInterrupt as stop:
             self._stopped(stop)
+        except (OSError, RuntimeError, MemoryError, TrainingFault) as error:
+            raise self._fault(error, task) from error
+
+    def _fault(self, error: Exception, task: TranslationTask) -> Exception:
+        """What ends the run for a reason of the data or the machine, with how to go on; any other error as it is."""
+        told = error if isinstance(error, TrainingFault) else None
+        told = told or as_fault(error, shape=task.batch_shape, max_tokens=self.data.max_tokens)
+        if told is None:
+            return error
+        if told.details:
+            rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or "0"
+            runs.write_json(self.folder.path / f"fault-{rank}.json", {"fault": str(told), **told.details})
+        kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+        return TrainingFault(f"{told}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
 
     def _stopped(self, stop: TrainingInterrupt) -> NoReturn:
         """Say what is left and how to go on, have SLURM run the job again if it announced the end, and exit."""
@@ -311,7 +369,26 @@ class Run:
         log.info("test: %s\ntest: %s", result.bleu, result.chrf)
         for name, score in result.directions:
             log.info("test %s: %s", name, score)
-        return result.report() | {"search": dataclasses.asdict(self.search)}
+        if trainer.is_global_zero:
+            self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
+        return result.report() | self._as_papers(result) | {"search": dataclasses.asdict(self.search)}
+
+    def _as_papers(self, result: Evaluation) -> dict[str, Any]:
+        """The test score under `data.convention`, if one is set."""
+        from seq2seq.convention import convention_bleu
+
+        data = self.config["data"]
+        if not data.get("convention"):
+            return {}
+        found = convention_bleu(
+            result.hypotheses,
+            result.references,
+            convention=data["convention"],
+            lang=self.data.tgt_lang,
+            lowercase=bool(data.get("lowercase")),
+        )
+        log.info("test: %s", found)
+        return {"convention": found._asdict()}
 
     def _results(
         self, task: TranslationTask, trainer: L.Trainer, control: Control, progress: ProgressLog
@@ -320,12 +397,14 @@ class Run:
 
         return {
             "run": self.folder.path.name,
+            "mixer": self.mixer,
             "command": shlex.join(["python", "-m", "seq2seq.train", *HydraConfig.get().overrides.task])
             if HydraConfig.initialized()
             else None,
             "valid": control.best_scores,
             "best_step": control.best_step,
             "steps": trainer.global_step,
+            "skipped_updates": task.skipped.count,
             "epochs": round(progress.epochs, 3),
             "parameters": sum(p.numel() for p in task.model.parameters()),
             "target_tokens_per_second": round(progress.tokens_per_second, 1),
@@ -334,6 +413,7 @@ class Run:
             "max_time": self.settings.max_time,
             "seconds_over_budget": round(max(0.0, control.elapsed - (self.settings.max_time or math.inf)), 2),
             "padding": round(self.data.padding_share, 4),
+            "throughput": progress.meter.report(progress.watch.seconds) if progress.meter else None,
             "precision": self.precision,
             "accelerator": self.accelerator,
             "versions": checkpoint.versions(),
@@ -355,6 +435,13 @@ def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:
     from seq2seq.metrics import check_tokenize, tokenize_for
 
     return check_tokenize((data.get("tokenize") or {}).get(lang) or tokenize_for(lang))
+
+
+def _check_convention(data: Mapping[str, Any], lang: str) -> None:
+    from seq2seq.convention import check_convention
+
+    if data.get("convention"):
+        check_convention(data["convention"], lang)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,17 @@ import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from conftest import jiggle
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.build import build_model, layer_values
 from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir
-
-Module = TypeVar("Module", bound=nn.Module)
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 23
@@ -67,14 +66,6 @@ def config(*overrides: str, **extra: Any) -> dict[str, Any]:
 def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
     """A small model, in eval mode, with every parameter (biases and norms too) moved off its initial value."""
     return jiggle(build_model(config(*TINY, *overrides, **extra))).eval()
-
-
-def jiggle(module: Module, size: float = 0.1) -> Module:
-    """Add noise to every parameter: a bias that is zero hides mistakes."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn_like(parameter) * size)
-    return module
 
 
 def variants(slot: str, name: str, *overrides: str) -> list[Any]:

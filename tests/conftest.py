@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 # where Triton's kernels are tested; a kernel looks for the interpreter when it is defined, so before any import of ours
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -19,6 +20,7 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 torch.set_num_threads(1)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,14 @@ def seed() -> int:
     np.random.seed(value)
     torch.manual_seed(value)
     return value
+
+
+def jiggle(module: Module, size: float = 0.1) -> Module:
+    """Add noise to every parameter: a bias that is zero hides mistakes."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter) * size)
+    return module
 
 
 class Place(NamedTuple):

@@ -54,7 +54,7 @@ def test_whole_script(tmp_path, capsys):
 
 def test_no_time_left_is_told(tmp_path):
     status, found = _run(tmp_path, "--budget", "0")
-    assert status == 0
+    assert (status, found["errors"]) == (1, ["correctness: nothing was checked"])
     assert found["correctness"] == found["timings"] == found["layers"] == []
     assert any("timings: lightconv, B 1" in line for line in found["left_out"])
 
@@ -80,6 +80,7 @@ def test_call_that_fails_is_a_row_with_its_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "lightconv", broken)
     status, found = _run(tmp_path, "--sections", "correctness", "timings")
     assert status == 1
+    assert any("timings: lightconv forward" in line for line in found["errors"])
     assert {one["error"] for one in found["correctness"] if one["case"]["op"] == "lightconv"} == {
         "RuntimeError: no such kernel"
     }
@@ -109,8 +110,9 @@ def test_failing_section_does_not_stop_the_others(tmp_path, monkeypatch):
 def test_launch_settings_are_compiled_once_for_all_chunks_and_similar_widths():
     sizes = shapes.gpu_sizes(False, [31, 15, 7])
     run = session.Session(torch.device("cuda"), "triton", sizes, Path(), sections=["tune"])
-    tiles, warps, stages = 2, 4, 3
-    assert len(ahead.jobs_ahead(run)) == 2 * 2 * tiles * warps * stages  # operators, directions
+    made = [(job.args[0], job.args[1], job.args[3]._replace(chunk=1)) for job in ahead.jobs_ahead(run)]
+    assert len(made) == len(set(made))
+    assert len([one for one in made if one[:2] == ("lightconv", "forward")]) == 2 * 4 * 3  # tiles, warps, stages
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -136,6 +138,29 @@ def test_minimal_bytes(op, taps, glu, forward, backward):
     shape = shapes.Shape(16, 1024, 512, 8, taps, glu=glu)
     for direction, wanted in (("forward", forward), ("backward", backward)):
         assert shapes.minimal_bytes(op, direction, shape) / 4.3e6 == pytest.approx(wanted, abs=0.05)
+
+
+def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
+    """Through Triton's interpreter: programs of two tiles, fewer than there are chunks."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    kernels = importlib.import_module("seq2seq.kernels.lightconv.triton")
+    case = shapes.Case("lightconv", torch.float32, shapes.Shape(2, 70, 8, 2, 18), True, False, chunk=2)
+    before = dict(kernels.PROGRAMS)
+    with correctness.in_chunks(case):
+        assert correctness.tile.config("lightconv", 18, 4, torch.float32).chunk == 2
+        assert dict.fromkeys(before, 4) == kernels.PROGRAMS
+    assert before == kernels.PROGRAMS
+    run = session.Session(torch.device("cpu"), "triton", shapes.cpu_sizes("triton", []), Path())
+    assert correctness.check(case, run).passed
+
+
+def test_tuned_settings_have_a_column_each():
+    settings = correctness.tile.Config(16, 2, 4, 1)
+    row = session.Row("lightconv", "forward", "default", shapes.MAIN, settings, us=12.5)
+    head, _, line, _ = importlib.import_module("benchmarks.kernels.tables").tune_lines([row])
+    cells = dict(zip(*([cell.strip() for cell in text.split("|")] for text in (head, line)), strict=True))
+    assert (cells["us"], cells["tile"], cells["columns"]) == ("12.5", "16", "128")
 
 
 def test_minimal_bytes_count_dropconnect_words():

@@ -167,3 +167,11 @@ def test_paired_bootstrap_checks_its_input():
         metrics.paired_bootstrap({"a": ["x"], "b": ["x", "y"]}, ["x"])
     with pytest.raises(ValueError, match="unknown metric 'comet'"):
         metrics.paired_bootstrap({"a": ["x"], "b": ["x"]}, ["x"], metrics=["comet"])
+
+
+def test_equal_translations_do_not_differ_significantly():
+    lines = [" ".join(random.choices("abcdefgh", k=9)) for _ in range(50)]
+    other = [line[::-1] for line in lines]
+    rows = metrics.paired_bootstrap({"one": other, "two": list(other), "three": lines}, lines, samples=50)
+    assert [row.p_value for row in rows if row.system == "two"] == [1.0, 1.0]
+    assert all(row.p_value < 0.05 for row in rows if row.system == "three" and row.p_value is not None)

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from composed import jiggle, lengths_mask
+from composed import lengths_mask
+from conftest import jiggle
 from torch import Tensor, nn
 
 from seq2seq.mixer import Cache, CrossMixer, SelfMixer, expand, reorder, select

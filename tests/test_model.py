@@ -7,7 +7,8 @@ import random
 
 import pytest
 import torch
-from composed import BOS, PAD, PRESETS, TINY, VOCAB, config, jiggle, lengths_mask, random_tokens, tiny
+from composed import BOS, PAD, PRESETS, TINY, VOCAB, config, lengths_mask, random_tokens, tiny
+from conftest import jiggle
 from torch import Tensor, nn
 
 from seq2seq.build import build_model

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
-from composed import jiggle
+from conftest import jiggle
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -282,6 +282,17 @@ def test_compiled_mixer_with_triton(mixer):
     x, mask = batch()
     for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
         same(found, wanted, 1e-5)
+
+
+@interpreted
+@every_mixer
+def test_mixer_with_triton_in_evaluation(mixer):
+    """The torch path's values where DropConnect is for training alone."""
+    module = build(mixer, drop=0.5, kernel="triton").eval()
+    x, mask = batch()
+    found = module(x, mask)
+    module.implementation = "torch"
+    same(found, module(x, mask), 1e-5)
 
 
 @every_mixer

@@ -122,7 +122,7 @@ def test_padding_rows_apart_gives_the_same_gradient():
 
 def test_ranks_divide_by_the_tokens_of_all_of_them(monkeypatch):
     task = make(cls=TranslationTask)
-    task._trainer = SimpleNamespace(world_size=2)  # type: ignore[assignment]
+    task._trainer = SimpleNamespace(world_size=2, global_step=0)  # type: ignore[assignment]
     monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums.add_(30))  # the other rank had 30
     task._window_sums = torch.full((4,), 10.0, dtype=torch.float64)
     for parameter in task.parameters():

@@ -336,6 +336,9 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     for clocked in ("seconds", "training_seconds", "target_tokens_per_second"):
         assert found.pop(clocked) > 0
         del earlier[clocked]
+    used, before_that = found.pop("throughput"), earlier.pop("throughput")
+    assert used["padding"] == before_that["padding"] > 0
+    assert used["model_flops_per_second"] > 0
     assert found == earlier
     assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
 
@@ -516,5 +519,5 @@ def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert [name.rsplit("-", 1)[0] for name in names if name != "sweeps"] == ["toy-lightconv", "toy-transformer"]
-    files = [path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file()]
-    assert files == ["multirun.yaml"]
+    files = sorted(path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file())
+    assert files == ["job.json", "job.json", "multirun.yaml", "sweep.json"]

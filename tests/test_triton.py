@@ -230,6 +230,17 @@ def test_tiles_and_chunks(op, tile):
 
 
 @every_op
+@pytest.mark.parametrize("taps", [3, 9])
+def test_a_keep_probability_without_a_mask_scales_nothing(op, taps):
+    """As in evaluation, where a mixer drops no weights."""
+    task = anything(op, shape(taps), True)
+    plain = task._replace(given={**task.given, "keep": None, "keep_prob": 1.0})
+    given = {**plain.given, "keep_prob": 0.75}
+    for found, wanted in zip(plain._replace(given=given).results(), plain.results(), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@every_op
 @pytest.mark.parametrize("width", [24, 64])
 def test_parts_of_a_head(op, width):
     """Programs that share a head, 16 channels each."""
@@ -473,6 +484,7 @@ def test_choice_is_logged_once_with_its_reason(said):
 def test_auto_falls_back_with_one_warning(said, monkeypatch):
     """On a GPU, here a fake one, torch's operations serve what Triton cannot; each reason is told once."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(choice, "gpu_obstacle", choice.gpu_obstacle.__wrapped__)  # which remembers no real GPU
     with FakeTensorMode():
         x = torch.empty(2, 5, 8, device="cuda")
         wide = x.double()

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 
 from benchmarks.kernels.correctness import relative_error
-from benchmarks.kernels.inputs import Inputs, convolve, draw, places, random_step
+from benchmarks.kernels.inputs import Inputs, draw, places, random_step
 from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, minimal_bytes, timed_pairs
 from benchmarks.kernels.timing import Call, buffers, measure
-from benchmarks.kernels.ways import Prepared, Way, ways
+from benchmarks.kernels.ways import Prepared, Way, by_kernel, ways
 from seq2seq.kernels.dropconnect import keep_words
 
 
@@ -58,11 +58,17 @@ def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
 
 
 def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
-    """What is wrong with the output of a way, compared with the torch path; a time for another function is no time."""
+    """What is wrong with the results of a way, compared with the torch path; a time for another function is no time."""
     if prepared.restore is None:
         return ""
-    with torch.no_grad():
-        error = relative_error(prepared.restore(prepared.run()), convolve(row.op, inputs, row.shape, "torch"))
+    torch_path = by_kernel("torch", row.op, inputs, row.shape)
+    with torch.set_grad_enabled(row.direction == "backward"):
+        found, wanted = [prepared.restore(prepared.run())], [torch_path.run()]
+    if row.direction == "backward" and row.way.startswith("ours"):
+        dy = torch.randn_like(wanted[0])
+        found += torch.autograd.grad(found[0], prepared.leaves, dy)
+        wanted += torch.autograd.grad(wanted[0], torch_path.leaves, dy)
+    error = max(relative_error(one.detach(), two.detach()) for one, two in zip(found, wanted, strict=True))
     return "" if error < 2e-2 else f"differs from the torch path by {error:.1e}"
 
 

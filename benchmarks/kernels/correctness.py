@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from benchmarks.kernels.inputs import convolve, draw, ragged, random_step, with_gradients
 from benchmarks.kernels.session import Session, reason
 from benchmarks.kernels.shapes import TOLERANCE, Case
+from seq2seq.kernels import tile
 
 # named results of the kernel named, in float64 if exact
 Run = Callable[[str, bool], dict[str, Tensor]]
@@ -42,10 +45,26 @@ def correctness_section(session: Session) -> None:
 def check(case: Case, session: Session) -> Check:
     """Ours twice against the torch path in float64, on the same random inputs."""
     run = (step_run if case.op.endswith("_step") else convolution_run)(case, session.device)
-    first, second, wanted = run(session.ours, False), run(session.ours, False), run("torch", True)
+    with in_chunks(case) if case.chunk and session.ours == "triton" else nullcontext():
+        first, second = run(session.ours, False), run(session.ours, False)
+    wanted = run("torch", True)
     errors = {name: relative_error(first[name], wanted[name]) for name in wanted}
     repeats = all(torch.equal(first[name], second[name]) for name in wanted)
     return Check(case, errors, repeats, repeats and all(e < TOLERANCE[case.dtype] for e in errors.values()))
+
+
+@contextmanager
+def in_chunks(case: Case) -> Iterator[None]:
+    """Programs that carry values and unfinished slopes from tile to tile, and LightConv's from sentence to sentence."""
+    from seq2seq.kernels.lightconv import triton
+
+    shape = case.shape
+    with ExitStack() as stack:
+        for name in (case.op, f"{case.op}_backward"):
+            settings = tile.config(name, shape.taps, shape.channels // shape.heads, case.dtype)
+            stack.enter_context(tile.override(name, settings._replace(chunk=case.chunk)))
+        stack.enter_context(mock.patch.dict(triton.PROGRAMS, dict.fromkeys(triton.PROGRAMS, 2 * shape.heads)))
+        yield
 
 
 def convolution_run(case: Case, device: torch.device) -> Run:

@@ -42,7 +42,8 @@ QUICK_SWEEP = ((1, 4), (4,), (2,))
 class Case(NamedTuple):
     """One check of an operator or its decoding step: ragged means start and end per sentence.
 
-    autocast leaves LightConv's weights, the result of a softmax, in float32.
+    autocast leaves LightConv's weights, the result of a softmax, in float32. chunk makes every program work through so
+    many tiles in a row, as in batches far larger than these; 0 leaves it to the operator.
     """
 
     op: str
@@ -51,6 +52,7 @@ class Case(NamedTuple):
     causal: bool
     ragged: bool
     autocast: bool = False
+    chunk: int = 0
 
 
 class Sizes(NamedTuple):
@@ -123,6 +125,9 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
             plain = shape._replace(taps=taps)
             full = plain._replace(drop=0.1, glu=op == "lightconv")
             cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
+        for taps, chunk in ((7, 3), (31, 2)) if quick else ((7, 3), (15, 16), (18, 2), (31, 3), (63, 4)):
+            full = shape._replace(taps=taps, drop=0.1, glu=op == "lightconv")
+            cases.append(Case(op, dtype, full, False, True, True, chunk))
     if quick:
         return cases
     for op, dtype in itertools.product(OPS, dtypes[-1:]):
@@ -138,7 +143,11 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
 
 def with_steps(cases: list[Case]) -> list[Case]:
     """These cases, then one decoding step for each of the plain causal ones."""
-    plain = [case for case in cases if case.causal and not (case.ragged or case.shape.glu or case.shape.drop)]
+    plain = [
+        case
+        for case in cases
+        if not case.chunk and case.causal and not (case.ragged or case.shape.glu or case.shape.drop)
+    ]
     return cases + [case._replace(op=f"{case.op}_step") for case in plain]
 
 

@@ -12,6 +12,7 @@ from benchmarks.kernels.correctness import Check
 from benchmarks.kernels.layers import ATTENTION
 from benchmarks.kernels.session import Row, type_name
 from benchmarks.kernels.shapes import PASSES, TOLERANCE, Shape
+from seq2seq.kernels.tile import Config
 
 
 def report(result: dict[str, Any], makers: Mapping[str, Callable[[Any], list[str]]]) -> list[str]:
@@ -64,6 +65,7 @@ def failure(one: Check) -> str:
     """A failed check in one line."""
     case, errors = one.case, ", ".join(f"{name} {value:.1e}" for name, value in one.errors.items())
     setting = f"{'causal' if case.causal else 'same'}{', ragged' if case.ragged else ''}"
+    setting += f", chunks of {case.chunk}" if case.chunk else ""
     found = one.error or f"{errors}, {'same bits' if one.repeats else 'OTHER BITS'} twice"
     return f"{case.op}, {type_name(case.dtype)}, {case.shape}, {setting}: {found}"
 
@@ -120,4 +122,4 @@ def tune_lines(rows: list[Row]) -> list[str]:
         for row in [row for row in group if row.way == "default"] + tried[:5]:
             note = f"default; {len(tried)} ran, {failed} failed" if row.way == "default" else ""
             lines.append((f"{row.op} {row.direction}, {row.shape}", *row.detail, number(row.us), note))
-    return table(("launch settings", "tile", "chunk", "warps", "stages", "us", ""), lines)
+    return table(("launch settings", *Config._fields, "us", ""), lines)

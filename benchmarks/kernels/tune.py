@@ -72,8 +72,12 @@ def default_settings(op: str, direction: str, shape: Shape) -> tile.Config:
 
 
 def candidates(default: tile.Config, sizes: Sizes) -> list[tile.Config]:
-    """The settings swept, nearest to the default first."""
-    grid = itertools.starmap(tile.Config, itertools.product([default.tile], *sizes.sweep))
+    """The settings swept, nearest to the default first, with its limit of registers and without one."""
+    limits = dict.fromkeys((default.registers, None))
+    grid = [
+        default._replace(chunk=chunk, num_warps=warps, num_stages=stages, registers=limit)
+        for chunk, warps, stages, limit in itertools.product(*sizes.sweep, limits)
+    ]
 
     def distance(one: tile.Config) -> float:
         return abs(math.log2(one.chunk / default.chunk)) + abs(math.log2(one.num_warps / default.num_warps))

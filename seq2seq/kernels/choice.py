@@ -50,9 +50,10 @@ def takes_triton(op: str, kernel: str, x: Tensor, *others: Tensor, heads: int, t
 def is_plain(op: str, kernel: str, x: Tensor) -> bool:
     """Whether an eager call is left to torch's own operations and their gradients, as on a CPU it is.
 
-    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given.
+    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given,
+    and tensors without data: their operations are counted, and those of an operator by its own formula.
     """
-    if require_kernel(kernel) == "triton" or x.is_cuda or torch.compiler.is_compiling():
+    if require_kernel(kernel) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
         return False
     return not takes_triton(op, kernel, x, heads=1, taps=1)
 
@@ -73,14 +74,15 @@ def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
 
 def _no_device(x: Tensor) -> str | None:
     if x.is_cuda:
-        return _no_gpu(x.device)
+        return gpu_obstacle(x.device)
     if os.environ.get("TRITON_INTERPRET") != "1":
         return f"tensors on {x.device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
     return None if find_spec("triton") else "triton is not installed"
 
 
 @functools.cache
-def _no_gpu(device: torch.device) -> str | None:
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why Triton cannot serve this GPU; None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
     capability = torch.cuda.get_device_capability(device)

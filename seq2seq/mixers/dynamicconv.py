@@ -54,7 +54,9 @@ class DynamicConv(SelfMixer):
         logits = self._logits(z)
         keep = None
         if self.training and self.weight_dropout:
-            keep = keep_words(logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device)
+            keep = keep_words(
+                logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device, kernel=self.implementation
+            )
         y = dynamicconv(
             z,
             logits,

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.kernels.precision import without_autocast
 from seq2seq.mixer import SelfMixer
 
 RESETS = ("before", "after")
@@ -50,7 +51,7 @@ class GatedUnit(nn.Module):
         """All hidden states (B, T, H) of x (B, T, D) from a zero state; torch's fused loop where it has our form."""
         if self.reset == "after":
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
-            with torch.autocast(x.device.type, enabled=False):  # the fused loop takes one type only
+            with without_autocast(x):  # the fused loop takes one type only
                 start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
                 return torch.gru(x.to(start.dtype), start, weights, True, 1, 0.0, self.training, False, True)[0]
         return self.loop(x)

@@ -52,7 +52,13 @@ class LightConv(SelfMixer):
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         keep = None
         if self.training and self.weight_dropout:
-            keep = keep_words(self.weight.shape[:1], self.kernel_size, self.weight_dropout, device=x.device)
+            keep = keep_words(
+                self.weight.shape[:1],
+                self.kernel_size,
+                self.weight_dropout,
+                device=x.device,
+                kernel=self.implementation,
+            )
         y = lightconv(
             self.inner(x),
             self.weight.softmax(-1),

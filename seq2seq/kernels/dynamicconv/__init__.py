@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import extent
 from seq2seq.kernels.choice import is_plain, takes_triton
@@ -35,7 +36,7 @@ def dynamicconv(
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
     extent.check(x, start, end)
-    given = (x, logits, keep, start, end, causal, 1.0 / keep_prob)
+    given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
     if is_plain("dynamicconv", kernel, x):
         with torch.autocast(x.device.type, enabled=False):
             return banded.convolve(*given)
@@ -86,7 +87,7 @@ def _backward(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, logits):
+        if _takes_triton(kernel, x, logits, dy):
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
@@ -94,8 +95,8 @@ def _backward(
         return dx.contiguous(), dlogits.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, logits: Tensor) -> bool:
-    return takes_triton("dynamicconv", kernel, x, logits, heads=logits.shape[2], taps=logits.shape[3])
+def _takes_triton(kernel: str, x: Tensor, logits: Tensor, *others: Tensor) -> bool:
+    return takes_triton("dynamicconv", kernel, x, logits, *others, heads=logits.shape[2], taps=logits.shape[3])
 
 
 @_forward.register_fake
@@ -121,3 +122,16 @@ def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.seq2seq.dynamicconv)
+def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
+    """A multiply-add for each channel, position and tap."""
+    batch_size, length, channels = x
+    return 2 * batch_size * length * channels * logits[3]
+
+
+@register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
+def _count_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
+    """The same for the gradient of x and again for that of the weights."""
+    return 2 * _count_forward(x, logits)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import extent
 from seq2seq.kernels.choice import is_plain, takes_triton
@@ -58,7 +59,7 @@ def _forward(
     x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, kernel: str
 ) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, glu):
+        if _takes_triton(kernel, x, weights, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
@@ -77,7 +78,7 @@ def _backward(
     kernel: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, glu):
+        if _takes_triton(kernel, x, weights, dy, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.backward(dy, x, weights, start, end, causal, glu)
@@ -85,9 +86,9 @@ def _backward(
         return dx.contiguous(), dweights.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, weights: Tensor, glu: bool) -> bool:
+def _takes_triton(kernel: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape
-    return takes_triton("lightconv", kernel, x, weights, heads=heads * (2 if glu else 1), taps=taps)
+    return takes_triton("lightconv", kernel, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
 
 @_forward.register_fake
@@ -111,3 +112,17 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
+
+
+@register_flop_formula(torch.ops.seq2seq.lightconv)
+def _count_forward(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
+    """A multiply-add for each channel, position and tap."""
+    batch_size, length, channels = out_shape
+    return 2 * batch_size * length * channels * weights[1]
+
+
+@register_flop_formula(torch.ops.seq2seq.lightconv_backward)
+def _count_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
+    """The same for the gradient of x and again for that of the weights."""
+    batch_size, length, channels = dy
+    return 4 * batch_size * length * channels * weights[1]

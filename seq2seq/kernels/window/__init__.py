@@ -20,9 +20,20 @@ def window(
     slot; position (N,) of the newest; weights (N or 1, H, K). Reads K rows and writes one, (N, C): nothing is
     reordered or joined. No gradient.
     """
+    _check(values, owner, position, weights)
     if is_plain(OP, kernel, values):
         return window_reference(values, owner, position, weights, softmax=softmax)
     return _window(values, owner, position, weights, softmax, kernel)
+
+
+def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
+    rows = values.shape[0] * values.shape[2]
+    fits = owner.shape == (rows, values.shape[1]) and position.shape == (rows,) and weights.dim() == 3
+    if not fits or weights.shape[0] not in (1, rows) or values.shape[-1] % weights.shape[1]:
+        raise ValueError(
+            f"values {tuple(values.shape)}, owner {tuple(owner.shape)}, position {tuple(position.shape)} and weights "
+            f"{tuple(weights.shape)} are not (B, L, beam, C), (B beam, L), (B beam,), (B beam or 1, H, K)"
+        )
 
 
 @torch.library.custom_op("seq2seq::window", mutates_args=())

@@ -1,0 +1,82 @@
+"""The vocabulary projection and its loss on a CPU: whole logits against chunks, in time and peak memory.
+
+    python -m benchmarks.loss
+    python -m benchmarks.loss --rows 3200 --vocab 32768 --out benchmarks/results/loss
+
+Each way runs in a process of its own, whose peak resident memory beyond that before the first step is reported; time
+is the median of process CPU seconds. Products are in bf16, weights in float32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# as seq2seq.train sets it, before torch is imported
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+WAYS = ("torch", "whole", "chunked")
+
+
+def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[str, Any]:
+    """Forward and backward of one way: CPU seconds a step, and peak memory over that of inputs and weights, in MiB."""
+    import torch
+    import torch.nn.functional as F
+
+    from seq2seq.loss import label_smoothed_cross_entropy, projected_cross_entropy
+
+    output, features = torch.nn.Linear(dim, vocab, bias=False), torch.randn(rows, dim, requires_grad=True)
+    target, mask = torch.randint(0, vocab, (rows,)), torch.ones(rows, dtype=torch.bool)
+    before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
+    for _ in range(steps):
+        start = time.process_time()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            if way == "chunked":
+                loss = projected_cross_entropy(features, output, target, mask, smoothing=0.1).loss
+            elif way == "whole":
+                loss = label_smoothed_cross_entropy(output(features), target, mask, smoothing=0.1).loss
+            else:
+                loss = F.cross_entropy(output(features).float(), target, label_smoothing=0.1, reduction="sum")
+        loss.backward()
+        seconds.append(time.process_time() - start)
+        output.zero_grad()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"way": way, "seconds": statistics.median(seconds[1:]), "peak_mib": (peak - before) / 1024}
+
+
+def main() -> int:
+    """Print the table; with --out also write loss.json."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in (("rows", 3200), ("dim", 512), ("vocab", 32768), ("steps", 4)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--way", choices=WAYS, help="measure this one alone, in this process, and print JSON")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write loss.json there")
+    options = parser.parse_args()
+    sizes = {name: getattr(options, name) for name in ("rows", "dim", "vocab", "steps")}
+    if options.way:
+        print(json.dumps(measure(options.way, **sizes)))
+        return 0
+    given = [f"--{name}={value}" for name, value in sizes.items()]
+    results = []
+    for way in WAYS:
+        command = [sys.executable, "-m", "benchmarks.loss", f"--way={way}", *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        results.append(json.loads(done.stdout))
+        print("{way:<10}{seconds:8.3f} s{peak_mib:10.0f} MiB".format(**results[-1]))
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"sizes": sizes, "results": results}, indent=2)
+        (options.out / "loss.json").write_text(text + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How sweeps run: launchers, and settings for those of other packages. Hydra finds plugins in this namespace alone."""

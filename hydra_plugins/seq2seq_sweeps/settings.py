@@ -1,0 +1,47 @@
+"""The settings of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna`, in place of their packages' own.
+
+They are no YAML, since Hydra refuses a file with the name of a schema that a package has stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+
+class SweepSettings(SearchPathPlugin):
+    """Stores other defaults under the packages' names; Hydra calls it once all packages have stored theirs."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """The search path stays as it is."""
+        with contextlib.suppress(ImportError):
+            self._store_local()
+        with contextlib.suppress(ImportError):
+            self._store_optuna()
+
+    def _store_local(self) -> None:
+        """All jobs at the same time, each in a process of this machine, for at most a week (in minutes)."""
+        from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf
+
+        target = "hydra_plugins.seq2seq_sweeps.launchers.LocalLauncher"
+        settings = {"_target_": target, "timeout_min": 10080, "stderr_to_stdout": True}
+        _store("hydra/launcher", "submitit_local", LocalQueueConf, settings)
+
+    def _store_optuna(self) -> None:
+        """A run returns its best validation BLEU; the sweep ends when over half of a batch of trials failed."""
+        from hydra_plugins.hydra_optuna_sweeper.config import Direction, OptunaSweeperConf
+
+        settings = {"direction": Direction.maximize, "n_jobs": 1, "max_failure_rate": 0.5}
+        _store("hydra/sweeper", "optuna", OptunaSweeperConf, settings)
+
+
+def _store(group: str, name: str, base: Any, settings: dict[str, Any]) -> None:
+    """Store the schema `base` with other defaults."""
+    fields = [(key, Any, dataclasses.field(default=value)) for key, value in settings.items()]
+    node = dataclasses.make_dataclass(base.__name__, fields, bases=(base,))
+    ConfigStore.instance().store(group=group, name=name, node=node, provider="seq2seq")

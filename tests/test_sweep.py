@@ -1,0 +1,315 @@
+"""Sweeps: the records of jobs, a watch on them, and that one failure does not end the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import toycorpus
+
+from seq2seq import jobs, train
+from seq2seq.jobs import Job, Process, read_jobs, write_sweep
+from seq2seq.pruning import MedianStop, median_at
+from seq2seq.watch import describe, watch
+
+ROOT = Path(__file__).resolve().parent.parent
+needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def sweep_command(corpus: Path, *overrides: str) -> list[str]:
+    files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    return [sys.executable, "-m", "seq2seq.train", "-m", *given, *overrides]
+
+
+def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def run(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
+    process = start(folder, command)
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output
+
+
+def only_sweep(folder: Path) -> Path:
+    (found,) = (folder / "runs" / "sweeps").iterdir()
+    return found
+
+
+# ---- records
+
+
+def test_a_record_survives_moving_its_tree(tmp_path):
+    run_folder = tmp_path / "runs" / "one"
+    job = Job(tmp_path / "runs" / "sweeps" / "today" / "7", ("mixer=gru", "seed=3"), "failed", run_folder, "too wide",
+              "log.out", Process("here", 12, "4_2"))  # fmt: skip
+    job.write()
+    assert read_jobs(job.folder.parent) == [job]
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (moved,) = read_jobs(tmp_path / "moved" / "sweeps" / "today")
+    assert moved.run == tmp_path / "moved" / "one"
+    assert moved.number == 7
+    (moved.folder / "job.json").write_text('{"overr')
+    assert read_jobs(moved.folder.parent) == []
+
+
+def test_a_job_without_its_process_has_failed(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    here = dataclasses.replace(Process.here(), pid=process.pid, slurm="")
+    job = Job(tmp_path / "0", (), "running", process=here)
+    job.write()
+    assert job.checked() == job
+    process.communicate(b"\n")
+    assert job.checked().state == "failed"
+    elsewhere = dataclasses.replace(job, process=Process("elsewhere", process.pid))
+    assert elsewhere.checked() == elsewhere  # nothing is known of it
+    dataclasses.replace(job, state="finished").write()
+    assert job.checked().state == "finished"  # it ended between two looks
+
+
+def test_what_slurm_says_of_an_array(tmp_path, monkeypatch):
+    script = tmp_path / "squeue"
+    script.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.asked"\necho "7_0 RUNNING"\necho "7_1 NODE_FAIL"\necho "7_2 PENDING"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(jobs, "ASK_SECONDS", 1e9)
+    jobs._array_states.cache_clear()
+    alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
+    assert alive == [True, False, True, False]
+    assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
+    script.write_text('#!/bin/sh\necho "Unable to contact slurm controller" >&2\nexit 1\n')
+    jobs._array_states.cache_clear()
+    assert Process("node1", 1, "7_3").alive()
+    jobs._array_states.cache_clear()
+
+
+# ---- watch
+
+
+def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys):
+    write_sweep(tmp_path, ended=False)
+    first = Job(tmp_path / "0", ("seed=1", "mixer=gru"), "running", tmp_path / "run", process=Process.here())
+    second = Job(tmp_path / "1", ("seed=2", "mixer=gru"), "waiting")
+    for job in (first, second):
+        job.write()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text(json.dumps({"valid": {"bleu": 1}, "test": {"bleu": 12.345}}))
+
+    def happen() -> None:
+        time.sleep(0.3)
+        dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write()
+        time.sleep(0.3)
+        dataclasses.replace(second, state="running", process=Process.here()).write()
+        time.sleep(0.3)
+        dataclasses.replace(second, state="finished", run=first.run).write()
+        time.sleep(0.3)
+        write_sweep(tmp_path, ended=True)
+
+    thread = threading.Thread(target=happen)
+    thread.start()
+    failed = watch([tmp_path], interval=0.05)
+    thread.join()
+    assert failed == 1
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "running   job 0 (seed=1)",
+        "waiting   job 1 (seed=2)",
+        "FAILED    job 0 (seed=1): ValueError: too wide; see log.out",
+        "running   job 1 (seed=2)",
+        f"finished  job 1 (seed=2): test BLEU 12.35 ({tmp_path / 'run'})",
+    ]
+
+
+def test_a_finished_job_without_results_is_described(tmp_path):
+    assert "no results" in describe(Job(tmp_path / "0", (), "finished", tmp_path / "nowhere"))
+
+
+# ---- median stopping
+
+
+def test_the_median_counts_who_got_so_far():
+    curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
+    best = [max(score for place, score in curve if place <= 7) for curve in curves[1:]]
+    assert median_at(7, curves, peers=4) == pytest.approx(statistics.median(best))
+    assert median_at(7, curves, peers=5) is None
+    assert median_at(0.5, curves, peers=1) is None
+    assert median_at(1, [*curves, []], peers=5) == pytest.approx(np.median([curve[0][1] for curve in curves]))
+
+
+def peers(sweep: Path, scores: list[float]) -> None:
+    """Other jobs, with these scores at steps 2, 4, 6 and 8."""
+    for number, score in enumerate(scores, 1):
+        run_folder = sweep / f"run{number}"
+        run_folder.mkdir(parents=True)
+        rows = [f"{step},{score}\n" for step in (2, 4, 6, 8)]
+        (run_folder / "metrics.csv").write_text("step,val/bleu\n" + "".join(rows))
+        Job(sweep / str(number), (), "finished", run_folder).write()
+
+
+def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str | None:
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), should_stop=False, global_step=step,
+                                   strategy=SimpleNamespace(broadcast=lambda value: value))  # fmt: skip
+    control: Any = SimpleNamespace(best=best, elapsed=float(step))
+    callback = MedianStop(control=control, job=sweep / "0", peers=count, axis="step")
+    callback.on_validation_end(trainer, SimpleNamespace())  # type: ignore[arg-type]
+    assert trainer.should_stop == (callback.stopped is not None)
+    return callback.stopped
+
+
+def test_a_job_below_the_median_stops(tmp_path):
+    peers(tmp_path, [10.0, 20.0, 30.0])
+    Job(tmp_path / "0", (), "running", tmp_path / "own").write()
+    assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
+    assert stopped(tmp_path, 20.0) is None
+    assert stopped(tmp_path, 1.0, count=4) is None
+    assert stopped(tmp_path, 1.0, step=9) is None  # nobody has been there
+
+
+def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
+    sweep = tmp_path / "sweep"
+    peers(sweep, [99.0, 99.0])
+    monkeypatch.setattr(train.sweep, "job_folder", lambda: sweep / "0")
+    given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
+    for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
+        config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
+        train.train(config, mixer="transformer")
+        results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
+        assert results["steps"] == steps
+        assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
+    kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
+    assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
+
+
+# ---- whole sweeps
+
+
+@pytest.mark.slow
+def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
+    status, output = run(tmp_path, sweep_command(corpus, "mixer=transformer", "model.num_heads=2,3,4", "seed=5"))
+    assert status == 1
+    assert "Traceback" not in output
+    (failed,) = [line for line in output.splitlines() if "FAILED" in line]
+    assert "model.num_heads=3" in failed
+    assert "dim 16 is not divisible by num_heads 3" in failed
+    sweep = only_sweep(tmp_path)
+    assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
+    status, compared = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
+    assert status == 1
+    assert "FAILED    job 1 (model.num_heads=3)" in compared
+    assert "| transformer | model.num_heads=2 | 5" in compared
+
+
+@pytest.mark.slow
+def test_local_processes_run_side_by_side(corpus, tmp_path):
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "seed=1,2", "model.num_heads=2,3", "hydra/launcher=submitit_local")
+    status, output = run(tmp_path, sweep_command(corpus, *given))
+    assert status == 1
+    assert "2 of 4 jobs failed" in output
+    assert sorted(job.state for job in read_jobs(only_sweep(tmp_path))) == ["failed", "failed", "finished", "finished"]
+
+
+@pytest.mark.slow
+def test_optuna_finds_the_better_of_two(corpus, tmp_path):
+    pytest.importorskip("optuna")
+    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "optim.lr=choice(0.02,1e-9)",
+             "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
+    status, output = run(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
+    assert status == 0, output
+    found = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
+    scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
+    assert len(scores) == 4
+    assert f"best_value: {max(scores.values())}" in found
+
+
+def _valid(job: Job) -> float:
+    assert job.run
+    return json.loads((job.run / "results.json").read_text())["valid"]["bleu"]
+
+
+# ---- a real SLURM
+
+
+def slurm_command(corpus: Path, *overrides: str) -> list[str]:
+    small = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=5")
+    return sweep_command(corpus, *small, *overrides)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
+    pytest.importorskip("submitit")
+    layers = ("model.encoder_layers=4", "model.decoder_layers=4")
+    given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
+    status, output = run(tmp_path, slurm_command(corpus, *given), timeout=600)
+    assert status == 0, output
+    found = read_jobs(only_sweep(tmp_path))
+    assert [job.state for job in found] == ["finished"] * 4
+    arrays = {job.process.slurm.split("_")[0] for job in found}
+    assert len(arrays) == 1
+    assert sorted(job.process.slurm.split("_")[1] for job in found) == ["0", "1", "2", "3"]
+    (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
+    for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
+        assert expected in script.read_text()
+    status, output = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(only_sweep(tmp_path))])
+    assert len(re.findall(r"^\| (bahdanau|transformer|lightconv|dynamicconv) ", output, flags=re.MULTILINE)) == 4
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_slurm_failures_are_told_at_once(corpus, tmp_path):
+    """One job has a wrong setting and one is killed; both are told of while the third, which is first, goes on."""
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "model.num_heads=2,3,4", "trainer.max_steps=100000", "trainer.val_steps=200")
+    process = start(tmp_path, slurm_command(corpus, *given, "hydra.launcher.array_parallelism=2"))
+    assert process.stdout is not None
+    failed = []
+    for line in process.stdout:
+        if "FAILED" in line:
+            failed.append(line)
+            sweep = only_sweep(tmp_path)
+            if len(failed) == 1:
+                kill_when_running(sweep, 2)
+            if len(failed) == 2:
+                states = [job.state for job in read_jobs(sweep)]
+                subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
+    assert process.wait(timeout=60) == 1
+    assert "job 1" in failed[0]
+    assert "not divisible by num_heads 3" in failed[0]
+    assert "job 2" in failed[1]
+    assert "SLURM ended it (FAILED)" in failed[1]
+    assert states == ["running", "failed", "failed"]
+
+
+def kill_when_running(sweep: Path, number: int) -> None:
+    for _ in range(300):
+        job = Job.read(sweep / str(number))
+        if job and job.state == "running":
+            os.kill(job.process.pid, signal.SIGKILL)
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"job {number} does not start")
