@@ -58,7 +58,7 @@ class TranslationDataModule(LightningDataModule):
             tokenizer = TokenizerSettings.from_mapping(tokenizer)
         self.stream = self._streamed() if data.get("streaming") else None
         tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
-        self.tokenizer_settings = replace(tokenizer, symbols=tuple(tags))
+        self.tokenizer_settings = replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags])))
         max_tokens = data.get("max_tokens")
         if not isinstance(max_tokens, int) or max_tokens < 8:
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")

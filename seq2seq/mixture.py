@@ -71,6 +71,7 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
+    own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
     corpus = CorpusSettings.from_mapping({**data, **own})
     if name != "train":
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))

@@ -52,7 +52,7 @@ class PairDataset(Dataset):
 
     def lines(self, side: str) -> list[str]:
         """All text of a side, in memory: of a split that is scored."""
-        return list(self.text[:][side] if self.rows is None else self.text[self.rows][side])
+        return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """The Batch of the pairs at `rows`."""
@@ -93,12 +93,15 @@ class MixedPairs(Dataset):
         """Number of pairs."""
         return int(self.ends[-1])
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Every part follows the same sampler."""
-        super().__setattr__(name, value)
-        if name == "sampler":
-            for part in self.parts:
-                part.sampler = value
+    @property
+    def sampler(self) -> TokenBatchSampler | None:
+        """Whose epoch varies the drawn segmentations, in every part."""
+        return self.parts[0].sampler
+
+    @sampler.setter
+    def sampler(self, sampler: TokenBatchSampler | None) -> None:
+        for part in self.parts:
+            part.sampler = sampler
 
     def lines(self, side: str) -> list[str]:
         """All text of a side, in memory: of a split that is scored."""

@@ -312,6 +312,8 @@ def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folde
     data = prepared(folder, clean={"max_length": 30, "length_ratio": None})._datasets["train"]
     assert isinstance(data, PairDataset)
     assert data.rows is not None
+    whole = (folder / "train.de").read_text().splitlines()
+    assert data.lines("src") == [whole[i] for i in data.rows]
     assert 0 < len(data.rows) == len(data) < 300
     for side in (data.src, data.tgt):
         for array in side:
