@@ -62,21 +62,25 @@ class Cleaner:
 
     def __call__(self, block: Pairs) -> Pairs:
         """The pairs of a block that no rule drops."""
+        kept = self.keep(block)
+        return [block[0][i] for i in kept], [block[1][i] for i in kept]
+
+    def keep(self, block: Pairs) -> list[int]:
+        """Which pairs of a block no rule drops."""
         self.read += len(block[0])
         kept = []
-        for src, tgt in zip(*block, strict=True):
+        for i, (src, tgt) in enumerate(zip(*block, strict=True)):
             rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
             if rule is None:
-                kept.append((src, tgt))
+                kept.append(i)
             else:
                 self._drop(rule, src, tgt)
         if self.duplicates and kept:
-            fresh = self._first_time(kept)
-            for (src, tgt), new in zip(kept, fresh, strict=True):
-                if not new:
-                    self._drop("duplicates", src, tgt)
+            fresh = self._first_time([(block[0][i], block[1][i]) for i in kept])
+            for i in itertools.compress(kept, ~fresh):
+                self._drop("duplicates", block[0][i], block[1][i])
             kept = list(itertools.compress(kept, fresh))
-        return [src for src, _ in kept], [tgt for _, tgt in kept]
+        return kept
 
     def _drop(self, rule: str, src: str, tgt: str) -> None:
         old = self.dropped[rule]

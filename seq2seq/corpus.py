@@ -187,23 +187,26 @@ def _not_swapped(paths: list[str], name: str, settings: CorpusSettings) -> list[
 # ---- loading
 
 
-def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path) -> Iterator[Pairs]:
-    """Blocks of raw pairs of a split, in their order, from files, the hub, or a local folder in the hub's layout."""
+def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
+    """Blocks of raw pairs of a split, in their order, from files, the hub, or a local folder in the hub's layout.
+
+    `streaming`: what is remote is not downloaded first.
+    """
     if settings.path:
         where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_hub_tables(split, settings, cache_dir), settings.wanted, where)
+        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), settings.wanted, where)
     source = find_source(split, settings)
     if source.kind == "text":
         return text_pairs(Path(source.files[0]), Path(source.files[1]))
     if source.kind == "tsv":
         return itertools.chain.from_iterable(tsv_pairs(Path(file), settings.wanted) for file in source.files)
-    return table_pairs(_file_tables(source, cache_dir), settings.wanted, source.files[0])
+    return table_pairs(_file_tables(source, cache_dir, streaming), settings.wanted, source.files[0])
 
 
-def _file_tables(source: Source, cache_dir: Path) -> Iterator[pa.Table]:
+def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
     options: dict[str, Any] = {"encoding_errors": "replace"} if source.kind == "json" else {}
     if "://" in source.files[0]:
-        options |= {"cache_dir": str(cache_dir / "hub")}
+        options |= {"cache_dir": str(cache_dir / "hub")} | ({"streaming": True} if streaming else {})
         return _tables(source.kind, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
     return _local_file_tables(source, options, cache_dir)
 
@@ -227,11 +230,12 @@ def _unpacked(path: Path, folder: Path) -> str:
     return file.name
 
 
-def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path) -> Iterator[pa.Table]:
+def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
     path = str(settings.path)
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
     if _is_local(settings):
         return _local_hub_tables(path, options, cache_dir)
+    options |= {"streaming": True} if streaming else {}
     return _tables(path, {**options, "revision": settings.revision}, remote=True)
 
 
@@ -374,7 +378,7 @@ def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
     splits = DatasetDict()
     for split in SPLITS:
         own, rows = _split_files(folder, split)
-        if own.name != f"{split}.arrow" and not rows.is_file():
+        if not rows.is_file() and not (folder / f"{split}.arrow").is_file():
             continue
         dataset = _open_arrow(own)
         splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset

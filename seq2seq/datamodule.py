@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from lightning import LightningDataModule
@@ -21,9 +23,13 @@ from seq2seq.corpus import SPLITS, Corpus, CorpusSettings
 from seq2seq.direction import refuse_swapped
 from seq2seq.encoding import Encoder, read_ids, write_ids
 from seq2seq.metrics import tokenize_for
-from seq2seq.mixture import Direction, Mixture, Part, directions, parts_of
+from seq2seq.mixture import Direction, Mixture, Part, directions, only_splits, parts_of
 from seq2seq.pairs import BatchLoader, MixedPairs, PairDataset
+from seq2seq.stream import PairStream, StreamLoader, StreamSettings, refuse_epochs
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from seq2seq.settings import TrainerSettings
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +56,9 @@ class TranslationDataModule(LightningDataModule):
         self.settings, self.parts = CorpusSettings.from_mapping(data), parts_of(data)
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = TokenizerSettings.from_mapping(tokenizer)
+        self.stream = self._streamed() if data.get("streaming") else None
         tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
-        self.tokenizer_settings = replace(tokenizer, symbols=tuple(tags))
+        self.tokenizer_settings = replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags])))
         max_tokens = data.get("max_tokens")
         if not isinstance(max_tokens, int) or max_tokens < 8:
             raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
@@ -63,6 +70,14 @@ class TranslationDataModule(LightningDataModule):
         self._tokenizer: Tokenizer | None = None
         self._datasets: dict[str, PairDataset | MixedPairs] = {}
         self._train_sampler: TokenBatchSampler | None = None
+        self._pairs: PairStream | None = None
+
+    def _streamed(self) -> StreamSettings:
+        """What is read while training; the parts that are left to prepare are validation and test."""
+        found = StreamSettings.of(self.data, self.parts, cache_dir=self.cache_dir, num_workers=self.num_workers)
+        (part,) = self.parts
+        self.parts = [replace(part, corpus=only_splits(part.corpus, ("valid", "test")))]
+        return found
 
     # ---- preparation
 
@@ -70,7 +85,7 @@ class TranslationDataModule(LightningDataModule):
         """Check names, files, columns and direction before any work; ValueError with the remedy."""
         if self._valid:
             return
-        for part in self.parts:
+        for part in [*self.parts, *([self.stream.part] if self.stream else [])]:
             corpora.validate_corpus(part.corpus, cache_dir=self.cache_dir)
             if self.tokenizer_settings.ready_models and not _is_remote(part.corpus):
                 first = part.corpus.splits[0]
@@ -88,21 +103,29 @@ class TranslationDataModule(LightningDataModule):
             if "train" in corpus.splits:
                 head = corpus.splits["train"][:1000]
                 refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
-        self.fingerprint = _fingerprint(self.parts, loaded)
-        self._tokenizer = self._load_or_train([corpus for corpus in loaded if "train" in corpus.splits])
-        for split in SPLITS:
+        self.fingerprint = _fingerprint(self.parts, loaded) + (f"-{self.stream.fingerprint}" if self.stream else "")
+        self._tokenizer = self._load_or_train([_training_text(corpus) for corpus in loaded if "train" in corpus.splits])
+        for split in SPLITS[1:] if self.stream else SPLITS:
             found = [
                 self._encoded(split, part, corpus)
                 for part, corpus in zip(self.parts, loaded, strict=True)
                 if split in corpus.splits
             ]
             self._datasets[split] = found[0] if len(found) == 1 else MixedPairs(found)
+        self._describe()
+
+    def _describe(self) -> None:
+        sizes = "stream" if self.stream else self.size("train"), self.size("valid"), self.size("test")
         log.info(
-            "%s: %d / %d / %d pairs (train / valid / test), vocabulary %d -> %d",
-            ", ".join(dict.fromkeys(part.direction for part in self.parts)), *(self.size(split) for split in SPLITS),
+            "%s: %s / %d / %d pairs (train / valid / test), vocabulary %d -> %d",
+            ", ".join(dict.fromkeys(part.direction for part in self.parts)), *sizes,
             self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size,
         )  # fmt: skip
-        log.info("padding %.1f%% of all cells, %d batches an epoch", 100 * self.padding_share, self.batches_per_epoch)
+        if self.stream:
+            log.info("padding %.1f%% of all cells of the first pool", 100 * self.padding_share)
+        else:
+            batches = self.batches_per_epoch
+            log.info("padding %.1f%% of all cells, %d batches an epoch", 100 * self.padding_share, batches)
 
     def prepare_data(self) -> None:
         """Lightning's hook of one process a machine."""
@@ -130,20 +153,23 @@ class TranslationDataModule(LightningDataModule):
                 "exchange data.src and data.tgt, or the models"
             )
 
-    def _load_or_train(self, loaded: list[Corpus]) -> Tokenizer:
+    def _load_or_train(self, texts: list[_Text]) -> Tokenizer:
         settings = self.tokenizer_settings
+        if self.stream:
+            first, size = self.stream, settings.input_sentence_size
+            texts = [_Text(f"{first.fingerprint} {size}", lambda: first.head(size))]
         if settings.ready_models:
             self.places |= {f"tokenizer {i + 1}": Path(path) for i, path in enumerate(settings.ready_models)}
             return load_tokenizer(settings)
         free = ("model", "src_model", "tgt_model", "sampling_alpha", *([] if settings.symbols else ["symbols"]))
-        text = loaded[0].fingerprint if len(loaded) == 1 else [corpus.fingerprint for corpus in loaded]
+        text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
         values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
         key = repr([corpora.CODE_VERSION, text, values])
         folder = self.cache_dir / f"tokenizer-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
         def build(building: Path) -> None:
             log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
-            lines = {"src_lines": _lines(loaded, 0), "tgt_lines": _lines(loaded, 1)}
+            lines = {"src_lines": _lines(texts, 0), "tgt_lines": _lines(texts, 1)}
             state = train_tokenizer(**lines, settings=settings).to_state()
             for name in ("src_model", "tgt_model"):
                 if name in state:
@@ -241,19 +267,25 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def padding_share(self) -> float:
-        """Padding cells over all cells of an epoch of training, source and target together."""
+        """Padding cells over all cells of an epoch (of a stream: of its first pool), source and target together."""
+        if self.stream:
+            return self._first_padding
         data = self._split("train")
         return padding_share(data.src_lengths, data.tgt_lengths, self._training_sampler().batches())
 
     @property
-    def batches_per_epoch(self) -> int:
-        """Training steps of this rank in an epoch; the same in every epoch."""
+    def batches_per_epoch(self) -> float:
+        """Training steps of this rank in an epoch; the same in every epoch, and infinite for a stream."""
+        if self.stream:
+            return math.inf
         return len(self._training_sampler())
 
     def _split(self, split: str) -> PairDataset | MixedPairs:
         if split not in SPLITS:
             raise ValueError(f"split {split!r}: choose one of {', '.join(SPLITS)}")
         assert self._datasets, "call prepare() first"
+        if split not in self._datasets:
+            raise ValueError(f"split {split!r} is streamed: it has no size, and is nowhere as a whole")
         return self._datasets[split]
 
     # ---- loaders
@@ -261,12 +293,53 @@ class TranslationDataModule(LightningDataModule):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order (and subword sampling) the next iteration of the training loader has."""
         self.epoch = int(epoch)
-        self._training_sampler().set_epoch(self.epoch)
+        if not self.stream:
+            self._training_sampler().set_epoch(self.epoch)
+
+    def seek(self, *, epoch: int, step: int) -> None:
+        """Let the next iteration over training batches (only) begin at this rank's batch `step` of `epoch`."""
+        if self.stream:
+            log.info("reading the stream again up to batch %s, where the run goes on", f"{step:,}")
+            self._pair_stream().start = step
+        else:
+            self._training_sampler().seek(epoch=epoch, step=step)
+
+    def refuse_rescaling(self, processes: int) -> None:
+        """ValueError if a run of `processes` processes cannot be continued by another number of them."""
+        if self.stream:
+            raise ValueError(f"a streamed run is continued with as many processes as before: {processes}")
+
+    def require_bounds(self, trainer: TrainerSettings) -> None:
+        """ValueError for settings of a trainer that count epochs, where there are none."""
+        if self.stream:
+            refuse_epochs(trainer)
+
+    def _pair_stream(self) -> PairStream:
+        rank, world_size, _ = self._world()
+        if self._pairs is None or (self._pairs.rank, self._pairs.world_size) != (rank, world_size):
+            assert self.stream, "nothing is streamed"
+            self._pairs = PairStream(
+                blocks=self.stream.blocks,
+                encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(self.stream.part.tags)),
+                clean=self.settings.clean,
+                max_tokens=self.max_tokens,
+                pool=self.stream.pool,
+                seed=self.seed,
+                rank=rank,
+                world_size=world_size,
+            )
+        return self._pairs
+
+    @cached_property
+    def _first_padding(self) -> float:
+        return self._pair_stream().first_padding()
 
     def train_dataloader(self) -> DataLoader:
         """Training batches, shuffled by (seed, epoch)."""
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
+        if self.stream:
+            return StreamLoader(self._pair_stream(), num_workers=self.num_workers)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
 
@@ -327,9 +400,20 @@ def _whole_number(value: Any, name: str) -> int:
     return value
 
 
-def _lines(loaded: list[Corpus], side: int) -> Iterator[str]:
-    for corpus in loaded:
-        for block in corpus.blocks("train"):
+class _Text(NamedTuple):
+    """Training text that a tokenizer is trained on."""
+
+    fingerprint: str
+    blocks: Callable[[], Iterator[Pairs]]
+
+
+def _training_text(corpus: Corpus) -> _Text:
+    return _Text(corpus.fingerprint, lambda: corpus.blocks("train"))
+
+
+def _lines(texts: list[_Text], side: int) -> Iterator[str]:
+    for text in texts:
+        for block in text.blocks():
             yield from block[side]
 
 

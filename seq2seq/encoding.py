@@ -46,9 +46,11 @@ class Encoder:
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
         self.dtypes = [np.dtype(np.uint16 if size <= 1 << 16 else np.int32) for size in sizes]
 
-    def __call__(self, block: Pairs) -> list[Ids]:
-        """The ids of both sides."""
-        src, tgt = self.tokenizer.encode_src(block[0]), self.tokenizer.encode_tgt(block[1])
+    def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> list[Ids]:
+        """The ids of both sides; with `sample_seed`, segmentations drawn as the tokenizer's `sampling_alpha` says."""
+        sample = sample_seed is not None
+        src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
+        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=sample_seed)
         return [Ids.pack(src, self.dtypes[0], self.tags), Ids.pack(tgt, self.dtypes[1])]
 
 

@@ -46,7 +46,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         base = CorpusSettings.from_mapping(data)
         wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
         if wanted:
-            parts.append(Part("data", _only(base, wanted), tags=_tags(base, None, data)))
+            parts.append(Part("data", only_splits(base, wanted), tags=_tags(base, None, data)))
     _check(parts, data)
     return parts
 
@@ -71,9 +71,10 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
+    own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
     corpus = CorpusSettings.from_mapping({**data, **own})
     if name != "train":
-        corpus = _only(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
+        corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
     return Part(name, corpus, weight=weight, tags=_tags(corpus, tag, data))
 
 
@@ -82,7 +83,8 @@ def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> t
     return (*target, *((tag,) if tag else ()))
 
 
-def _only(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettings:
+def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettings:
+    """The settings of a corpus of which only `splits` are read."""
     others = {split: None for split in SPLITS if split not in splits}
     return dataclasses.replace(corpus, **others, splits=splits)
 

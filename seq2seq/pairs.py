@@ -52,7 +52,7 @@ class PairDataset(Dataset):
 
     def lines(self, side: str) -> list[str]:
         """All text of a side, in memory: of a split that is scored."""
-        return list(self.text[:][side] if self.rows is None else self.text[self.rows][side])
+        return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """The Batch of the pairs at `rows`."""
@@ -93,12 +93,15 @@ class MixedPairs(Dataset):
         """Number of pairs."""
         return int(self.ends[-1])
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Every part follows the same sampler."""
-        super().__setattr__(name, value)
-        if name == "sampler":
-            for part in self.parts:
-                part.sampler = value
+    @property
+    def sampler(self) -> TokenBatchSampler | None:
+        """Whose epoch varies the drawn segmentations, in every part."""
+        return self.parts[0].sampler
+
+    @sampler.setter
+    def sampler(self, sampler: TokenBatchSampler | None) -> None:
+        for part in self.parts:
+            part.sampler = sampler
 
     def lines(self, side: str) -> list[str]:
         """All text of a side, in memory: of a split that is scored."""
@@ -156,7 +159,7 @@ class BatchLoader(DataLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            collate_fn=Packed.of if num_workers else _unchanged,  # type: ignore[arg-type]
+            collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
@@ -165,5 +168,6 @@ class BatchLoader(DataLoader):
             yield batch.unpack() if isinstance(batch, Packed) else batch
 
 
-def _unchanged(batch: Batch) -> Batch:
+def unchanged(batch: Any) -> Any:
+    """The batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
     return batch

@@ -48,8 +48,12 @@ def prepare(config: dict[str, Any]) -> None:
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, data.cache_dir)
     for what, folder in data.places.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
-    sizes = ", ".join(f"{data.size(split):,} {split}" for split in SPLITS)
-    log.info("%s pairs, %s batches an epoch", sizes, f"{data.batches_per_epoch:,}")
+    sizes = ", ".join(f"{data.size(split):,} {split}" for split in (SPLITS[1:] if data.stream else SPLITS))
+    log.info(
+        "%s pairs; %s",
+        sizes,
+        "training text is streamed" if data.stream else f"{data.batches_per_epoch:,} batches an epoch",
+    )
 
 
 def _size(folder: Path) -> str:

@@ -271,13 +271,14 @@ class TranslationTask(L.LightningModule):
         epoch = loops["epoch_progress"]["current"]["processed"]
         progress = loops["epoch_loop.batch_progress"]
         if checkpoint["processes"] != self.trainer.world_size:
+            self._data.refuse_rescaling(checkpoint["processes"])
             rescale(progress, checkpoint["processes"] / self.trainer.world_size, self.trainer.accumulate_grad_batches)
         batches = progress["current"]
         # Lightning begins the next epoch by itself if the checkpoint was made in the last batch's hook; if it was made
         # after that, it asks for one batch more, and must find the epoch at its end.
         done = batches["processed"] == self._data.batches_per_epoch
         if not (done and batches["completed"] < batches["processed"]):
-            self._data.train_dataloader().batch_sampler.seek(epoch=epoch, step=batches["processed"])
+            self._data.seek(epoch=epoch, step=batches["processed"])
 
 
 def rescale(progress: dict[str, Any], factor: float, window: int) -> None:

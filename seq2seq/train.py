@@ -101,6 +101,7 @@ class Run:
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
         self.data = self._data_module()
+        self.data.require_bounds(self.settings)
         self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
         _check_convention(config["data"], self.data.tgt_lang)
         self._check_positions()

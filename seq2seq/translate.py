@@ -238,7 +238,8 @@ def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | Non
     """The ids that ask for a target language; none where the model has only one."""
     from seq2seq.tokenizer import language_tag
 
-    languages = [str(language) for language in meta.get("tgt_langs") or []]
+    languages = meta.get("tgt_langs")
+    languages = [str(language) for language in languages] if isinstance(languages, list) else []
     wanted = tgt_lang or meta["tgt_lang"]
     if wanted not in (languages or [meta["tgt_lang"]]):
         known = ", ".join(languages or [meta["tgt_lang"]])

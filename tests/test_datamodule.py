@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,16 +13,21 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
 from seq2seq import datamodule
 from seq2seq.batching import TokenBatchSampler
+from seq2seq.cleaning import HashSet
 from seq2seq.datamodule import TranslationDataModule
+from seq2seq.pairs import PairDataset
 from seq2seq.resources import conf_dir
 from seq2seq.tokenizer import Tokenizer
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"]
+fast = settings(max_examples=60, deadline=None)
 SIZES = {"train": 300, "valid": 31, "test": 17}
 
 
@@ -285,3 +291,47 @@ def test_shipped_tokenizer_settings_are_known(name):
 def test_impossible_budget_is_refused(folder, value):
     with pytest.raises(ValueError, match=r"data\.max_tokens"):
         module(folder, max_tokens=value)
+
+
+@pytest.mark.parametrize("num_proc", [2, 3])
+def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monkeypatch):
+    monkeypatch.setattr("seq2seq.reading.ROWS", 40)  # so that there are blocks enough to share
+    files = {}
+    for number in (1, num_proc):
+        made = prepared(folder, cache=f"{tmp_path}/{number}", num_proc=number, clean={"length_ratio": None})
+        root = tmp_path / str(number)
+        files[number] = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        assert [path.parent for path in made.places.values()] == [root] * 5
+    assert files[1] == files[num_proc]
+    assert sum("ids-" in name for name in files[1]) == 21
+    with pytest.raises(ValueError, match=r"data\.num_proc=0"):
+        module(folder, num_proc=0)
+
+
+def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
+    data = prepared(folder, clean={"max_length": 30, "length_ratio": None})._datasets["train"]
+    assert isinstance(data, PairDataset)
+    assert data.rows is not None
+    whole = (folder / "train.de").read_text().splitlines()
+    assert data.lines("src") == [whole[i] for i in data.rows]
+    assert 0 < len(data.rows) == len(data) < 300
+    for side in (data.src, data.tgt):
+        for array in side:
+            assert isinstance(array.base, np.memmap)
+            assert not array.flags.owndata
+
+
+@fast
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=300), st.integers(1, 50))
+def test_hash_set_agrees_with_a_set(values, size):
+    seen, known = HashSet(), set()
+    for start in range(0, len(values), size):
+        block = values[start : start + size]
+        expected = []
+        for value in block:
+            expected.append(value not in known)
+            known.add(value)
+        assert seen.add(np.array(block, dtype=np.uint64)).tolist() == expected
+    assert sum(level.size for level in seen.levels) == len(known)
+    assert all((np.diff(level) > 0).all() for level in seen.levels)
+    assert all(a.size > b.size for a, b in pairwise(seen.levels))

@@ -39,6 +39,7 @@ ALLOWED = {
     "encoding": ["building", "cleaning", "tokenizer"],
     "mixture": ["corpus", "tokenizer"],
     "pairs": ["batching", "tokenizer"],
+    "stream": ["batching", "cleaning", "corpus", "encoding", "mixture", "pairs"],
 }
 
 

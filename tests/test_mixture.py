@@ -264,7 +264,11 @@ def test_what_cannot_be_mixed_is_refused(changes, message):
 
 def test_an_entry_inherits_all_but_its_place():
     data = {"src": "de", "tgt": "en", "path": "wmt/wmt16", "config": "de-en", "train": "train", "valid": "validation"}
-    data |= {"test": "test", "clean": {"same": False}, "corpora": {"bt": {"train": "x"}, "train": {"tag": "<real>"}}}
+    data |= {
+        "test": "test",
+        "clean": {"same": False},
+        "corpora": {"bt": {"train": "x", "clean": {"empty": False}}, "train": {"tag": "<real>"}},
+    }
     train, other = parts_of(data)
     assert (train.name, train.corpus.path, train.tags, train.corpus.splits) == (
         "train", "wmt/wmt16", ("<real>",), ("train", "valid", "test"),
@@ -272,7 +276,7 @@ def test_an_entry_inherits_all_but_its_place():
     assert (other.corpus.path, other.corpus.config, other.corpus.valid, other.corpus.splits) == (
         None, None, None, ("train",),
     )  # fmt: skip
-    assert other.corpus.clean.same is False
+    assert (other.corpus.clean.same, other.corpus.clean.empty, train.corpus.clean.empty) == (False, False, True)
     (alone, evaluation) = parts_of(data | {"train": None, "path": None, "corpora": {"bt": {"train": "x"}}})
     assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
 
