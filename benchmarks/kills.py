@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -114,9 +115,9 @@ def _flat(value: Any, name: str) -> dict[str, Any]:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     """The rows without what the clock decides."""
-    clocked = ("seconds", "train/tokens_per_second")
+    clocked = re.compile("seconds|per_second|memory|mfu")
     with path.open(newline="") as file:
-        return [{k: v for k, v in row.items() if k not in clocked} for row in csv.DictReader(file)]
+        return [{k: v for k, v in row.items() if not clocked.search(k)} for row in csv.DictReader(file)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -122,8 +122,9 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = []
-    head = f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}"
-    print(head + f"{'GFLOP/s of products':>21}{'at 484':>8}")
+    print(
+        f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}{'product GFLOP/s':>17}{'at 484':>8}"
+    )
     for name in options.only:
         found = measure(name, steps=options.steps)
         results.append(found)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class LossSums(NamedTuple):
@@ -131,8 +132,12 @@ class _Projected(torch.autograd.Function):
         return (1 - smoothing) * total.nll + smoothing * total.uniform, total.nll
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        found = ctx.gradients
+        # Given away, so that autograd adds to them in place; there is one backward pass.
+        found, ctx.gradients = ctx.gradients, None
+        if found is None:
+            raise RuntimeError("the gradients of projected_cross_entropy were used up by an earlier backward pass")
         # A gradient of 1 is the rule; on a GPU looking would cost more than multiplying.
         if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
             found = [None if part is None else part * grad_loss.to(part.dtype) for part in found]

@@ -175,7 +175,7 @@ class ProgressLog(L.Callback):
         self.watch.load(state_dict["seconds"])
         self.epochs, self._logged_step = state_dict["epochs"], state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
-        self._meter_state = state_dict["meter"]
+        self._meter_state = state_dict.get("meter")
 
     def _close(self) -> None:
         if self._bar:

@@ -1,0 +1,1 @@
+"""What one visit to a GPU yields: quality and speed of the four mixers."""

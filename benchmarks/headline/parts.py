@@ -1,0 +1,115 @@
+"""The parts of the headline: a mixer trained on text and asked to translate, or timed on synthetic batches."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.headline.data import Batches, Prepared, synthetic
+from benchmarks.headline.training import Trainer
+from seq2seq.batching import Ragged, collate, token_batches
+from seq2seq.model import Seq2Seq
+from seq2seq.search import SearchSettings, search
+
+
+class Plan(NamedTuple):
+    """How long and how large; seconds of training a part."""
+
+    device: torch.device
+    seconds: float
+    synthetic_seconds: float
+    max_tokens: int
+    synthetic_tokens: int
+    compile: bool
+    beam_size: int
+
+
+def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[str, Any]:
+    """Train the small model, translate every test set, and keep the translations' ids and the weights."""
+    trainer, warm = _warmed(prepared, mixer, plan)
+    batches = iter(_batches(prepared, plan))
+    result = {"warm_up_seconds": round(warm, 1), "max_tokens": plan.max_tokens}
+    result |= trainer.run(batches, seconds=plan.seconds)
+    batches.close()  # type: ignore[attr-defined]
+    model = trainer.model.eval()
+    result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
+    torch.save({key: value.cpu() for key, value in model.state_dict().items()}, folder / f"{mixer}.pt")
+    return result
+
+
+def _batches(prepared: Prepared, plan: Plan) -> Batches:
+    return Batches(prepared, max_tokens=plan.max_tokens, seed=1, device=plan.device)
+
+
+def _warmed(prepared: Prepared, mixer: str, plan: Plan) -> tuple[Trainer, float]:
+    """A trainer after its first batches; one that is not compiled where compilation fails."""
+    for compile in (plan.compile, False):
+        trainer = Trainer(prepared.model("small", mixer), device=plan.device, compile=compile)
+        batches = iter(_batches(prepared, plan))
+        try:
+            return trainer, trainer.warm_up(batches)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not trainer.compiled:
+                raise
+            why = f"{type(error).__name__}: {str(error)[:200]}"
+            print(f"{mixer}: does not compile ({why}); goes on without", flush=True)
+            torch._dynamo.reset()
+        finally:
+            batches.close()  # type: ignore[attr-defined]
+    raise AssertionError("unreachable")
+
+
+def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) -> dict[str, Any]:
+    """Tokens/s and MFU on batches of random pairs of `length`; fewer rows where memory does not suffice."""
+    config = prepared.model(size, mixer)
+    rows, compile = max(1, plan.synthetic_tokens // length), plan.compile
+    while True:
+        try:
+            trainer = Trainer(config, device=plan.device, compile=compile)
+            batches = itertools.repeat(synthetic(rows, length, config["tgt_vocab_size"], plan.device))
+            warm = trainer.warm_up(batches)
+            result = trainer.run(batches, seconds=plan.synthetic_seconds)
+            return {"rows": rows, "length": length, "warm_up_seconds": round(warm, 1), **result}
+        except torch.OutOfMemoryError:
+            if rows == 1:
+                raise
+            rows //= 2
+        except Exception as error:
+            if not compile:
+                raise
+            print(f"{size} {mixer}: does not compile ({type(error).__name__}); goes on without", flush=True)
+            torch._dynamo.reset()
+            compile = False
+        trainer = batches = None  # type: ignore[assignment]
+        if plan.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict[str, Any]:
+    """Ids of the best hypothesis of each sentence in file order, and the seconds taken."""
+    src, tgt = prepared.split(name)
+    settings, ids = SearchSettings(beam_size=plan.beam_size), prepared.ids
+    found: list[list[int]] = [[] for _ in src.lengths]
+    began = time.perf_counter()
+    for rows, batch in _test_batches(src, tgt, ids):
+        batch = type(batch)(*(part.to(plan.device) for part in batch))
+        best = search(
+            model, batch.src, batch.src_mask, settings=settings, bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"]
+        )
+        for row, hypotheses in zip(rows, best, strict=True):
+            found[row] = hypotheses[0].ids
+    return {"seconds": round(time.perf_counter() - began, 2), "ids": found}
+
+
+def _test_batches(src: Ragged, tgt: Ragged, ids: dict[str, int]) -> Iterator[tuple[np.ndarray, Any]]:
+    lengths = src.lengths
+    for rows in token_batches(lengths, lengths, max_tokens=16_000, shuffle=False):
+        yield rows, collate(src.select(rows), tgt.select(rows), rows, pad_id=ids["pad"], bos_id=ids["bos"])

@@ -1,0 +1,139 @@
+"""What the GPU machine needs, made where Hydra and SentencePiece are: ids as plain arrays, references, settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seq2seq.batching import Ragged
+from seq2seq.cleaning import Cleaner, CleanSettings, length_rules
+from seq2seq.reading import text_pairs
+from seq2seq.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+
+MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
+SIZES = ("small", "base", "big")
+# Pieces of the synthetic batches' vocabulary: that of the published sizes.
+SYNTHETIC_VOCAB = 32768
+TRAIN = (
+    "tatoeba-deu-eng/train",
+    "multi30k/train",
+    *(f"wmt-newstest-de-en/newstest{year}" for year in range(2008, 2013)),
+)
+TESTS = {
+    "tatoeba": "tatoeba-deu-eng/test",
+    "multi30k": "multi30k/test2016",
+    "newstest2013": "wmt-newstest-de-en/newstest2013",
+}
+_LONGEST, _CUT = 120, 240  # pieces of a training and of a test sentence
+
+
+def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False) -> dict[str, Any]:
+    """Write the training set, the test sets, the tokenizer and every model's settings into `folder`; its description.
+
+    `corpora` holds the folders named in TRAIN and TESTS, `.de` and `.en` files, also compressed. ValueError names a
+    file that is missing. tiny: models that a test can afford.
+    """
+    pairs = _cleaned(corpora)
+    settings = TokenizerSettings(vocab_size=vocab_size, type="bpe")
+    tokenizer = train_tokenizer(src_lines=pairs[0], tgt_lines=pairs[1], settings=settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = _write_train(folder, pairs, tokenizer)
+    tests = {name: _write_test(folder, name, corpora / place, tokenizer) for name, place in TESTS.items()}
+    (folder / "tokenizer.model").write_bytes(tokenizer.to_state()["src_model"])
+    ids = {"bos": tokenizer.bos_id, "eos": tokenizer.eos_id, "pad": tokenizer.pad_id}
+    description = {
+        "pairs": kept,
+        "tests": tests,
+        "vocab_size": tokenizer.tgt_vocab_size,
+        "ids": ids,
+        "models": _models(tokenizer, tiny=tiny),
+    }
+    (folder / "headline-data.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    return description
+
+
+def _sides(prefix: Path) -> tuple[Path, Path]:
+    found = []
+    for language in ("de", "en"):
+        names = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in ("", ".gz", ".xz", ".zst")]
+        place = next((name for name in names if name.is_file()), None)
+        if place is None:
+            raise ValueError(f"there is no {names[0]} (nor .gz, .xz, .zst); give --prepare the folder of the corpora")
+        found.append(place)
+    return found[0], found[1]
+
+
+def _cleaned(corpora: Path) -> tuple[list[str], list[str]]:
+    clean, src, tgt = Cleaner(CleanSettings()), [], []
+    for place in TRAIN:
+        for block in text_pairs(*_sides(corpora / place)):
+            left, right = clean(block)
+            src += left
+            tgt += right
+    return src, tgt
+
+
+def _write_train(folder: Path, pairs: tuple[list[str], list[str]], tokenizer: Tokenizer) -> int:
+    src, tgt = Ragged.from_rows(tokenizer.encode_src(pairs[0])), Ragged.from_rows(tokenizer.encode_tgt(pairs[1]))
+    rules = length_rules(src.lengths, tgt.lengths, settings=CleanSettings(max_length=_LONGEST), max_tokens=_LONGEST)
+    kept = np.flatnonzero(~np.logical_or.reduce(list(rules.values())))
+    _save(folder / "train.npz", src.select(kept), tgt.select(kept))
+    return len(kept)
+
+
+def _write_test(folder: Path, name: str, prefix: Path, tokenizer: Tokenizer) -> int:
+    src, tgt = (list(side) for side in zip(*_lines(prefix), strict=True))
+    # a line as long as this is cut, as `translate` would cut a longer one
+    rows = [ids if len(ids) <= _CUT else [*ids[: _CUT - 1], tokenizer.eos_id] for ids in tokenizer.encode_src(src)]
+    _save(folder / f"{name}.npz", Ragged.from_rows(rows), Ragged.from_rows(tokenizer.encode_tgt(tgt)))
+    text = json.dumps({"sources": src, "references": tgt}, ensure_ascii=False)
+    (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    return len(src)
+
+
+def _lines(prefix: Path) -> Iterator[tuple[str, str]]:
+    for block in text_pairs(*_sides(prefix)):
+        yield from zip(*block, strict=True)
+
+
+def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
+    arrays = {}
+    for name, side in (("src", src), ("tgt", tgt)):
+        rows = [side.row(i) for i in range(len(side.lengths))]
+        arrays[f"{name}_ids"] = np.concatenate(rows).astype(np.uint16)
+        arrays[f"{name}_lengths"] = side.lengths.astype(np.int32)
+    np.savez_compressed(path, **arrays)
+
+
+def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
+    """build_model's settings of every mixer and size; `small` has the data's vocabulary, the others the published."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from seq2seq.resources import conf_dir
+
+    found: dict[str, dict[str, Any]] = {}
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        for size in SIZES:
+            shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
+            for mixer in MIXERS:
+                plain: Any = OmegaConf.to_container(compose("train", [f"mixer={mixer}", *shape]), resolve=True)
+                if tiny:
+                    _shallow(plain)
+                vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
+                sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
+                found[f"{size}/{mixer}"] = {"model": plain["model"], "mixer": plain["mixer"], **sizes}
+    return found
+
+
+def _shallow(plain: dict[str, Any]) -> None:
+    """One layer a side, in place."""
+    plain["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
+    plain["mixer"].pop("extra_encoder_layers", None)
+    for slot in plain["mixer"].values():
+        if "per_layer" in slot:
+            slot["per_layer"] = {key: values[:1] for key, values in slot["per_layer"].items()}

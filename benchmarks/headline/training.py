@@ -1,0 +1,106 @@
+"""A bare training loop: bf16 autocast, torch.compile, AdamW annealed over the time, rates by the clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from seq2seq.batching import Batch
+from seq2seq.build import build_model
+from seq2seq.loss import projected_cross_entropy
+from seq2seq.model import Seq2Seq
+from seq2seq.optim import OptimSettings, build_optimizer, learning_rate, scale_and_clip
+from seq2seq.throughput import Meter
+
+# Batches before the clock starts: compilation, autotuning, the caching allocator.
+_WARM = 8
+
+
+class Trainer:
+    """One model in training; recurrent mixers stay eager, since compiling unrolls them anew for every length."""
+
+    def __init__(self, config: dict[str, Any], *, device: torch.device, compile: bool, seed: int = 1) -> None:
+        torch.manual_seed(seed)
+        self.config, self.device = config, device
+        self.model: Seq2Seq = build_model(config).to(device).train()
+        self.settings = OptimSettings(
+            lr=float(config["model"]["peak_lr"]), schedule="anneal", weight_decay=1e-4, clip_norm=1.0
+        )
+        self.optimizer = build_optimizer(self.model.parameters(), self.settings)
+        self.compiled = compile and "bahdanau" not in str(config["mixer"])
+        if self.compiled:
+            for part in (self.model.encoder, self.model.decoder):
+                part.compile(dynamic=True)
+
+    def warm_up(self, batches: Iterator[Batch]) -> float:
+        """Run some batches without updates, so that the weights stay; seconds taken."""
+        began = time.perf_counter()
+        for _ in range(_WARM):
+            self._backward(next(batches))
+            self.optimizer.zero_grad(set_to_none=True)
+        self._wait()
+        return time.perf_counter() - began
+
+    def run(self, batches: Iterator[Batch], *, seconds: float) -> dict[str, Any]:
+        """Train for `seconds`; what was measured."""
+        meter = Meter(self.config, device=self.device, dtype=torch.bfloat16)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, target tokens
+        steps, queued = 0, None
+        began, passed = time.perf_counter(), 0.0
+        while passed < seconds:
+            batch = next(batches)
+            sums += self._step(batch, share=passed / seconds)
+            meter.add(batch)
+            steps += 1
+            if steps % 10 == 0:
+                queued = self._catch_up(queued)
+            passed = time.perf_counter() - began
+        self._wait()
+        passed = time.perf_counter() - began
+        loss, tokens = sums.tolist()
+        return {
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "compiled": self.compiled,
+            "steps": steps,
+            "seconds": round(passed, 2),
+            "target_tokens": int(tokens),
+            "target_tokens_per_second": round(tokens / passed, 1),
+            "mean_loss": round(loss / max(tokens, 1), 4),
+            **meter.report(passed),
+        }
+
+    def _backward(self, batch: Batch) -> Any:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
+            found = projected_cross_entropy(
+                features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.settings.label_smoothing
+            )
+        found.loss.backward()
+        return found
+
+    def _step(self, batch: Batch, *, share: float) -> torch.Tensor:
+        found = self._backward(batch)
+        scale = 1 / found.tokens.clamp(min=1).float()
+        scale_and_clip(self.model.parameters(), scale, clip_norm=self.settings.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(1, self.settings, share)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return torch.stack([found.loss.detach().double(), found.tokens.double()])
+
+    def _catch_up(self, earlier: Any) -> Any:
+        """Wait for the mark of ten steps ago and set one: the device never idles, the host never runs far ahead."""
+        if self.device.type != "cuda":
+            return None
+        if earlier is not None:
+            earlier.synchronize()
+        mark = torch.cuda.Event()
+        mark.record()
+        return mark
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
