@@ -253,6 +253,7 @@ def test_jobs_have_folders_of_their_own():
     require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
     require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
     require_own_folders("it", [["seed=1"]])
+    require_own_folders(None, [[r"run=it-$\{seed\}", "seed=1"], [r"run=it-$\{seed\}", "seed=2"]])
 
 
 @pytest.mark.slow

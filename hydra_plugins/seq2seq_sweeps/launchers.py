@@ -173,7 +173,8 @@ class SlurmLauncher(_ReportingLauncher):
 def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]]) -> None:
     """ValueError if two jobs, which may run at the same time, are given the same name `run`."""
     given = [next((o.split("=", 1)[1] for o in job if o.startswith("run=")), run) for job in job_overrides]
-    names = [name for name in given if name not in (None, "null", "None") and "${" not in name]
+    # a sweeper may have escaped the braces of an interpolation
+    names = [name for name in given if name not in (None, "null", "None") and "$" not in name]
     if len(names) > len(set(names)):
         raise ValueError(
             f"run={names[0]} would be the folder of several jobs; leave run out, or name them apart with "
