@@ -17,7 +17,8 @@ import toycorpus
 from seq2seq import building
 from seq2seq.building import Pace, build_once, scratch_folder
 
-# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds, writes the file "whole".
+# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
+# argv[2], writes the file "whole".
 BUILDER = """
 import logging, os, sys, time
 from pathlib import Path
@@ -27,7 +28,9 @@ def build(folder):
     (folder / "part").write_text("1")
     with open(sys.argv[2], "a") as file:
         file.write(f"{os.getpid()}\\n")
-    time.sleep(float(sys.argv[3]))
+    end = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < end and not Path(sys.argv[2]).with_name("go").exists():
+        time.sleep(0.02)
     (folder / "whole").write_text("1")
 build_once(Path(sys.argv[1]), "the toy", build)
 """
@@ -54,15 +57,16 @@ def names(folder: Path) -> set[str]:
 
 def test_two_at_once_make_one_and_the_other_says_whom_it_waits_for(tmp_path):
     target = tmp_path / "cache" / "toy-1"
-    first = start(target, 1.0)
+    first = start(target, 60)
     (pid,) = started(tmp_path / "log")
-    others = [start(target, 1.0) for _ in range(2)]
+    others = [start(target, 60) for _ in range(2)]
+    for process in others:
+        assert f"waiting for the toy: process {pid} on " in process.stdout.readline()  # type: ignore[union-attr]
+    (tmp_path / "go").touch()
     output = [process.communicate(timeout=30)[0] for process in (first, *others)]
     assert [process.returncode for process in (first, *others)] == [0, 0, 0]
     assert started(tmp_path / "log") == [pid]
-    assert output[0].startswith("made the toy in 1.")
-    for waited in output[1:]:
-        assert f"waiting for the toy: process {pid} on " in waited
+    assert output[0].startswith("made the toy in ")
     assert names(target.parent) == {"toy-1"}
     assert names(target) == {"part", "whole"}
 
