@@ -49,7 +49,7 @@ def markdown(result: dict[str, Any]) -> list[str]:
     rows = {key: part for key, part in parts.items() if key.startswith("speed/")}
     if rows:
         lines += _head(
-            "size, mixer, tokens a sentence", ["parameters", "updates", "tokens/s", "MFU", "padding", "compiled"]
+            "size, mixer, tokens a sentence", ["parameters", "updates", "target tokens/s", "MFU", "padding", "compiled"]
         )
         lines += [_row(" ".join(key.split("/")[1:]), _rates(part)) for key, part in rows.items()]
     return lines
