@@ -31,6 +31,7 @@ class TrainerSettings:
     patience: int | None = None
     save_time: float | None = 600.0
     keep_last: int | None = None
+    keep_best: int | None = None
     median_stop: int | None = None
     samples: int = 3
     precision: str = "auto"
@@ -50,7 +51,7 @@ class TrainerSettings:
         if self.max_steps is None and self.max_epochs is None and self.max_time is None:
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         for key in ("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience",
-                    "devices", "nodes", "log_steps", "keep_last", "median_stop"):  # fmt: skip
+                    "devices", "nodes", "log_steps", "keep_last", "keep_best", "median_stop"):  # fmt: skip
             value = getattr(self, key)
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"trainer.{key}={value} must be a whole number, at least 1")

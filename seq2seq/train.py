@@ -121,7 +121,7 @@ class Run:
         task = self._task()
         control, progress = self._callbacks(task)
         median = self._median_stop(control)
-        trainer = self._trainer([progress, *self._profile(), control, *self._keep_last(), *median])
+        trainer = self._trainer([progress, *self._profile(), *self._keep_best(), control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
@@ -250,6 +250,11 @@ class Run:
         average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
         control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
+
+    def _keep_best(self) -> list[L.Callback]:
+        from seq2seq.keep import KeepBest
+
+        return [KeepBest(folder=self.folder, count=self.settings.keep_best)] if self.settings.keep_best else []
 
     def _keep_last(self) -> list[L.Callback]:
         from seq2seq.keep import KeepLast

@@ -14,7 +14,7 @@ import torch
 import toycorpus
 from torch import nn
 
-from seq2seq import checkpoint
+from seq2seq import checkpoint, metrics
 from seq2seq.ema import WeightAverage
 from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.skipped import SkippedUpdates
@@ -218,3 +218,29 @@ def test_a_profile_is_one_flag(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.profile=true", "trainer.max_steps=12"))
     assert "aten::" in (run.folder.path / "profile.txt").read_text()
     assert json.loads((run.folder.path / "trace.json").read_text())["traceEvents"]
+
+
+# ---- the best of several
+
+
+def test_the_best_validations_stay(corpus, tmp_path, monkeypatch):
+    """Of made-up scores the two highest; a run that is continued knows what it had kept."""
+    scores = iter([3.0, 1.0, 2.0, 2.0, 5.0])
+
+    def scored(hypotheses: list[str], references: list[str], *, tokenize: str) -> metrics.Score:
+        return metrics.Score("BLEU", next(scores), "made up")
+
+    monkeypatch.setattr(metrics, "bleu", scored)
+    given = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.keep_best=2", "optim.schedule=constant")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=6"))
+    kept = first.folder.best.parent
+
+    def steps() -> list[int]:
+        return sorted(int(path.stem.removeprefix("top-")) for path in kept.glob("top-*.ckpt"))
+
+    assert steps() == [2, 6]
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=10"))
+    assert steps() == [2, 10]
+    for name, weight in checkpoint.read(kept / "top-10.ckpt")["state_dict"].items():
+        assert torch.equal(weight, saved(first)["state_dict"][name])
+    checkpoint.load(kept / "top-2.ckpt")
