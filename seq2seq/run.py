@@ -193,12 +193,12 @@ class Resumed(NamedTuple):
             )
         free = (*HARMLESS, *BUDGETS)
         before, now = (_without(_with_window(each), free) for each in (payload[ORIGIN]["settings"], config))
-        for key, there, here in differences(before, now):
-            if config["force"]:
-                log.warning("force=true: %s was %s and is now %s", key, there, here)
-                continue
-            over = " (times all processes)" if key == "trainer.accumulate" else ""
-            raise _another_run(path, f"{key}{over} was {there} and is now {here}")
+        over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
+        changed = [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(before, now)]
+        if changed and not config["force"]:
+            raise _another_run(path, "; ".join(changed))
+        for what in changed:
+            log.warning("force=true: %s", what)
         return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], payload[checkpoint.KEY]["tokenizer"])
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:

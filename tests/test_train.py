@@ -281,6 +281,19 @@ def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override,
     assert first.folder.config.read_text() == before
 
 
+def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given))
+    other = (*given[:1], "trainer.max_steps=2", *given[2:], "resume=auto", "seed=2", "model.dropout=0.3")
+    told = "model.dropout was 0.1 and is now 0.3"
+    with pytest.raises(ValueError, match=r"seed was 1 and is now 2; .*force=true") as refused:
+        Run(toycorpus.settings(corpus, tmp_path, *other), mixer="transformer")
+    assert told in str(refused.value)
+    forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
+    assert told in caplog.text
+    assert checkpoint.read(forced.folder.last)["global_step"] == 2
+
+
 def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     own = toycorpus.write(tmp_path / "own")
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
