@@ -64,6 +64,23 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
     return found
 
 
+def max_positions(config: Mapping[str, Any]) -> int | None:
+    """The longest sequence that the model of `config` can take on either side; None where there is no limit.
+
+    Learned positions have model.max_len; a mixer of bounded length says so by its own setting of that name.
+    """
+    found = [config["model"]["max_len"]] if config["model"]["positions"] == "learned" else []
+    parts: list[Any] = [config["mixer"]]
+    while parts:
+        part = parts.pop()
+        parts += [value for value in part.values() if isinstance(value, Mapping)]
+        if isinstance(part.get("max_len"), int):
+            found.append(part["max_len"])
+        elif isinstance(part.get("max_len"), list | tuple):  # per_layer
+            found += part["max_len"]
+    return min(found, default=None)
+
+
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
     """One layer's own target and arguments from a slot of the mixer section.
 

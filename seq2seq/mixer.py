@@ -7,7 +7,8 @@ Masks are boolean, True = a real token; batches are right-padded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -109,6 +110,43 @@ def select(state: State | Context, sentences: Tensor, beam: int = 1) -> Any:
     return _map(state, lambda t: t.index_select(0, rows), lambda c: c.select(sentences))
 
 
+class Properties(NamedTuple):
+    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = sum_j M_ij(x) v(x_j).
+
+    sparse: M_ij = 0 outside a window of bounded size. shares_positions: M_ij depends on j - i alone, up to a factor for
+    each i (a softmax over the positions that there are brings one). shares_channels: channels of a head have the same
+    M. dynamic: M depends on x. linear: with M held, y is linear in x up to a constant.
+    """
+
+    sparse: bool
+    shares_positions: bool
+    shares_channels: bool
+    dynamic: bool
+    linear: bool
+
+
+_routing_held = False
+
+
+def routing(weights: Tensor) -> Tensor:
+    """Marks what decides how positions mix: weights, or what they are made of (queries, keys, logits); unchanged.
+
+    Inside `hold_routing` no gradient passes, so that the Jacobian of a mixer is its mixing matrix.
+    """
+    return weights.detach() if _routing_held else weights
+
+
+@contextmanager
+def hold_routing() -> Iterator[None]:
+    """Differentiate mixers as if their mixing matrices were constants."""
+    global _routing_held
+    before, _routing_held = _routing_held, True
+    try:
+        yield
+    finally:
+        _routing_held = before
+
+
 class SelfMixer(nn.Module, ABC):
     """Mixes a sequence with itself: (B, T, dim) -> (B, T, out_dim).
 
@@ -120,6 +158,7 @@ class SelfMixer(nn.Module, ABC):
     out_dim: int
     causal: bool
     state_growth = "linear"  # of the state in the target's length: "linear" (holds a Cache) or "constant"
+    properties: Properties | None = None  # what `python -m seq2seq.inspect --atlas` holds the mixer to; None: nothing
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

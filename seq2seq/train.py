@@ -138,6 +138,7 @@ class Run:
             runs.write_json(self.folder.results, results)
 
     def _search_settings(self) -> SearchSettings:
+        from seq2seq.build import max_positions
         from seq2seq.search import SearchSettings
 
         search = SearchSettings.from_config(self.config["search"])
@@ -146,8 +147,7 @@ class Run:
                 f"search.n_best={search.n_best}: a score is that of the best translation alone; leave it at 1 "
                 "(seq2seq.translate --n-best lists more)"
             )
-        model = self.config["model"]
-        return dataclasses.replace(search, max_len=model["max_len"] if model["positions"] == "learned" else None)
+        return dataclasses.replace(search, max_len=max_positions(self.config))
 
     def _check_model(self) -> None:
         """Build the model without memory, so that impossible sizes are found before any work."""
@@ -163,15 +163,16 @@ class Run:
             build_model(self._model_config(sizes))
 
     def _check_positions(self) -> None:
-        """ValueError if learned positions do not reach to the end of the longest training sentence."""
+        """ValueError if the model's positions do not reach to the end of the longest training sentence."""
         from seq2seq.batching import longest_width
 
         longest, most = longest_width(self.data.max_tokens), self.search.max_len
         longest = min(longest, self.data.settings.clean.max_length or longest)
         if most and most < longest:
             raise ValueError(
-                f"model.max_len={most} learned positions are too few for training sentences of up to {longest} pieces; "
-                f"set model.max_len={longest} or more, data.clean.max_length={most}, or model.positions=sinusoidal"
+                f"model.max_len={most} (learned positions, or a mixer of bounded length) is too few for "
+                f"training sentences of up to {longest} pieces; set model.max_len={longest} or more, "
+                f"data.clean.max_length={most}, or take model.positions=sinusoidal and mixers without max_len"
             )
 
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:

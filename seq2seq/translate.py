@@ -106,12 +106,13 @@ class Translator:
         `tgt_lang` chooses among the languages of a checkpoint that has several (default: the one it names first).
         """
         place = choose_device(device)
+        from seq2seq.build import max_positions
         from seq2seq.checkpoint import load
         from seq2seq.search import SearchSettings
 
         loaded = load(path, device=place, trust=trust)
         _convert(loaded.model, dtype)
-        positions = _positions(loaded.meta)
+        positions = max_positions(loaded.meta["model"])
         return cls(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
@@ -255,12 +256,6 @@ def _convert(model: Seq2Seq, dtype: str) -> None:
         raise UsageError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
     for parameter in model.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
-
-
-def _positions(meta: dict[str, Any]) -> int | None:
-    """How many positions the model has on either side; None where there is no limit."""
-    model = meta["model"]["model"]
-    return model["max_len"] if model["positions"] == "learned" else None
 
 
 def _unicode(line: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from composed import PAD, TINY, VOCAB, _compose, config, lengths_mask, random_tokens
 from torch import nn
 
-from seq2seq.build import TargetError, build_model, layer_values, resolve
+from seq2seq.build import TargetError, build_model, layer_values, max_positions, resolve
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.bahdanau import Bahdanau
@@ -287,3 +287,13 @@ def test_equal_seeds_build_equal_models():
         states.append(build_model(settings).state_dict())
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert not states[0]["encoder.embedding.table.weight"][PAD].any()
+
+
+def test_the_longest_sequence_is_that_of_the_most_limited_part():
+    model = {"positions": "sinusoidal", "max_len": 50}
+    bounded = {"_target_": "seq2seq.mixers.mlp.MLP", "max_len": 40}
+    assert max_positions({"model": model, "mixer": {"encoder": {}, "decoder": None, "cross": {"heads": 2}}}) is None
+    assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"encoder": {}}}) == 50
+    assert max_positions({"model": model, "mixer": {"encoder": bounded}}) == 40
+    hybrid = {"kinds": {"a": bounded, "b": {"per_layer": {"max_len": [60, 30]}}}, "pattern": ["a", "b"]}
+    assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}) == 30

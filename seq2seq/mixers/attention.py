@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import Cache, CrossMixer, NoState, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import (
+    Cache,
+    CrossMixer,
+    NoState,
+    Properties,
+    SelfMixer,
+    State,
+    require_divisible,
+    require_probability,
+    routing,
+)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
@@ -32,6 +42,8 @@ class Attention(SelfMixer):
     attention weights. Parameters 4 D^2, cost O(T^2 D + T D^2), state O(T D).
     """
 
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
     def __init__(self, *, dim: int, causal: bool, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -45,7 +57,7 @@ class Attention(SelfMixer):
         q, k, v = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)
+        y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(_merge(y))
 
     class State(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.kernels.choice import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
 
 
 class DynamicConv(SelfMixer):
@@ -41,6 +41,9 @@ class DynamicConv(SelfMixer):
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.implementation = require_kernel(kernel)
+        self.properties = Properties(
+            sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
+        )
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
         for layer in (self.inner, self.kernel, self.out):
@@ -51,7 +54,7 @@ class DynamicConv(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         z = self._inner(x)
-        logits = self._logits(z)
+        logits = routing(self._logits(z))
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.kernels.precision import without_autocast
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import Properties, SelfMixer
 
 RESETS = ("before", "after")
 
@@ -72,6 +72,8 @@ class BiGRU(SelfMixer):
     The backward unit reads each sentence from its own last token, so padding changes nothing. hidden_dim per
     direction is out_dim / 2 (out_dim defaults to dim). Parameters 6 (D + H + 2) H, cost O(S (D + H) H), serial in S.
     """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False)
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
         super().__init__()

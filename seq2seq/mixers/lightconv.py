@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.kernels.choice import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability
 
 
 class LightConv(SelfMixer):
@@ -41,6 +41,9 @@ class LightConv(SelfMixer):
         self.causal, self.glu, self.kernel_size = causal, glu, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.implementation = require_kernel(kernel)
+        self.properties = Properties(
+            sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
+        )
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
         nn.init.xavier_uniform_(self.weight)
