@@ -36,6 +36,8 @@ def _parser() -> Parser:
     parser.add_argument("--samples", type=positive, default=1000, metavar="N", help="bootstrap resamples (1000)")
     parser.add_argument("--out", metavar="DIR", help="write comparison.md and comparison.csv there")
     parser.add_argument("--figure", action="store_true", help="and comparison.png and comparison.svg")
+    text = "what its curves are drawn against (time); updates where runs had unequal machines"
+    parser.add_argument("--against", choices=("time", "updates"), default="time", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: say at once when a job ends or fails")
     parser.add_argument("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
     return parser
@@ -106,7 +108,7 @@ def _report(options: argparse.Namespace, found: Found) -> None:
     if options.figure:
         from seq2seq.figure import draw
 
-        draw(groups, options.split, out / "comparison")
+        draw(groups, options.split, out / "comparison", options.against)
     print(f"written: {', '.join(sorted(str(path) for path in out.glob('comparison.*')))}")
 
 

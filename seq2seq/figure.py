@@ -1,4 +1,4 @@
-"""The figure of a comparison: BLEU against training time, and BLEU against parameters."""
+"""The figure of a comparison: BLEU against training time or updates, and BLEU against parameters."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNITS = ((3 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
 class Band(NamedTuple):
-    """Curves of several seeds on one axis of times: their mean, least and greatest."""
+    """Curves of several seeds on one axis of times or updates: their mean, least and greatest."""
 
-    seconds: np.ndarray
+    places: np.ndarray
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
@@ -38,20 +38,20 @@ def require_matplotlib() -> None:
 
 
 def band(curves: Sequence[Curve]) -> Band | None:
-    """The curves over the stretch of time that all of them have, straight between two validations; None if none."""
+    """The curves over the stretch that all of them have, straight between two validations; None if none."""
     points = [np.array(curve, dtype=float) for curve in curves if len(curve)]  # each (validations, 2)
     if not points:
         return None
     low, high = max(p[0, 0] for p in points), min(p[-1, 0] for p in points)
-    times = np.unique([time for p in points for time in p[:, 0] if low <= time <= high])
-    if not len(times):
+    places = np.unique([place for p in points for place in p[:, 0] if low <= place <= high])
+    if not len(places):
         return None
-    values = np.stack([np.interp(times, p[:, 0], p[:, 1]) for p in points])  # (seeds, times)
-    return Band(times, values.mean(0), values.min(0), values.max(0))
+    values = np.stack([np.interp(places, p[:, 0], p[:, 1]) for p in points])  # (seeds, places)
+    return Band(places, values.mean(0), values.min(0), values.max(0))
 
 
-def draw(groups: Sequence[Group], split: str, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg and return their paths."""
+def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time") -> list[Path]:
+    """Write `stem`.png and `stem`.svg, curves against "time" or "updates", and return their paths."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -59,8 +59,8 @@ def draw(groups: Sequence[Group], split: str, stem: Path) -> list[Path]:
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    against_time, against_size = figure.subplots(1, 2)
-    _draw_curves(against_time, groups)
+    curves, against_size = figure.subplots(1, 2)
+    _draw_curves(curves, groups, against)
     _draw_sizes(against_size, groups, split)
     if len(groups) > 1:
         handles, labels = against_size.get_legend_handles_labels()
@@ -78,20 +78,22 @@ def _look(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": STYLES[index // len(COLOURS) % len(STYLES)]}
 
 
-def _draw_curves(axes: Axes, groups: Sequence[Group]) -> None:
-    bands = [band([run.curve() for run in group.runs]) for group in groups]
-    longest = max((b.seconds[-1] for b in bands if b), default=0.0)
-    unit, name = next((unit, name) for least, unit, name in _UNITS if longest >= least)
+def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
+    bands = [band([run.curve(against) for run in group.runs]) for group in groups]
+    longest = max((b.places[-1] for b in bands if b), default=0.0)
+    unit, name = next((unit, f"training time ({name})") for least, unit, name in _UNITS if longest >= least)
+    if against == "updates":
+        unit, name = 1, "updates"
     for index, (group, found) in enumerate(zip(groups, bands, strict=True)):
         if found is None:
             continue
-        times, look = found.seconds / unit, _look(index)
-        axes.plot(times, found.mean, label=group.label, marker=MARKERS[index % len(MARKERS)], markersize=3, **look)
+        places, look = found.places / unit, _look(index)
+        axes.plot(places, found.mean, label=group.label, marker=MARKERS[index % len(MARKERS)], markersize=3, **look)
         if len(group.runs) > 1:
-            axes.fill_between(times, found.low, found.high, color=look["color"], alpha=0.2, linewidth=0)
+            axes.fill_between(places, found.low, found.high, color=look["color"], alpha=0.2, linewidth=0)
     seeds = any(len(group.runs) > 1 for group in groups)
     axes.set_title("validation, mean and range over seeds" if seeds else "validation", fontsize=10)
-    axes.set_xlabel(f"training time ({name})")
+    axes.set_xlabel(name)
     _finish(axes)
 
 

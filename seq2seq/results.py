@@ -57,9 +57,11 @@ class RunResult:
             return None
         return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
-    def curve(self) -> list[tuple[float, float]]:
-        """(seconds of training, BLEU) of every validation; older runs logged training and validation together."""
-        return read_curve(self.folder.path / "metrics.csv", ("train/seconds", "seconds"))
+    def curve(self, against: str = "time") -> list[tuple[float, float]]:
+        """(seconds of training, BLEU) of every validation, or (updates, BLEU)."""
+        # older runs logged the time of training and validation together
+        axes = ("step",) if against == "updates" else ("train/seconds", "seconds")
+        return read_curve(self.folder.path / "metrics.csv", axes)
 
 
 class Unusable(NamedTuple):

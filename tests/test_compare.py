@@ -277,11 +277,11 @@ def test_a_band_is_the_mean_and_range_where_all_seeds_have_been():
     found = band(curves)
     assert found is not None
     low, high = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
-    assert found.seconds.min() >= low
-    assert found.seconds.max() <= high
-    np.testing.assert_allclose(found.mean, slopes.mean() * found.seconds)
-    np.testing.assert_allclose(found.low, slopes.min() * found.seconds)
-    np.testing.assert_allclose(found.high, slopes.max() * found.seconds)
+    assert found.places.min() >= low
+    assert found.places.max() <= high
+    np.testing.assert_allclose(found.mean, slopes.mean() * found.places)
+    np.testing.assert_allclose(found.low, slopes.min() * found.places)
+    np.testing.assert_allclose(found.high, slopes.max() * found.places)
     assert band([[], []]) is None
     assert band([[(1.0, 2.0)], [(3.0, 2.0)]]) is None
 
@@ -299,6 +299,10 @@ def test_the_figure_shows_every_group(tmp_path):
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
     svg = (out / "comparison.svg").read_text()
     assert svg.count("<!-- lightconv -->") == svg.count("<!-- bahdanau -->") == 1
+    assert "<!-- training time (seconds) -->" in svg
+    assert "<!-- updates -->" not in svg
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "updates"]) == 0
+    assert "<!-- updates -->" in (out / "comparison.svg").read_text()
     before = svg
     assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
     assert (out / "comparison.svg").read_text().count("\n") == before.count("\n")
