@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import record_function
 
 from seq2seq import metrics
 from seq2seq.batching import Batch
@@ -25,6 +26,8 @@ from seq2seq.tokenizer import Tokenizer
 
 # Pieces of a source, beyond which it is cut: `translate`'s default.
 LONGEST_SOURCE = 1024
+# What a profile calls it.
+FORWARD = "forward pass"
 
 
 class Evaluation(NamedTuple):
@@ -101,7 +104,8 @@ class TranslationTask(L.LightningModule):
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
         self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])
         self.skipped.note(batch.index)
-        sums = self.losses(batch)
+        with record_function(FORWARD):
+            sums = self.losses(batch)
         loss = sums.loss.detach().double()
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
         self._window_sums = self._window_sums.to(loss.device) + counts
