@@ -115,7 +115,7 @@ class Rehearsal:
         """Forward and backward pass, clipping, and the optimiser's step."""
         batch = self._batch(rows, src, tgt)
         with _as_trained(self.precision, self.device):
-            loss = self.task.losses(batch).loss
+            loss = self.task.sum_losses(batch).loss
         loss.backward()
         scale = torch.full((), 1 / (rows * tgt), device=self.device)
         scale_and_clip(self.task.parameters(), scale, clip_norm=self.task.optim.clip_norm)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from seq2seq import keys
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -70,4 +71,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
+    keys.refuse_unknown("prepare")
     main()

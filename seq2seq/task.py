@@ -105,7 +105,7 @@ class TranslationTask(L.LightningModule):
         self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])
         self.skipped.note(batch.index)
         with record_function(FORWARD):
-            sums = self.losses(batch)
+            sums = self.sum_losses(batch)
         loss = sums.loss.detach().double()
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
         self._window_sums = self._window_sums.to(loss.device) + counts
@@ -142,7 +142,7 @@ class TranslationTask(L.LightningModule):
         scheduler.share = self.share_done()
         scheduler.step()
 
-    def losses(self, batch: Batch) -> LossSums:
+    def sum_losses(self, batch: Batch) -> LossSums:
         """The summed losses of a batch."""
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
@@ -196,7 +196,7 @@ class TranslationTask(L.LightningModule):
             return
         longest = min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE)
         batch = crop(batch, longest, self.search.max_len, eos_id=self.tokenizer.eos_id)
-        sums = self.losses(batch)
+        sums = self.sum_losses(batch)
         counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])
         self._eval_sums = self._eval_sums.to(counts.device) + counts
         self._hypotheses.update(self._translate(batch))

@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune, parallel, sweep
+from seq2seq import finetune, keys, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.loggers import make_loggers, require_installed
@@ -481,4 +481,5 @@ def _check_convention(data: Mapping[str, Any], lang: str) -> None:
 
 
 if __name__ == "__main__":
+    keys.refuse_unknown("train")
     main()

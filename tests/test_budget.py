@@ -177,7 +177,7 @@ def test_what_does_not_fit_at_all_is_told(memory):
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
     rehearsal = Rehearsal(task(), longest=(20, 20), device=CPU, precision="32-true", copies=0)
-    monkeypatch.setattr(rehearsal.task, "losses", lambda batch: 1 / 0)
+    monkeypatch.setattr(rehearsal.task, "sum_losses", lambda batch: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rehearsal.fits(256)
 
