@@ -319,7 +319,8 @@ def test_processes_take_the_least(corpus, tmp_path):
     """Two processes, of which the second has the smaller device."""
     script = tmp_path / "of_two_sizes.py"
     script.write_text(SCRIPT)
-    words = toycorpus.words(corpus, tmp_path, "data.max_tokens=auto", "trainer.devices=2", "run=two")
+    short = ("trainer.test=false", "trainer.max_steps=1")
+    words = toycorpus.words(corpus, tmp_path, "data.max_tokens=auto", "trainer.devices=2", "run=two", *short)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(budget.__file__).parent.parent)}
     command = [sys.executable, str(script), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
