@@ -228,7 +228,8 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
 
     A `window` of micro-batches on one rank is the same update as a micro-batch on each of `window` ranks: their number
-    is a multiple of window * world_size where there are sentences enough, of world_size in any case.
+    is a multiple of window * world_size where there are sentences enough, of world_size in any case. Nothing is
+    computed before it is asked for; `len` finds impossible settings (ValueError).
     Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
     """
 
@@ -253,7 +254,6 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.mixture: Mixture | None = None
         self._cached: tuple[int, list[np.ndarray]] | None = None
         self._count = 0  # batches of every epoch of a mixture
-        self.batches()  # impossible settings are found here, not in the first epoch
 
     @property
     def sampler(self) -> TokenBatchSampler:

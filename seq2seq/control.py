@@ -236,7 +236,8 @@ class Control(L.Callback):
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for best.ckpt."""
-        checkpoint[ORIGIN] = self.origin
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint[ORIGIN] = {**self.origin, "max_tokens": data.max_tokens}
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run takes up."""

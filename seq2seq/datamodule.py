@@ -25,6 +25,7 @@ from seq2seq.encoding import Encoder, read_ids, write_ids
 from seq2seq.metrics import tokenize_for
 from seq2seq.mixture import Direction, Mixture, Part, directions, only_splits, parts_of
 from seq2seq.pairs import BatchLoader, MixedPairs, PairDataset
+from seq2seq.parallel import Agreement
 from seq2seq.stream import PairStream, StreamLoader, StreamSettings, refuse_epochs
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 # Counts as part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
 CODE_VERSION = 2
 _INT32 = (1 << 31) - 1
+# Budget of a batch that is translated, at most: beams need memory of their own (`translate` takes as many on a GPU).
+_DECODED_TOKENS = 8192
 
 
 class TranslationDataModule(LightningDataModule):
@@ -59,10 +62,12 @@ class TranslationDataModule(LightningDataModule):
         self.stream = self._streamed() if data.get("streaming") else None
         tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
         self.tokenizer_settings = replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags])))
-        max_tokens = data.get("max_tokens")
-        if not isinstance(max_tokens, int) or max_tokens < 8:
-            raise ValueError(f"data.max_tokens={max_tokens!r}: a whole number of at least 8 is needed")
-        self.max_tokens = max_tokens
+        self.auto = data.get("max_tokens") == "auto"
+        self._max_tokens = None if self.auto else _whole_number(data.get("max_tokens"), "data.max_tokens", least=8)
+        if self.auto and self.stream and not self.settings.clean.max_length:
+            raise ValueError(
+                "data.max_tokens=auto must know the longest pair, and a stream does not tell: set data.clean.max_length"
+            )
         self.num_proc = _whole_number(data.get("num_proc", 1), "data.num_proc")
         self.src_lang, self.tgt_lang = self.settings.src, self.settings.tgt
         self.epoch, self._valid, self.fingerprint = 0, False, ""  # of the corpus, after `prepare`
@@ -121,6 +126,11 @@ class TranslationDataModule(LightningDataModule):
             ", ".join(dict.fromkeys(part.direction for part in self.parts)), *sizes,
             self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size,
         )  # fmt: skip
+        self._describe_batches()
+
+    def _describe_batches(self) -> None:
+        if self.undecided:
+            return
         if self.stream:
             log.info("padding %.1f%% of all cells of the first pool", 100 * self.padding_share)
         else:
@@ -132,8 +142,12 @@ class TranslationDataModule(LightningDataModule):
         self.prepare()
 
     def setup(self, stage: str) -> None:
-        """Lightning's hook of every process."""
+        """Lightning's hook of every process, once they have met: all take the least that a GPU of theirs holds."""
         self.prepare()
+        _, processes, _ = self._world()
+        if self.auto and processes > 1:
+            (least,) = Agreement(processes).of([-self.max_tokens])
+            self.set_budget(-int(least))
 
     def _check_vocabularies(self, sample: Pairs) -> None:
         """Separate ready models that cut the other side's text into fewer pieces were given for the other direction."""
@@ -215,7 +229,8 @@ class TranslationDataModule(LightningDataModule):
     def _keep_by_length(self, src: Ragged, tgt: Ragged, part: Part, corpus: Corpus) -> np.ndarray | None:
         """The rows that no rule about length drops, None for all."""
         text, clean = corpus.splits["train"], part.corpus.clean
-        masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=longest_width(self.max_tokens))
+        most = _INT32 if self.undecided else longest_width(self.max_tokens)
+        masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=most)
         dropped = list(corpus.dropped)
         for rule, mask in masks.items():
             pair = text[int(mask.argmax())] if mask.any() else None
@@ -228,10 +243,47 @@ class TranslationDataModule(LightningDataModule):
         kept = np.flatnonzero(~drop)
         if kept.size == 0:
             raise ValueError(
-                f"no training pair{self._named('', part)} is left: data.max_tokens={self.max_tokens}, "
+                f"no training pair{self._named('', part)} is left: data.max_tokens={self._max_tokens or 'auto'}, "
                 f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
             )
         return kept if len(text) > _INT32 else kept.astype(np.int32)
+
+    # ---- the budget of a batch
+
+    @property
+    def max_tokens(self) -> int:
+        """Pieces of a batch, padding counted; ValueError while `auto` has not been decided."""
+        if self._max_tokens is None:
+            raise ValueError("data.max_tokens=auto is decided by seq2seq.train alone: set data.max_tokens to a number")
+        return self._max_tokens
+
+    @property
+    def undecided(self) -> bool:
+        """Whether data.max_tokens=auto still is to be decided."""
+        return self._max_tokens is None
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Pieces of the longest source and the longest target to train on; of a stream, the most that there may be."""
+        if self.stream:
+            most = self.settings.clean.max_length or longest_width(self.max_tokens)
+            return most, most
+        data = self._split("train")
+        return int(data.src_lengths.max()), int(data.tgt_lengths.max())
+
+    def set_budget(self, max_tokens: int) -> None:
+        """Decide data.max_tokens=auto, before `prepare` or after it; what was prepared follows."""
+        if max_tokens == self._max_tokens:
+            return
+        self._max_tokens, self._train_sampler, self._pairs = max_tokens, None, None
+        self.__dict__.pop("_first_padding", None)
+        if not self._datasets:
+            return
+        if not self.stream and max(self.longest) > longest_width(max_tokens):
+            self._datasets = {}  # all of it is in the cache, but for pairs that are too long now
+            self.prepare()
+        else:
+            self._describe_batches()
 
     # ---- what others read
 
@@ -365,7 +417,7 @@ class TranslationDataModule(LightningDataModule):
         sampler = TokenBatchSampler(
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
-            max_tokens=self.max_tokens,
+            max_tokens=self.max_tokens if split == "train" else min(self.max_tokens, _DECODED_TOKENS),
             seed=self.seed,
             shuffle=split == "train",
             rank=rank,
@@ -394,9 +446,9 @@ class TranslationDataModule(LightningDataModule):
         return BatchLoader(self._split(split), batch_sampler=sampler, num_workers=self.num_workers)
 
 
-def _whole_number(value: Any, name: str) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name}={value!r}: a whole number of at least 1 is needed")
+def _whole_number(value: Any, name: str, *, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
     return value
 
 

@@ -21,12 +21,7 @@ def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> 
 
     shape: sentences, source and target width of the last batch.
     """
-    import torch
-
-    text = str(error).lower()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
-    ):
+    if is_out_of_memory(error):
         sentences, source, target = shape
         return TrainingFault(
             f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "
@@ -37,3 +32,12 @@ def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> 
         where = f"{error.filename}: " if error.filename else ""
         return TrainingFault(f"{where}{error.strerror}: make room or mend it")
     return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no memory, a GPU's or the machine's."""
+    import torch
+
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)

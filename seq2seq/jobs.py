@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 RECORD = "job.json"
+# Beside it, what the launcher knows of a job that has not started: a file of its own, since the job writes the record.
+SUBMITTED = "submitted.json"
 # Who launched the sweep, and whether it has ended.
 SWEEP = "sweep.json"
 ACTIVE = ("waiting", "running")
@@ -122,6 +124,8 @@ class Job:
         record = _json(folder / RECORD)
         if record is None:
             return None
+        waits = record.get("state") == "waiting"
+        process = (_json(folder / SUBMITTED) if waits else None) or record.get("process", {})
         return cls(
             folder=folder,
             overrides=tuple(record.get("overrides", ())),
@@ -129,18 +133,39 @@ class Job:
             run=Path(os.path.normpath(folder / record["run"])) if record.get("run") else None,
             error=str(record.get("error", "")),
             log=str(record.get("log", "")),
-            process=Process(**record.get("process", {})),
+            process=Process(**process),
         )
 
+    def submitted(self, process: Process) -> None:
+        """Record where the job will run."""
+        from seq2seq.run import write_json
+
+        write_json(self.folder / SUBMITTED, dataclasses.asdict(process))
+
     def checked(self) -> Job:
-        """The job, as failed if it says that it runs while its process is gone."""
-        if self.state != "running" or self.process.alive():
+        """The job, as failed if it says that it waits or runs while its process is gone."""
+        if self.state not in ACTIVE or (self.process.alive() and not self._forsaken()):
             return self
-        # it may have ended between the two looks
+        # it may have started or ended between the two looks
         now = Job.read(self.folder) or self
-        if now.state != "running":
-            return now
-        return dataclasses.replace(self, state="failed", error="its process is gone (killed, or its machine went down)")
+        if now.state != self.state:
+            return now.checked()
+        error = "its process is gone (killed, or its machine went down)" if self.state == "running" else self._never()
+        return dataclasses.replace(self, state="failed", error=error)
+
+    def _forsaken(self) -> bool:
+        """Whether it waits to be submitted by a launcher that has ended."""
+        sweep = self.folder.parent
+        return self.state == "waiting" and self.process == Process() and is_sweep(sweep) and launcher(sweep) is None
+
+    def _never(self) -> str:
+        """Why a job that waits will not start."""
+        if self.process == Process():
+            return "never started: the process that launches the sweep has ended"
+        state = slurm_state(self.process.slurm) if self.process.slurm else None
+        if state in ("", "CANCELLED"):
+            return "cancelled before it started"
+        return f"ended before it started ({f'SLURM: {state}' if state else 'its process is gone'})"
 
 
 def is_sweep(folder: Path) -> bool:

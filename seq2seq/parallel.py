@@ -11,9 +11,24 @@ import torch
 import torch.distributed as dist
 
 
+def rank() -> int:
+    """The number of this process among all of the run, from 0; known before the processes have met."""
+    return _first_number("RANK", "SLURM_PROCID", "LOCAL_RANK")
+
+
+def local_rank() -> int:
+    """The number of this process on its machine, from 0, which is also that of its device."""
+    return _first_number("LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _first_number(*names: str) -> int:
+    """The first of these variables of the environment that is not 0, for one that starts others may be 0."""
+    return next((number for name in names if (number := int(os.environ.get(name) or 0))), 0)
+
+
 def is_first_process() -> bool:
-    """Whether this process is rank 0, the one that writes; known before the processes have met."""
-    return not any(int(os.environ.get(name, "0") or 0) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID"))
+    """Whether this process is rank 0, the one that writes."""
+    return rank() == 0
 
 
 def started_outside() -> bool:

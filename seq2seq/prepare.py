@@ -8,12 +8,16 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from seq2seq import keys
 from seq2seq.resources import conf_dir
+
+if TYPE_CHECKING:
+    from seq2seq.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +53,15 @@ def prepare(config: dict[str, Any]) -> None:
     for what, folder in data.places.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
     sizes = ", ".join(f"{data.size(split):,} {split}" for split in (SPLITS[1:] if data.stream else SPLITS))
-    log.info(
-        "%s pairs; %s",
-        sizes,
-        "training text is streamed" if data.stream else f"{data.batches_per_epoch:,} batches an epoch",
-    )
+    log.info("%s pairs; %s", sizes, _batches(data))
+
+
+def _batches(data: TranslationDataModule) -> str:
+    if data.stream:
+        return "training text is streamed"
+    if data.undecided:
+        return "training decides how large batches are (data.max_tokens=auto)"
+    return f"{data.batches_per_epoch:,} batches an epoch"
 
 
 def _size(folder: Path) -> str:
@@ -63,4 +71,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
+    keys.refuse_unknown("prepare")
     main()

@@ -109,6 +109,13 @@ def _with_window(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
+    """`config` with what data.max_tokens=auto came to, if that is known."""
+    data = config.get("data", {})
+    auto = max_tokens is not None and data.get("max_tokens") == "auto"
+    return {**config, "data": {**data, "max_tokens": max_tokens}} if auto else config
+
+
 def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     """A copy of `config` that lacks `keys`, given as `section.name`."""
     kept = copy.deepcopy(dict(config))
@@ -170,12 +177,13 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
 
 
 class Resumed(NamedTuple):
-    """A training checkpoint to continue from: its update, and what text and pieces it was trained on."""
+    """A training checkpoint to continue from: its update, and what text, pieces and budget it was trained on."""
 
     path: Path
     step: int
     corpus: str
     tokenizer: dict[str, Any]
+    max_tokens: int | None = None  # what data.max_tokens=auto came to
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
@@ -191,15 +199,18 @@ class Resumed(NamedTuple):
                 f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
                 f"a new run from these weights with init_from={path}"
             )
-        free = (*HARMLESS, *BUDGETS)
-        before, now = (_without(_with_window(each), free) for each in (payload[ORIGIN]["settings"], config))
+        free, budget = (*HARMLESS, *BUDGETS), payload[ORIGIN].get("max_tokens")
+        before, now = (
+            _without(_decided(_with_window(each), budget), free) for each in (payload[ORIGIN]["settings"], config)
+        )
         over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
         changed = [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(before, now)]
         if changed and not config["force"]:
             raise _another_run(path, "; ".join(changed))
         for what in changed:
             log.warning("force=true: %s", what)
-        return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], payload[checkpoint.KEY]["tokenizer"])
+        tokenizer = payload[checkpoint.KEY]["tokenizer"]
+        return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], tokenizer, budget)
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
         """ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import record_function
 
 from seq2seq import metrics
 from seq2seq.batching import Batch
@@ -25,6 +26,8 @@ from seq2seq.tokenizer import Tokenizer
 
 # Pieces of a source, beyond which it is cut: `translate`'s default.
 LONGEST_SOURCE = 1024
+# What a profile calls it.
+FORWARD = "forward pass"
 
 
 class Evaluation(NamedTuple):
@@ -101,7 +104,8 @@ class TranslationTask(L.LightningModule):
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
         self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])
         self.skipped.note(batch.index)
-        sums = self._losses(batch)
+        with record_function(FORWARD):
+            sums = self.sum_losses(batch)
         loss = sums.loss.detach().double()
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
         self._window_sums = self._window_sums.to(loss.device) + counts
@@ -138,7 +142,8 @@ class TranslationTask(L.LightningModule):
         scheduler.share = self.share_done()
         scheduler.step()
 
-    def _losses(self, batch: Batch) -> LossSums:
+    def sum_losses(self, batch: Batch) -> LossSums:
+        """The summed losses of a batch."""
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
         # and oneDNN compiles its kernels anew for every size.
@@ -191,7 +196,7 @@ class TranslationTask(L.LightningModule):
             return
         longest = min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE)
         batch = crop(batch, longest, self.search.max_len, eos_id=self.tokenizer.eos_id)
-        sums = self._losses(batch)
+        sums = self.sum_losses(batch)
         counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])
         self._eval_sums = self._eval_sums.to(counts.device) + counts
         self._hypotheses.update(self._translate(batch))

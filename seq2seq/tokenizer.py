@@ -50,7 +50,7 @@ class TokenizerSettings:
         if self.normalizer not in NORMALIZERS:
             raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
         if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
-            raise ValueError(f"tokenizer.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
+            raise ValueError(f"data.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
         if not 0 < self.character_coverage <= 1:
             raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
         if not 0 <= self.sampling_alpha <= 1:
@@ -213,7 +213,7 @@ class VocabularySizeError(ValueError):
 
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
-            f"the corpus is too small for tokenizer.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
+            f"the corpus is too small for data.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
             f"the largest size that works is {largest}; set data.vocab_size={largest} or less, or add text"
         )
         self.largest = largest
@@ -281,7 +281,7 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_small:
         return ValueError(
-            f"tokenizer.vocab_size={settings.vocab_size} is too small ({settings.type}, {what}): single characters and "
+            f"data.vocab_size={settings.vocab_size} is too small ({settings.type}, {what}): single characters and "
             f"special pieces alone need {too_small[1]}; set data.vocab_size to more, or lower "
             f"tokenizer.character_coverage={settings.character_coverage}"
         )

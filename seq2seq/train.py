@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune, parallel, sweep
+from seq2seq import finetune, keys, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
 from seq2seq.loggers import make_loggers, require_installed
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 # Large tensors in pages of 2 MiB: a step's fresh memory costs few page faults (without, 5 to 20% of a step's time).
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+# The profiler's library writes a line for every stage; 6 is above all its levels.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
@@ -108,6 +110,7 @@ class Run:
         self.data.validate_settings()
         self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
+        self._check_budget()
 
     def execute(self) -> float:
         """Prepare, fit, test, report; the best validation BLEU."""
@@ -115,6 +118,8 @@ class Run:
         if self.resumed:
             state = self.data.tokenizer.to_state()
             self.resumed.require_same_text(self.data.fingerprint, state, force=self.config["force"])
+        if self.data.undecided:
+            self.data.set_budget(self._largest_budget())
         if parallel.is_first_process():
             self.folder.create(OmegaConf.to_yaml(self.config))
         log.info("run folder: %s", self.folder.path)
@@ -166,14 +171,45 @@ class Run:
         """ValueError if the model's positions do not reach to the end of the longest training sentence."""
         from seq2seq.batching import longest_width
 
-        longest, most = longest_width(self.data.max_tokens), self.search.max_len
-        longest = min(longest, self.data.settings.clean.max_length or longest)
+        most, limits = self.search.max_len, [self.data.settings.clean.max_length or math.inf]
+        if not self.data.auto:
+            limits.append(longest_width(self.data.max_tokens))
+        longest = min(limits)
+        if most and longest == math.inf:
+            raise ValueError(
+                f"model.max_len={most} learned positions, and data.max_tokens=auto bounds no sentence: "
+                f"set data.clean.max_length={most}, or model.positions=sinusoidal"
+            )
         if most and most < longest:
             raise ValueError(
                 f"model.max_len={most} (learned positions, or a mixer of bounded length) is too few for "
                 f"training sentences of up to {longest} pieces; set model.max_len={longest} or more, "
                 f"data.clean.max_length={most}, or take model.positions=sinusoidal and mixers without max_len"
             )
+
+    def _check_budget(self) -> None:
+        """What a resumed run found for data.max_tokens=auto is kept, on whatever device; else ValueError on a CPU."""
+        from seq2seq.budget import require_gpu
+
+        if self.data.auto and self.resumed and self.resumed.max_tokens:
+            self.data.set_budget(self.resumed.max_tokens)
+        elif self.data.auto:
+            require_gpu(self.accelerator)
+
+    def _largest_budget(self) -> int:
+        """What data.max_tokens=auto is on this process's device; the processes agree when they meet."""
+        import torch
+
+        from seq2seq.budget import find_budget
+
+        on_gpu = self.accelerator == "gpu"
+        return find_budget(
+            self._task,
+            longest=self.data.longest,
+            device=torch.device("cuda", parallel.local_rank()) if on_gpu else torch.device("cpu"),
+            precision=self.precision,
+            copies=(self.settings.processes > 1) + (self.settings.ema is not None),
+        )
 
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
@@ -330,8 +366,7 @@ class Run:
         if told is None:
             return error
         if told.details:
-            rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or "0"
-            runs.write_json(self.folder.path / f"fault-{rank}.json", {"fault": str(told), **told.details})
+            runs.write_json(self.folder.path / f"fault-{parallel.rank()}.json", {"fault": str(told), **told.details})
         kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
         return TrainingFault(f"{told}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
 
@@ -413,6 +448,7 @@ class Run:
             "max_time": self.settings.max_time,
             "seconds_over_budget": round(max(0.0, control.elapsed - (self.settings.max_time or math.inf)), 2),
             "padding": round(self.data.padding_share, 4),
+            "max_tokens": self.data.max_tokens,
             "throughput": progress.meter.report(progress.watch.seconds) if progress.meter else None,
             "precision": self.precision,
             "accelerator": self.accelerator,
@@ -445,4 +481,5 @@ def _check_convention(data: Mapping[str, Any], lang: str) -> None:
 
 
 if __name__ == "__main__":
+    keys.refuse_unknown("train")
     main()

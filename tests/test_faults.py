@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -214,10 +217,34 @@ def test_weights_in_bfloat16(corpus, tmp_path):
     checkpoint.load(run.folder.best)
 
 
-def test_a_profile_is_one_flag(corpus, tmp_path):
-    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.profile=true", "trainer.max_steps=12"))
-    assert "aten::" in (run.folder.path / "profile.txt").read_text()
-    assert json.loads((run.folder.path / "trace.json").read_text())["traceEvents"]
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_profile_is_one_flag(corpus, tmp_path, window):
+    given = ("trainer.profile=true", "trainer.max_steps=12", f"trainer.accumulate={window}", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given))
+    text = (run.folder.path / "profile.txt").read_text()
+    assert "aten::" in text
+    rows = r"forward pass +([\d.]+)\n  backward pass +([\d.]+)\n  clipping .*? ([\d.]+)\n"
+    head = re.match(r"5 micro-batches, (\d) updates.*\n  " + rows, text)
+    assert head, text[:500]
+    updates, *parts = map(float, head.groups())
+    assert updates == 5 if window == 1 else updates in (2, 3)
+    events = json.loads((run.folder.path / "trace.json").read_text())["traceEvents"]
+    for name, shown in zip(("forward pass", "backward pass"), parts, strict=False):
+        found = [
+            event["dur"] for event in events if event.get("name") == name and event.get("cat") == "user_annotation"
+        ]
+        assert len(found) == 5
+        assert sum(found) / 1000 == pytest.approx(shown, abs=0.2)
+    (whole,) = {event["name"] for event in events if event.get("name", "").startswith("Optimizer.step#")}
+    steps = [event["dur"] for event in events if event.get("name") == whole and event.get("cat") == "user_annotation"]
+    assert 0 < parts[2] < sum(steps) / 1000
+
+
+def test_the_profiler_is_silent():
+    """Its library writes lines of its own unless told otherwise before torch is loaded."""
+    code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]
 
 
 # ---- the best of several

@@ -16,7 +16,7 @@ FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path i
 TREES = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 # train.py and the files it is split into
 LIGHTNING = {"task", "datamodule", "train", "progress", "control", "csvlog", "profiling", "keep", "pruning"}
-HYDRA = {"train", "sweep", "loggers", "inspect", "prepare"}
+HYDRA = {"train", "sweep", "loggers", "inspect", "prepare", "keys"}
 # what of ours a module may import ("x." = anything below x); modules that are not named here are data and entry points
 ALLOWED = {
     "mixer": [],

@@ -8,14 +8,15 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq import train, translate
-from seq2seq.batching import Ragged, TokenBatchSampler, exactly
+from seq2seq import batching, train, translate
+from seq2seq.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.datamodule import TranslationDataModule
 from seq2seq.mixture import Mixture, parts_of
 
@@ -221,6 +222,26 @@ def test_every_epoch_of_a_mixture_has_the_same_number_of_batches(seed, world_siz
         sampler = samplers[0]
         sampler.seek(epoch=epoch, step=len(sampler) // 2)
         assert all((a == b).all() for a, b in zip(sampler, found[0][len(sampler) // 2 :], strict=True))
+
+
+def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
+    """Of a mixture, only the one of epoch 0, which counts the batches, beside those that are gone through."""
+    made = []
+
+    def counted(*lengths: np.ndarray, epoch: int, **given: Any) -> list[np.ndarray]:
+        made.append((len(lengths[0]), epoch))
+        return token_batches(*lengths, epoch=epoch, **given)
+
+    monkeypatch.setattr(batching, "token_batches", counted)
+    src, tgt = np.random.default_rng().integers(1, 30, (2, 60))
+    sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100)
+    assert not made
+    mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)
+    sampler.draw_from(mixture)
+    sampler.set_epoch(4)
+    assert list(sampler)
+    assert len(sampler)
+    assert made == [(sum(mixture.counts), 0), (sum(mixture.counts), 4)]
 
 
 @fast

@@ -66,6 +66,24 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
     assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 10))
 
 
+@pytest.mark.parametrize(
+    ("environment", "rank", "local_rank"),
+    [
+        ({}, 0, 0),
+        ({"LOCAL_RANK": "1"}, 1, 1),  # started by Lightning
+        ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
+        ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
+    ],
+)
+def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (parallel.rank(), parallel.local_rank(), parallel.is_first_process()) == (rank, local_rank, rank == 0)
+
+
 def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path):
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=100000", "trainer.val_steps=100000",
                     "trainer.line_time=0.1s", "optim.schedule=constant")  # fmt: skip

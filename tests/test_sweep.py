@@ -22,7 +22,9 @@ import numpy as np
 import pytest
 import torch
 import toycorpus
+from hydra.core.utils import JobReturn, JobStatus
 
+from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint, jobs, train
 from seq2seq.jobs import Job, Process, read_jobs, write_sweep
@@ -108,6 +110,58 @@ def test_what_slurm_says_of_an_array(tmp_path, monkeypatch):
     jobs._array_states.cache_clear()
     assert Process("node1", 1, "7_3").alive()
     jobs._array_states.cache_clear()
+
+
+def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Let `squeue` say `lines` from now on."""
+    script = folder / "squeue"
+    script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    jobs._array_states.cache_clear()
+
+
+def test_a_job_that_was_cancelled_before_it_started_is_told(tmp_path, monkeypatch, capsys):
+    """Also by a watch that outlives the launcher; SLURM forgets its jobs after some minutes."""
+    sweep = tmp_path / "sweep"
+    for number in range(4):
+        job = Job(sweep / str(number), (f"seed={number}",), "waiting")
+        job.write()
+        job.submitted(Process(slurm=f"9_{number}"))
+    write_sweep(sweep, ended=True)
+    (first, *_) = read_jobs(sweep)
+    assert first.process == Process(slurm="9_0")
+    queue(tmp_path, monkeypatch, *(f"9_{number} PENDING" for number in range(4)))
+    assert [job.checked().state for job in read_jobs(sweep)] == ["waiting"] * 4
+    queue(tmp_path, monkeypatch, "9_1 CANCELLED", "9_2 NODE_FAIL", "9_3 PENDING")
+    assert [job.checked().error for job in read_jobs(sweep)] == [
+        "cancelled before it started", "cancelled before it started", "ended before it started (SLURM: NODE_FAIL)", "",
+    ]  # fmt: skip
+    queue(tmp_path, monkeypatch)
+    assert watch([sweep], interval=0.01) == 4
+    assert "FAILED    job 3 (seed=3): cancelled before it started" in capsys.readouterr().out
+    # one that had started meanwhile is not taken for cancelled
+    dataclasses.replace(first, state="finished", run=tmp_path).write()
+    assert first.checked().state == "finished"
+
+
+def test_a_local_job_that_is_killed_before_it_starts_is_told(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    job = Job(tmp_path / "0", (), "waiting")
+    job.write()
+    job.submitted(dataclasses.replace(Process.here(), pid=process.pid, slurm=""))
+    assert [each.checked().state for each in read_jobs(tmp_path)] == ["waiting"]
+    process.communicate(b"\n")
+    assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]
+
+
+def test_a_job_that_nobody_will_submit_is_told(tmp_path):
+    job = Job(tmp_path / "0", (), "waiting")
+    job.write()
+    write_sweep(tmp_path, ended=False)
+    assert job.checked().state == "waiting"
+    write_sweep(tmp_path, ended=True)
+    assert job.checked().error == "never started: the process that launches the sweep has ended"
 
 
 # ---- watch
@@ -259,11 +313,53 @@ def test_jobs_have_folders_of_their_own():
 @pytest.mark.slow
 def test_local_processes_run_side_by_side(corpus, tmp_path):
     pytest.importorskip("submitit")
-    given = ("mixer=transformer", "seed=1,2", "model.num_heads=2,3", "hydra/launcher=submitit_local")
+    given = ("mixer=transformer", "seed=1,2", "model.num_heads=2,3", "hydra/launcher=submitit_local",
+             "hydra.launcher.array_parallelism=3")  # fmt: skip
     status, output = run(tmp_path, sweep_command(corpus, *given))
     assert status == 1
     assert "2 of 4 jobs failed" in output
     assert sorted(job.state for job in read_jobs(only_sweep(tmp_path))) == ["failed", "failed", "finished", "finished"]
+
+
+@pytest.mark.parametrize(("most", "together"), [(None, 5), (2, 2), (1, 1)])
+def test_so_many_local_jobs_run_at_a_time(tmp_path, monkeypatch, most, together):
+    """Made-up jobs, each of which ends when it has been looked at three times."""
+    pytest.importorskip("submitit")
+    running, seen = [], []
+
+    class Executor:
+        def map_array(self, function: Any, *arguments: Any) -> list[Any]:
+            started = [SimpleNamespace(job_id=str(number), looks=0) for number in arguments[0]]
+            running.extend(started)
+            return started
+
+    def outcome(record: Job, job: Any) -> JobReturn | None:
+        seen.append(len(running))
+        job.looks += 1
+        if job.looks < 3:
+            return None
+        running.remove(job)
+        return JobReturn(status=JobStatus.COMPLETED, _return_value=int(job.job_id))
+
+    launcher = launchers.LocalLauncher(submitit_folder="", array_parallelism=most)
+    monkeypatch.setattr(launcher, "_executor", Executor)
+    monkeypatch.setattr(launcher, "_gone", lambda job: "")
+    monkeypatch.setattr(launchers, "_outcome", outcome)
+    monkeypatch.setattr(launchers, "_conclude", lambda record, found, job: record)
+    monkeypatch.setattr(launchers, "POLL_SECONDS", 0)
+    records = [Job(tmp_path / str(number), (), "waiting") for number in range(5)]
+    for record in records:
+        record.write()
+    submitted: list[Any] = []
+    found = launcher._run(records, [(number,) for number in range(5)], submitted)
+    assert [each.return_value for each in found] == list(range(5))
+    assert max(seen) == together
+    assert len(submitted) == 5
+
+
+def test_no_local_job_at_a_time_is_refused():
+    with pytest.raises(ValueError, match=r"array_parallelism=0: a whole number"):
+        launchers.LocalLauncher(submitit_folder="", array_parallelism=0)._room(0)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_a_sample_of_lines_is_drawn_by_seed():
 @pytest.mark.parametrize("joint", [False, True])
 def test_too_large_a_vocabulary_names_a_size_that_works(kind, byte_fallback, joint):
     asked = TokenizerSettings(type=kind, byte_fallback=byte_fallback, joint=joint, vocab_size=9000)
-    with pytest.raises(ValueError, match="the largest size that works is") as error:
+    with pytest.raises(ValueError, match=r"for data\.vocab_size=9000 .*the largest size that works is") as error:
         train(asked, DE[:90], EN[:90])
     largest = int(re.search(r"works is (\d+)", str(error.value))[1])  # type: ignore[index]
     assert train(replace(asked, vocab_size=largest), DE[:90], EN[:90]).src_vocab_size == largest
@@ -184,7 +184,7 @@ def test_wrong_models_are_refused(tmp_path, separate):
     [
         ({"type": "word"}, "unigram or bpe"),
         ({"normalizer": "nfd"}, "nmt_nfkc"),
-        ({"vocab_size": 2}, "vocab_size"),
+        ({"vocab_size": 2}, r"data\.vocab_size=2"),
         ({"character_coverage": 2}, "character_coverage"),
         ({"sampling_alpha": -1}, "sampling_alpha"),
         ({"model": "missing.model"}, "missing.model does not exist"),

@@ -20,7 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-from seq2seq.jobs import OVER, Job, common_overrides, slurm_state
+from seq2seq.jobs import OVER, Job, Process, common_overrides, slurm_state
 from seq2seq.sweep import JobError, compare_command
 from seq2seq.watch import describe
 
@@ -54,6 +54,8 @@ GRACE_SECONDS = 10.0
 class _ReportingLauncher(_Base):
     """Submits the jobs, reports each when it ends, and returns when all have."""
 
+    _OWN: tuple[str, ...] = ()  # settings that are not the executor's
+
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run one job for each list of settings, as one array where there are arrays."""
         assert self.config is not None
@@ -71,21 +73,27 @@ class _ReportingLauncher(_Base):
         arguments = [
             (list(job.overrides), "hydra.sweep.dir", job.number, f"job_id_for_{job.number}", state) for job in records
         ]
-        submitted = self._executor().map_array(self, *zip(*arguments, strict=True))
-        for record, job in zip(records, submitted, strict=True):
-            _say(f"submitted {record.title(common_overrides(records))} as {job.job_id}")
+        submitted: list[Any] = []
         try:
-            return self._wait(records, submitted)
+            return self._run(records, arguments, submitted)
         except KeyboardInterrupt:
             self._interrupted(submitted)
             sys.exit(130)
+
+    def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
+        """Submit some of the jobs, as one array where there are arrays."""
+        submitted = executor.map_array(self, *zip(*arguments, strict=True))
+        for record, job in zip(records, submitted, strict=True):
+            record.submitted(self._process(job))
+            _say(f"submitted {record.title(common)} as {job.job_id}")
+        return submitted
 
     def _executor(self) -> Any:
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
         shared = {field.name for field in dataclasses.fields(BaseQueueConf)}
-        settings = {key: value for key, value in self.params.items() if key != "submitit_folder"}
+        settings = {key: value for key, value in self.params.items() if key not in ("submitit_folder", *self._OWN)}
         executor = submitit.AutoExecutor(folder=self.params["submitit_folder"], cluster=self._EXECUTOR)
         prefix = f"{self._EXECUTOR}_"
         executor.update_parameters(**{(k if k in shared else prefix + k): v for k, v in settings.items()})
@@ -104,12 +112,16 @@ class _ReportingLauncher(_Base):
                 "hydra/launcher=slurm, and one sweep for each number of devices"
             )
 
-    def _wait(self, records: Sequence[Job], submitted: Sequence[Any]) -> list[JobReturn]:
-        returns: dict[int, JobReturn] = {}
+    def _run(self, records: Sequence[Job], arguments: Sequence[Any], submitted: list[Any]) -> list[JobReturn]:
+        """Submit jobs while there is room, adding them to `submitted`, and report each that ends."""
+        executor, returns = self._executor(), dict[int, JobReturn]()
         ended: dict[int, float] = {}
         common = common_overrides(records)
         while len(returns) < len(records):
-            for index, (record, job) in enumerate(zip(records, submitted, strict=True)):
+            part = slice(len(submitted), len(submitted) + self._room(len(submitted) - len(returns)))
+            if records[part]:
+                submitted += self._submit(executor, records[part], arguments[part], common)
+            for index, (record, job) in enumerate(zip(records, submitted, strict=False)):
                 if index in returns:
                     continue
                 found = _outcome(record, job)
@@ -127,6 +139,14 @@ class _ReportingLauncher(_Base):
             _say(f"{len(failed)} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
         return [returns[index] for index in range(len(records))]
 
+    def _room(self, running: int) -> int:
+        """How many more jobs may be submitted while `running` are."""
+        return sys.maxsize - running
+
+    def _process(self, job: Any) -> Process:
+        """Where a job that was submitted will run."""
+        raise NotImplementedError
+
     def _gone(self, job: Any) -> str:
         """Why the job will have no result any more, "" while it may."""
         raise NotImplementedError
@@ -136,9 +156,21 @@ class _ReportingLauncher(_Base):
 
 
 class LocalLauncher(_ReportingLauncher):
-    """All jobs at the same time, each in a process of this machine."""
+    """Each job in a process of this machine, `array_parallelism` at the same time (null: all)."""
 
     _EXECUTOR = "local"
+    _OWN = ("array_parallelism",)
+
+    def _room(self, running: int) -> int:
+        most = self.params.get("array_parallelism")
+        if most is not None and (type(most) is not int or most < 1):
+            raise ValueError(
+                f"hydra.launcher.array_parallelism={most}: a whole number of at least 1 is needed, or null"
+            )
+        return super()._room(running) if most is None else most - running
+
+    def _process(self, job: Any) -> Process:
+        return dataclasses.replace(Process.here(), pid=int(job.job_id), slurm="")
 
     def _gone(self, job: Any) -> str:
         return "its process ended without a result" if job.done() else ""
@@ -159,6 +191,9 @@ class SlurmLauncher(_ReportingLauncher):
         if int(os.environ.get("SLURM_RESTART_COUNT") or 0) and not given:
             sweep_overrides = [*sweep_overrides, "resume=auto"]
         return super().__call__(sweep_overrides, *rest)
+
+    def _process(self, job: Any) -> Process:
+        return Process(slurm=job.job_id)
 
     def _gone(self, job: Any) -> str:
         state = slurm_state(job.job_id)

@@ -25,11 +25,11 @@ class SweepSettings(SearchPathPlugin):
             self._store_optuna()
 
     def _store_local(self) -> None:
-        """All jobs at the same time, each in a process of this machine, for at most a week (in minutes)."""
+        """Each job in a process of this machine, all at the same time if not told otherwise, for at most a week."""
         from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf
 
         target = "hydra_plugins.seq2seq_sweeps.launchers.LocalLauncher"
-        settings = {"_target_": target, "timeout_min": 10080, "stderr_to_stdout": True}
+        settings = {"_target_": target, "timeout_min": 10080, "stderr_to_stdout": True, "array_parallelism": None}
         _store("hydra/launcher", "submitit_local", LocalQueueConf, settings)
 
     def _store_optuna(self) -> None:
