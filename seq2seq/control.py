@@ -292,13 +292,15 @@ class Control(L.Callback):
         if not self._starting:
             trainer.save_checkpoint(self.folder.last)
             return
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        # On every process: parts of a sharded average come from all of them.
+        states = {each.state_key: each.state_dict() for each in callbacks}
         if not trainer.is_global_zero:
             return
         # Lightning's loops are being set up; the state of training is still that of the checkpoint.
         assert trainer.ckpt_path is not None
         payload = checkpoint.read(trainer.ckpt_path)
-        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        payload["callbacks"] |= {each.state_key: each.state_dict() for each in callbacks if each.state_dict()}
+        payload["callbacks"] |= {key: state for key, state in states.items() if state}
         _save(self.folder.last, payload)
 
     def _take_signals(self) -> None:

@@ -124,6 +124,10 @@ class DecoderLayer(nn.Module):
         x = self.around_cross.after(x, self.cross_mixer(self.around_cross.before(x), context))
         return self._feed_forward(x)
 
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Context:
+        """What this layer reads of the encoder's output memory (B, S, D), once per source sentence."""
+        return self.cross_mixer.project(memory, memory_mask)
+
     def init_state(self, context: Context, batch_size: int, max_len: int, like: Tensor) -> LayerState:
         """The state before the first position, one row per sentence."""
         own = None
@@ -208,7 +212,7 @@ class Seq2Seq(nn.Module):
     def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
         """What each decoder layer reads of the source src (B, S), computed once per sentence."""
         memory = self.encoder(src, src_mask)
-        return [layer.cross_mixer.project(memory, src_mask) for layer in self.decoder.layers]  # type: ignore
+        return [layer.project(memory, src_mask) for layer in self.decoder.layers]  # type: ignore
 
     def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[Any]:
         """The state before the first position: beam_size hypotheses per sentence, at most max_len positions."""

@@ -141,7 +141,10 @@ def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_no
     scale: scalar tensor. One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients) * scale
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if hasattr(norm, "full_tensor"):  # of gradients in parts: one norm for all processes
+        norm = norm.full_tensor()  # type: ignore[reportAttributeAccessIssue]
+    norm = norm * scale
     if clip_norm > 0:
         scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, scale)  # type: ignore[reportPrivateImportUsage]

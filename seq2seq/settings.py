@@ -11,6 +11,7 @@ import torch
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
+STRATEGIES = ("ddp", "fsdp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class TrainerSettings:
     accelerator: str = "auto"
     devices: int = 1
     nodes: int = 1
+    strategy: str = "ddp"
     compile: bool = False
     checkpoint_activations: bool = False
     ema: float | None = None
@@ -60,14 +62,21 @@ class TrainerSettings:
                 raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 0")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"trainer.ema={self.ema} must lie between 0 and 1, 0.999 for example; null = off")
-        for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS)):
+        for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
             if getattr(self, key) not in names:
                 raise ValueError(f"trainer.{key}={getattr(self, key)} is unknown; choose one of {', '.join(names)}")
+        if self.sharded:
+            _require_sharding()
 
     @property
     def processes(self) -> int:
         """Processes over all machines, each with one device."""
         return self.devices * self.nodes
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each process has a part of the model."""
+        return self.strategy == "fsdp" and self.processes > 1
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> TrainerSettings:
@@ -81,6 +90,13 @@ class TrainerSettings:
             if values.get(key) is not None:
                 values[key] = seconds(values[key], f"trainer.{key}")
         return cls(**values)
+
+
+def _require_sharding() -> None:
+    from torch.distributed.fsdp import FSDPModule
+
+    if not hasattr(FSDPModule, "reset_iter_state"):  # after a validation
+        raise ValueError(f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp")
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -21,6 +21,7 @@ from seq2seq.loss import LossSums, projected_cross_entropy
 from seq2seq.model import Seq2Seq
 from seq2seq.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
 from seq2seq.search import SearchSettings, search
+from seq2seq.sharding import is_sharded, make_parts, make_whole, shard
 from seq2seq.skipped import SkippedUpdates
 from seq2seq.tokenizer import Tokenizer
 
@@ -95,6 +96,11 @@ class TranslationTask(L.LightningModule):
         self._kept: np.ndarray | None = None
         self._blank: frozenset[int] = frozenset()
 
+    def configure_model(self) -> None:
+        """Where the strategy shards the model, do so; Lightning calls this before training and before the test."""
+        if self.device_mesh is not None and not is_sharded(self.model):
+            shard(self.model, self.device_mesh["data_parallel"])
+
     # Training
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -154,7 +160,8 @@ class TranslationTask(L.LightningModule):
     # Validation and test
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the last validation."""
+        """Forget the last validation; processes decode differently many steps, so that each needs all weights."""
+        make_whole(self.model)
         self._start_evaluation("valid", self.val_sentences)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -164,9 +171,11 @@ class TranslationTask(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""
         self._log(self._finish_evaluation("valid"), "val")
+        make_parts(self.model)
 
     def on_test_epoch_start(self) -> None:
-        """Forget the last evaluation."""
+        """Forget the last evaluation; all weights, as for a validation."""
+        make_whole(self.model)
         self._start_evaluation("test", None)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
@@ -176,6 +185,7 @@ class TranslationTask(L.LightningModule):
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""
         self._log(self._finish_evaluation("test"), "test")
+        make_parts(self.model)
 
     def _log(self, result: Evaluation, name: str) -> None:
         # Every rank has the same values already: they come from gathered texts and summed losses.

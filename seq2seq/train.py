@@ -312,12 +312,13 @@ class Run:
         import lightning as L
 
         from seq2seq.control import NEVER, plugins
+        from seq2seq.strategy import make_strategy
 
         return L.Trainer(
             accelerator=self.accelerator,
             devices=self.settings.devices,
             num_nodes=self.settings.nodes,
-            strategy="ddp" if self.settings.processes > 1 else "auto",
+            strategy=make_strategy(self.settings),
             precision=self.precision,  # type: ignore[arg-type]
             # `Control` owns the budget and the validation interval.
             max_epochs=-1,
@@ -325,6 +326,8 @@ class Run:
             val_check_interval=NEVER,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
+            # A validation gathers the weights of a sharded model, which training then uses.
+            inference_mode=not self.settings.sharded,
             accumulate_grad_batches=self.settings.accumulate,
             use_distributed_sampler=False,
             callbacks=callbacks,
@@ -386,9 +389,10 @@ class Run:
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         from seq2seq import checkpoint
         from seq2seq.control import TrainingInterrupt, interruptible
+        from seq2seq.sharding import load_weights
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
-        task.load_state_dict(checkpoint.read(self.folder.best)["state_dict"])
+        load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
         task.search = self.search
         try:
             with interruptible():

@@ -15,7 +15,7 @@ ROOT = Path(seq2seq.__file__).parent
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 # train.py and the files it is split into
-LIGHTNING = {"task", "datamodule", "train", "progress", "control", "csvlog", "profiling", "keep", "pruning"}
+LIGHTNING = {"task", "datamodule", "train", "progress", "control", "csvlog", "profiling", "keep", "pruning", "strategy"}
 HYDRA = {"train", "sweep", "loggers", "inspect", "prepare", "keys"}
 # what of ours a module may import ("x." = anything below x); modules that are not named here are data and entry points
 ALLOWED = {

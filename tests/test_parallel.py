@@ -84,6 +84,43 @@ def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
     assert (parallel.rank(), parallel.local_rank(), parallel.is_first_process()) == (rank, local_rank, rank == 0)
 
 
+def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
+    """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
+    more = (*GIVEN[1:], "trainer.ema=0.9", "optim.clip_norm=0.5")
+    parts = ("run=parts", "trainer.strategy=fsdp", *more)
+    begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
+    train(toycorpus.settings(corpus, tmp_path, "run=whole", "trainer.accumulate=2", GIVEN[0], *more), mixer="x")
+    shown, _ = begin.communicate(timeout=120)
+    assert begin.returncode == 0, shown
+    assert "fsdp" not in shown.lower()  # nor its warnings
+    checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.ckpt")
+    budget = ("run=parts", "resume=auto", "trainer.accumulate=2", "trainer.max_steps=8", "trainer.test=false", *more)
+    train(toycorpus.settings(corpus, tmp_path, *budget), mixer="x")
+    end = start(corpus, tmp_path, *parts, "resume=auto", GIVEN[0])
+    shown, _ = end.communicate(timeout=120)
+    assert end.returncode == 0, shown
+    whole, found = state(tmp_path, "whole"), state(tmp_path, "parts")
+    assert whole["state_dict"].keys() == found["state_dict"].keys()
+    one, two = (each["state_dict"] | weights(each["optimizer_states"] + average(each)) for each in (whole, found))
+    torch.testing.assert_close(two, one, atol=1e-6, rtol=1e-4)
+    assert found["train_sums"] == pytest.approx(whole["train_sums"], rel=1e-5)
+    results = [json.loads((tmp_path / "runs" / run / "results.json").read_text()) for run in ("whole", "parts")]
+    assert results[1]["test"]["nll"] == pytest.approx(results[0]["test"]["nll"], rel=1e-5)
+
+
+def average(kept: dict[str, Any]) -> list[Any]:
+    """The averaged weights in a training checkpoint."""
+    return [each["average"]["averages"] for each in kept["callbacks"].values() if "average" in each]
+
+
+def weights(nested: Any, name: str = "") -> dict[str, Any]:
+    """The tensors in nested lists and dicts, by where they are."""
+    if isinstance(nested, torch.Tensor):
+        return {name: nested}
+    pairs = nested.items() if isinstance(nested, dict) else enumerate(nested) if isinstance(nested, list) else ()
+    return {key: value for part, each in pairs for key, value in weights(each, f"{name}.{part}").items()}
+
+
 def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path):
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=100000", "trainer.val_steps=100000",
                     "trainer.line_time=0.1s", "optim.schedule=constant")  # fmt: skip
