@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
@@ -29,39 +31,77 @@ def _merge(x: Tensor) -> Tensor:
 
 
 def _projection(dim: int, out_dim: int, parts: int = 1) -> nn.Linear:
-    layer = nn.Linear(dim, parts * out_dim, bias=False)
-    for block in layer.weight.chunk(parts):
+    return _joint_projection(dim, (out_dim,) * parts)
+
+
+def _joint_projection(dim: int, sizes: tuple[int, ...]) -> nn.Linear:
+    layer = nn.Linear(dim, sum(sizes), bias=False)
+    for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block)
     return layer
+
+
+def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
+    """Turn the pairs (x_i, x_{i + d/2}) of each head by the angle position * 10000^(-2i/d) (Su et al. 2021, eq. 15).
+
+    x (..., heads * d) at position (...): products of turned vectors depend on the difference of their positions alone.
+    """
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    rate = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) * (-math.log(10000.0) / head_dim)
+    angle = (position[..., None].to(dtype) * rate.exp())[..., None, :]  # (..., 1, d / 2)
+    first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2).to(x.dtype)
 
 
 class Attention(SelfMixer):
     """Attention(Q, K, V) = softmax(Q K' / sqrt(D / H)) V, in H heads (Vaswani et al. 2017, eq. 1).
 
     Q, K, V = x W_q, x W_k, x W_v and an output projection, without biases as published. dropout acts on the
-    attention weights. Parameters 4 D^2, cost O(T^2 D + T D^2), state O(T D).
+    attention weights. rotary turns queries and keys by their positions (RoPE, Su et al. 2021). With num_kv_heads = G
+    each key and value head serves H / G query heads (Shazeer 2019 for G = 1; Ainslie et al. 2023).
+    Parameters 2 D^2 (1 + G / H), cost O(T^2 D + T D^2), state O(T D G / H).
     """
 
     properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
-    def __init__(self, *, dim: int, causal: bool, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        rotary: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        require_divisible(dim, num_heads)
+        self.head_dim = require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads = causal, num_heads
+        self.causal, self.num_heads, self.rotary = causal, num_heads, rotary
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads is {num_kv_heads}; choose a divisor of num_heads {num_heads}, or null")
+        if rotary and self.head_dim % 2:
+            raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = _projection(dim, dim, parts=3), _projection(dim, dim)
+        self.groups, self.kv_dim = num_heads // self.num_kv_heads, self.num_kv_heads * self.head_dim
+        self.qkv, self.out = _joint_projection(dim, (dim, self.kv_dim, self.kv_dim)), _projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        q, k, v = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        query, key_value = self._project(x, torch.arange(x.shape[1], device=x.device))
+        q = _split(query, self.num_heads)
+        k, v = (_split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))
+        if self.groups > 1:
+            k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(_merge(y))
 
     class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D numbers a slot."""
+        """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
 
         past: Cache
 
@@ -69,17 +109,30 @@ class Attention(SelfMixer):
         """An empty cache of keys and values."""
         if not self.causal:
             return super().init_state(batch_size, max_len)
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.kv_dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
+        query, key_value = self._project(x, position)
         state.past.append(key_value, position)
         slots, visible = state.past.read(position)
-        k, v = (_split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        k, v = (_split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = _split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        if self.groups > 1:  # and so are the heads that share keys
+            q, visible = q.unflatten(1, (-1, self.groups)).flatten(2, 3), visible.repeat(1, self.groups, 1)
         y = attention(q, k, v, mask=visible[:, None])
+        if self.groups > 1:
+            y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)
         return self.out(_merge(y)).view(x.shape[0], -1), state
+
+    def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Query (..., D), and key and value side by side, of x (..., D) at position (...)."""
+        query, key_value = self.qkv(x).split([self.dim, 2 * self.kv_dim], -1)
+        if self.rotary:
+            key, value = key_value.chunk(2, -1)
+            query, key = (rotate(part, position, self.head_dim) for part in (query, key))
+            key_value = torch.cat([key, value], -1)
+        return query, key_value
 
 
 class CrossAttention(CrossMixer):

@@ -9,16 +9,36 @@ from seq2seq.kernels.dropout import dropout as dropout_
 
 
 def attention_reference(
-    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' / sqrt(d) where allowed) v (Vaswani et al. 2017, eq. 1), with dropout on the weights.
+    """softmax(q k' / sqrt(d) + bias where allowed) v (Vaswani et al. 2017, eq. 1), with dropout on the weights.
 
-    q (..., T, d), k and v (..., S, d), mask boolean and broadcastable to (..., T, S), True = may be seen.
+    q (..., T, d), k and v (..., S, d), bias and mask broadcastable to (..., T, S), mask boolean, True = may be seen.
     """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (..., T, S)
+    scores = scores if bias is None else scores + bias
+    return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
+
+
+def weigh(
+    scores: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
+) -> Tensor:
+    """softmax(scores where allowed) v, for scores of any making: (..., T, S) and v (..., S, d), broadcast."""
+    return dropout_(allow(scores, mask, causal).softmax(-1).to(v.dtype), dropout) @ v
+
+
+def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """scores (..., T, S), minus infinity where attention is not allowed."""
     if causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, float("-inf"))
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return dropout_(scores.softmax(-1).to(v.dtype), dropout) @ v
+    return scores

@@ -1,0 +1,42 @@
+"""How far keys lie from queries: on a line, or on a grid of positions that is read row by row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def require_axes(grid_width: int | None, *, causal: bool) -> int:
+    """1, the axes of a line, or 2, those of a grid with `grid_width` columns, which only an encoder can have."""
+    if grid_width is None:
+        return 1
+    if grid_width < 1:
+        raise ValueError(f"grid_width is {grid_width}; choose the number of columns, or null for a line")
+    if causal:
+        raise ValueError("positions on a grid have no past: grid_width is encoder-only; set it to null in the decoder")
+    return 2
+
+
+def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
+    """Where position (...) lies, (axes, ...): itself on a line, its row and column on a grid."""
+    if grid_width is None:
+        return position[None]
+    return torch.stack([position // grid_width, position % grid_width])
+
+
+def offsets(query: Tensor, key: Tensor, grid_width: int | None = None) -> Tensor:
+    """d = key - query along each axis, of positions (..., Q) and (S,): (axes, ..., Q, S)."""
+    places = coordinates(key, grid_width)
+    return places.view(-1, *[1] * query.dim(), key.shape[0]) - coordinates(query, grid_width)[..., None]
+
+
+def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
+    """How far apart two of `length` positions can be along each axis."""
+    if grid_width is None:
+        return (length - 1,)
+    return (length - 1) // grid_width, min(grid_width, length) - 1
+
+
+def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
+    """d of a cache's slots (`beam` to a position) from each hypothesis at position (N,): (1, N / beam, beam, slots)."""
+    return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)

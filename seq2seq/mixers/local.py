@@ -1,0 +1,130 @@
+"""Attention within a window: cost linear in the length, state of constant size."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, require_probability, routing
+
+
+class Local(SelfMixer):
+    """M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H), y = M x W_v W_o.
+
+    Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included (Luong et al. 2015's
+    idea; Ramachandran et al. 2019; Beltagy et al. 2020). blocks=True: q sees the block of w that it lies in,
+    (p + shift) // w, and no other, as Swin (Liu et al. 2021, which alternates shift between 0 and w / 2: Han et al.
+    2022 compare this with depthwise convolution); causal within the block. M is sparse, dynamic, and shared by the
+    D / H channels of a head. Parameters 4 D^2, cost O(T w D + T D^2), state: the last w keys and values, 2 w D.
+    """
+
+    state_growth = "constant"
+    properties = Properties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        window: int,
+        blocks: bool = False,
+        shift: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if window < 1:
+            raise ValueError(f"window is {window}; choose 1 or more positions")
+        if not 0 <= shift < (window if blocks else 1):
+            raise ValueError(f"shift is {shift}; choose 0 up to window - 1, {window - 1}, and blocks=true, or 0")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.window, self.blocks, self.shift = causal, num_heads, window, blocks, shift
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        for block in (*self.qkv.weight.chunk(3), self.out.weight):
+            nn.init.xavier_uniform_(block)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
+        before, after = self._reach()
+        mix = self._whole if x.shape[1] <= before + self.window + after else self._blocked
+        return self.out(mix(routing(q), routing(k), v, mask).flatten(2))
+
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """All queries (B, T, H, d) with all keys, which costs T^2."""
+        position = torch.arange(q.shape[1], device=q.device)
+        allowed = self._allowed(position, position, mask[:, None])  # (B, T, T)
+        return self._attend(q, k, v, allowed)
+
+    def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        """Each block of w queries (B, T, H, d) with the span of keys that any of them sees: no T x T matrix."""
+        batch_size, length, window = q.shape[0], q.shape[1], self.window
+        before, after = self._reach()
+        span, count = before + window + after, -(-(length + self.shift) // window)
+        rest = count * window - self.shift - length  # after the last position
+        sides = (self.shift + before, rest + after)
+        q = F.pad(q, (0, 0, 0, 0, self.shift, rest)).reshape(-1, window, *q.shape[2:])  # (B blocks, w, H, d)
+        k, v = (F.pad(part, (0, 0, 0, 0, *sides)).unfold(1, span, window) for part in (k, v))  # (B, blocks, H, d, span)
+        k, v = (part.permute(0, 1, 4, 2, 3).flatten(0, 1) for part in (k, v))
+        first = torch.arange(count, device=q.device)[:, None] * window - self.shift
+        query = first + torch.arange(window, device=q.device)  # (blocks, w)
+        key = first + torch.arange(-before, window + after, device=q.device)  # (blocks, span)
+        allowed = self._allowed(query, key, F.pad(mask, sides).unfold(1, span, window)[:, :, None]).flatten(0, 1)
+        y = self._attend(q, k, v, allowed).reshape(batch_size, -1, *q.shape[2:])
+        return y[:, self.shift : self.shift + length]
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+        """q (B, Q, H, d), k and v (B, K, H, d) where allowed (B, Q, K): (B, Q, H, d)."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        dropout = self.dropout if self.training else 0.0
+        return attention(q, k, v, mask=allowed[:, None], dropout=dropout).transpose(1, 2)
+
+    class State(NamedTuple):
+        """A ring of the last w keys and values side by side, (N, w, 2 D): position p is at p + shift mod w."""
+
+        past: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Local.State:
+        """An empty ring."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Put this position's key and value in the place of the oldest, then attend to what it sees of the ring."""
+        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
+        slot = (position + self.shift) % self.window
+        ring = torch.arange(self.window, device=x.device)
+        here = (ring == slot[:, None])[:, :, None]
+        past = torch.where(here, key_value[:, None].to(state.past.dtype), state.past)
+        time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): what each place holds
+        visible = (time >= 0) & self._sees(position[:, None], time)
+        q, k, v = (
+            part.unflatten(-1, (self.num_heads, -1)) for part in (query[:, None], *past.to(query.dtype).chunk(2, -1))
+        )
+        return self.out(self._attend(q, k, v, visible[:, None]).flatten(1)), self.State(past)
+
+    def _reach(self) -> tuple[int, int]:
+        """How many positions before and after a block of w its queries see."""
+        if self.blocks:
+            return 0, 0
+        return (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
+
+    def _sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether the query's position sees the key's, broadcast."""
+        if self.blocks:
+            near = (query + self.shift) // self.window == (key + self.shift) // self.window
+            return near & (key <= query) if self.causal else near
+        before, after = self._reach()
+        return (key >= query - before) & (key <= query + after)
+
+    def _allowed(self, query: Tensor, key: Tensor, real: Tensor) -> Tensor:
+        """(B, ..., Q, K) of positions (..., Q) and (..., K): real keys that are seen, and oneself even in padding."""
+        query, key = query[..., :, None], key[..., None, :]
+        return (self._sees(query, key) & real) | (query == key)

@@ -1,0 +1,137 @@
+"""Attention with a centre and a sharpness per head: the quadratic encoding by which attention is a convolution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention.reference import weigh
+from seq2seq.kernels.offset import offsets, require_axes, slot_offsets
+from seq2seq.mixer import (
+    Cache,
+    Properties,
+    SelfMixer,
+    State,
+    require_divisible,
+    require_probability,
+    routing,
+)
+
+
+class Quadratic(SelfMixer):
+    """M_qk = softmax_k(-a |d - c|^2), d = k - q, with a learned centre c and sharpness a > 0 per head.
+
+    Up to a constant that is v'r_d with r_d = (|d|^2, d), v = -a (1, -2c), the quadratic encoding of Cordonnier et al.
+    2020 ('On the Relationship between Self-Attention and Convolutional Layers', section 3): as a grows, K heads
+    centred on the taps compute a convolution of width K, with the border's position repeated outside; it can be any
+    such convolution if head_dim = D (default D / H). content=True adds (x_q'W_q' + u')W_k x_k / sqrt(head_dim); the
+    product of x_q with r_d, which has no bound, is left out. With grid_width = w (encoder only) position p lies at
+    row p // w, column p % w. Without content M is static and the same for all positions; it is dense, though far
+    offsets get little, and shared by a head's channels. dropout acts on M, which without content a causal batch shares.
+
+    Centres start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for the first head,
+    geometrically, to 1/512 for the last. With E = H head_dim: parameters 2 D E + H (1 + axes), and 2 D E + E for
+    content; cost O(T^2 E + T D E), state O(T E).
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        head_dim: int | None = None,
+        content: bool = False,
+        centre_std: float = 2.0,
+        grid_width: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if head_dim is None:
+            head_dim = require_divisible(dim, num_heads)
+        if min(num_heads, head_dim) < 1:
+            raise ValueError(f"num_heads is {num_heads}, head_dim {head_dim}; choose 1 or more")
+        if centre_std < 0:
+            raise ValueError(f"centre_std is {centre_std}; choose a standard deviation, 0 or more")
+        axes = require_axes(grid_width, causal=causal)
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
+        self.width = num_heads * head_dim
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.properties = Properties(
+            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+        )
+        self.inner = nn.Linear(dim, 3 * self.width if content else self.width, bias=False)  # q, k, v; or values alone
+        self.out = nn.Linear(self.width, dim, bias=False)
+        for block in (*self.inner.weight.split(self.width), self.out.weight):
+            nn.init.xavier_uniform_(block)
+        self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
+        centers = centre_std * torch.randn(num_heads, axes)
+        self.centers = nn.Parameter(-centers.abs() if causal else centers)  # (H, axes): what each head looks at
+        self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))
+
+    @property
+    def sharpness(self) -> Tensor:
+        """a of each head, (H,); its standard deviation in positions is 1 / sqrt(2 a)."""
+        return self.log_sharpness.exp()
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        *query_key, v = (_split(part, self.num_heads) for part in self.inner(x).split(self.width, -1))
+        position = torch.arange(x.shape[1], device=x.device)
+        scores = self._scores(offsets(position, position, self.grid_width)[:, None])
+        allowed = None if self.causal else mask[:, None, None, :]
+        return self.out(_merge(self._attend([routing(part) for part in query_key], v, routing(scores), allowed)))
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Quadratic.State:
+        """An empty cache of keys and values."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        width = 2 * self.width if self.content else self.width
+        return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then attend to the hypothesis's own past."""
+        inner = self.inner(x)
+        state.past.append(inner[:, -state.past.values.shape[-1] :], position)
+        slots, visible = state.past.read(position)
+        *key, v = (_split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
+        # a sentence's hypotheses are queries
+        query = [_split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
+        scores = self._scores(slot_offsets(position, slots.shape[1], visible.shape[1])[:, :, None])
+        y = self._attend([*query, *key], v, scores, visible[:, None])
+        return self.out(_merge(y)).view(x.shape[0], -1), state
+
+    def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """Values (B, H, S, d) mixed by scores (..., H, T, S) and, if there are queries and keys, by content."""
+        dropout = self.dropout if self.training else 0.0
+        causal = self.causal and mask is None
+        if self.u is None:
+            return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
+        q, k = query_key
+        q = (q + routing(self.u)[:, None]).to(k.dtype)
+        return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
+
+    def _scores(self, offset: Tensor) -> Tensor:
+        """-a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
+        dtype = torch.promote_types(self.centers.dtype, torch.float32)
+        centers, sharpness = self.centers.to(dtype), self.sharpness.to(dtype)
+        distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
+        return -sharpness[:, None, None] * distance.square().sum(0)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
+
+
+def _merge(x: Tensor) -> Tensor:
+    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)

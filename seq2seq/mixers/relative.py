@@ -1,0 +1,163 @@
+"""Attention that sees positions relative to each other (Dai et al. 2019), on a line or on a grid."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention.reference import weigh
+from seq2seq.kernels.offset import extents, offsets, require_axes, slot_offsets
+from seq2seq.mixer import (
+    Cache,
+    Properties,
+    SelfMixer,
+    State,
+    require_divisible,
+    require_probability,
+    routing,
+)
+
+ENCODINGS = ("learned", "sinusoidal")
+
+
+class Relative(SelfMixer):
+    """M_qk = softmax_k((x_q'W_q'W_k x_k + x_q'W_q'W_r r_d + u'W_k x_k + v'W_r r_d) / sqrt(D / H)), d = k - q.
+
+    Dai et al. 2019, 'Transformer-XL', section 3.3, with u and v per head and r shared by the heads: learned up to
+    max_offset either way (farther offsets share its encoding) or sinusoidal. content=False drops the terms with x and
+    leaves softmax(v'W_r r_d): static weights, the same for all positions. With grid_width = w (encoder only) position p
+    lies at row p // w, column p % w, and r_d = [r_row; r_column], D / 2 numbers each (Cordonnier et al. 2020,
+    section 4). M is dense, shared by the D / H channels of a head. Parameters 5 D^2 + 2 D (3 D^2 + D without content),
+    and D (2 max_offset + 1), when causal D (max_offset + 1), where learned; cost O(T^2 D + T D^2), state O(T D).
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        encoding: str = "learned",
+        max_offset: int = 64,
+        content: bool = True,
+        grid_width: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.head_dim = require_divisible(dim, num_heads)
+        self.axes = require_axes(grid_width, causal=causal)
+        if encoding not in ENCODINGS:
+            raise ValueError(f"encoding is {encoding!r}; choose one of {', '.join(ENCODINGS)}")
+        if max_offset < 1:
+            raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its encoding)")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
+        self.encoding, self.max_offset = encoding, max_offset
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.properties = Properties(
+            sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
+        )
+        parts = self.axes * (2 if encoding == "sinusoidal" else 1)
+        if dim % parts:
+            raise ValueError(f"dim {dim} is not divisible by {parts}, as {encoding} encodings need; change model.dim")
+        self.inner = nn.Linear(dim, 3 * dim if content else dim, bias=False)  # queries, keys, values; or values alone
+        self.place, self.out = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        for block in (*self.inner.weight.split(dim), self.place.weight, self.out.weight):
+            nn.init.xavier_uniform_(block)
+        self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
+        self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))
+        for vector in (self.u, self.v):
+            if vector is not None:
+                nn.init.xavier_uniform_(vector)
+        rows = max_offset + 1 if causal else 2 * max_offset + 1
+        self.r = nn.Parameter(torch.randn(self.axes, rows, dim // self.axes)) if encoding == "learned" else None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        *query_key, v = (_split(part, self.num_heads) for part in self.inner(x).split(self.dim, -1))
+        position = torch.arange(x.shape[1], device=x.device)
+        offset = offsets(position, position, self.grid_width)
+        extent = extents(x.shape[1], self.grid_width)
+        allowed = None if self.causal else mask[:, None, None, :]
+        return self.out(_merge(self._attend([routing(part) for part in query_key], v, offset, extent, allowed)))
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 D numbers a slot; D, values alone, without content."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Relative.State:
+        """An empty cache of keys and values."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        width = 2 * self.dim if self.content else self.dim
+        return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then attend to the hypothesis's own past."""
+        inner = self.inner(x)
+        state.past.append(inner[:, -state.past.values.shape[-1] :], position)
+        slots, visible = state.past.read(position)
+        *key, v = (_split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
+        # a sentence's hypotheses are queries
+        query = [_split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
+        beam = visible.shape[1]
+        offset = slot_offsets(position, slots.shape[1], beam)[:, :, None]  # (1, B, 1, beam, slots)
+        y = self._attend([*query, *key], v, offset, extents(slots.shape[1] // beam), visible[:, None])
+        return self.out(_merge(y)).view(x.shape[0], -1), state
+
+    def _attend(
+        self, query_key: list[Tensor], v: Tensor, offset: Tensor, extent: tuple[int, ...], mask: Tensor | None
+    ) -> Tensor:
+        """Values (B, H, S, d) mixed by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
+        dropout = self.dropout if self.training else 0.0
+        causal = self.causal and mask is None
+        if self.u is None:
+            scores = routing(self._scores(self.v[:, None], offset, extent))
+            return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
+        q, k = query_key
+        scores = routing(self._scores(q + self.v[:, None], offset, extent))
+        q = (q + routing(self.u)[:, None]).to(k.dtype)
+        return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
+
+    def _scores(self, query: Tensor, offset: Tensor, extent: tuple[int, ...]) -> Tensor:
+        """query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
+        query, total = query * self.head_dim**-0.5, None
+        for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
+            every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
+            index = d.clamp(-size, 0 if self.causal else size) + size
+            shape = torch.broadcast_shapes(every.shape[:-1], index.shape[:-1])
+            scores = every.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
+            total = scores if total is None else total + scores
+        assert total is not None
+        return total
+
+    def _encodings(self, axis: int, size: int, like: Tensor) -> Tensor:
+        """W_r r_d of each head for d = -size .. size along one axis (.. 0 where causal): (H, D / H, offsets)."""
+        d = torch.arange(-size, 1 if self.causal else size + 1, device=like.device)
+        if self.r is not None:
+            r = self.r[axis][d.clamp(-self.max_offset, self.max_offset) + self.max_offset]
+        else:
+            r = _sinusoids(d, self.dim // self.axes, self.place.weight.dtype)
+        weight = self.place.weight.chunk(self.axes, 1)[axis]
+        return nn.functional.linear(r, weight).to(like.dtype).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
+
+
+def _sinusoids(position: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    """[sin(p w_i); cos(p w_i)], w_i = 10000^(-2i/dim), of position (M,): (M, dim)."""
+    exact = torch.promote_types(dtype, torch.float32)
+    rate = torch.arange(0, dim, 2, device=position.device, dtype=exact) * (-math.log(10000.0) / dim)
+    angle = position[:, None] * rate.exp()
+    return torch.cat([angle.sin(), angle.cos()], -1).to(dtype)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
+
+
+def _merge(x: Tensor) -> Tensor:
+    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)

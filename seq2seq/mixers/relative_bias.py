@@ -1,0 +1,91 @@
+"""Attention with a learned bias per offset and head: dynamic and static weights in one softmax."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.offset import offsets, slot_offsets
+from seq2seq.mixer import (
+    Cache,
+    Properties,
+    SelfMixer,
+    State,
+    require_divisible,
+    require_probability,
+    routing,
+)
+
+
+class RelativeBias(SelfMixer):
+    """M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h, k - q}), y = M x W_v W_o; b starts at zero.
+
+    Shaw et al. 2018 ('Self-Attention with Relative Position Representations') clip offsets at max_offset, as here, so
+    that no length is too long; Raffel et al. 2020 make the term a number per head; Han et al. 2022 read it as static
+    weights beside dynamic ones. M is dense, dynamic, shared by the D / H channels of a head. Parameters
+    4 D^2 + H (2 max_offset + 1), H (max_offset + 1) when causal; cost O(T^2 D + T D^2), state O(T D).
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if max_offset < 1:
+            raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its bias)")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.max_offset = causal, num_heads, max_offset
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        for block in (*self.qkv.weight.chunk(3), self.out.weight):
+            nn.init.xavier_uniform_(block)
+        self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        q, k, v = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        position = torch.arange(x.shape[1], device=x.device)
+        bias = self._bias(offsets(position, position)[0])  # (H, T, T)
+        allowed = None if self.causal else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        y = attention(routing(q), routing(k), v, bias=routing(bias), mask=allowed, causal=self.causal, dropout=dropout)
+        return self.out(_merge(y))
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> RelativeBias.State:
+        """An empty cache of keys and values."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then attend to the hypothesis's own past."""
+        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
+        state.past.append(key_value, position)
+        slots, visible = state.past.read(position)
+        k, v = (_split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = _split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        bias = self._bias(slot_offsets(position, slots.shape[1], visible.shape[1])[0])
+        y = attention(q, k, v, bias=bias, mask=visible[:, None])
+        return self.out(_merge(y)).view(x.shape[0], -1), state
+
+    def _bias(self, offset: Tensor) -> Tensor:
+        """b of offset (..., T, S): (..., H, T, S)."""
+        highest = 0 if self.causal else self.max_offset
+        return F.embedding(offset.clamp(-self.max_offset, highest) + self.max_offset, self.bias).movedim(-1, -3)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
+
+
+def _merge(x: Tensor) -> Tensor:
+    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)
