@@ -20,17 +20,16 @@ EPSILON = 1e-6
 class GatedDelta(SelfMixer):
     """S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)), in H heads.
 
-    Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule', section 3: q, k, v are projections of x
+    Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule': q, k, v are projections of x
     followed by a causal depthwise convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x), a =
     exp(-exp(A) softplus(W_a x + c)) with A and c a number a head; norm is the root mean square with a weight. Heads
     have D / H channels, keys as values. Bidirectional, which is ours: the sum of this memory and one that reads each
     sentence from its own end, with the same weights, before the norm. M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i
-    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head; values are not linear in x (swish). Parameters 5
-    D^2 + 3 D K + 2 D H + 2 H + D / H, without gate D^2 fewer; cost O(T (c + D / H) D + T D^2) by chunks of c = 64,
-    twice the former when bidirectional; state: D^2 / H + 3 D (K - 1) numbers.
+    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head but for convolution and gate; values are not
+    linear in x (swish). Parameters 5 D^2 + 3 D K + 2 D H + 2 H + D / H, without gate D^2 fewer; cost O(T (c + D / H) D
+    + T D^2) by chunks of c = 64, twice the former when bidirectional; state: D^2 / H + 3 D (K - 1) numbers.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=False)
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 4, gate: bool = True) -> None:
@@ -40,6 +39,13 @@ class GatedDelta(SelfMixer):
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.properties = Properties(
+            sparse=False,
+            shares_positions=False,
+            shares_channels=kernel_size == 1 and not gate,
+            dynamic=True,
+            linear=False,
+        )
         self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, parts=2)  # W_b, W_a
@@ -52,11 +58,11 @@ class GatedDelta(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) once, or in both directions; padding is last in either."""
-        y = self._recall(x)
+        parts = self.qkv(x), *self._rates(x)
+        y = self._recall(*parts)
         if not self.causal:
-            index = _reverse_index(mask)[:, :, None]
-            back = self._recall(x.gather(1, index.expand_as(x)))
-            y = y + back.gather(1, index.expand_as(back))
+            index = _reverse_index(mask)
+            y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 
     class State(NamedTuple):
@@ -81,12 +87,12 @@ class GatedDelta(SelfMixer):
         y, memory = gated_delta_step(_unit(q), _unit(k), v, *self._rates(x), state.memory)
         return self._finish(y.flatten(-2), x), self.State(memory, recent)
 
-    def _recall(self, x: Tensor) -> Tensor:
-        """What the memory answers at each of x (B, T, D) when it is read from the left: (B, T, D)."""
-        mixed = F.silu(shortconv(self.qkv(x), self.weight, causal=True))
+    def _recall(self, qkv: Tensor, log_decay: Tensor, rate: Tensor) -> Tensor:
+        """What the memory answers at each position when it is filled from the left: (B, T, D) of (B, T, 3 D)."""
+        mixed = F.silu(shortconv(qkv, self.weight, causal=True))
         q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))
-        log_decay, rate = (routing(part).transpose(1, 2) for part in self._rates(x))
-        return merge(gated_delta(routing(_unit(q)), routing(_unit(k)), v, log_decay, rate))
+        rates = (routing(part).transpose(1, 2) for part in (log_decay, rate))
+        return merge(gated_delta(routing(_unit(q)), routing(_unit(k)), v, *rates))
 
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log a and b of x (..., D), each (..., H), in float32 at least."""
@@ -105,6 +111,10 @@ class GatedDelta(SelfMixer):
 def _unit(x: Tensor) -> Tensor:
     """x (..., d) with length 1, in float32 at least."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=EPSILON)
+
+
+def _turned(x: Tensor, index: Tensor) -> Tensor:
+    return x.gather(1, index[:, :, None].expand_as(x))
 
 
 def _reverse_index(mask: Tensor) -> Tensor:

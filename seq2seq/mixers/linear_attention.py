@@ -20,7 +20,7 @@ EPSILON = 1e-6
 class LinearAttention(SelfMixer):
     """M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, over j' <= i when causal.
 
-    Katharopoulos et al. 2020, 'Transformers are RNNs', eq. 9 to 12, in H heads with the projections of attention. M is
+    Katharopoulos et al. 2020, 'Transformers are RNNs', in H heads with the projections of attention. M is
     dense, dynamic, of rank D / H in each head, shared by its channels. Sums are taken in float32 at least. Parameters 4
     D^2; cost O(T D^2 / H + T D^2), causal by chunks of c = 64 O(T c D) more; state: H (D / H) (D / H + 1) numbers,
     whatever the length.

@@ -32,8 +32,10 @@ class LowRank(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if rank < 1 or max_len < 1:
-            raise ValueError(f"rank is {rank} and max_len {max_len}; choose 1 or more for both")
+        if rank < 2:
+            raise ValueError(f"rank is {rank}; choose 2 or more (one slot would always have all the weight)")
+        if max_len < 1:
+            raise ValueError(f"max_len is {max_len}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
         self.dropout = require_probability(dropout, "attention dropout")

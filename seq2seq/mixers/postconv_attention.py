@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.shortconv import shortconv, shortconv_step
+from seq2seq.kernels.lightconv import lightconv
+from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
 from seq2seq.mixers.heads import merge, projection, split
 
@@ -43,9 +44,7 @@ class PostconvAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
-        if not self.causal:
-            value = value.masked_fill(~mask[:, :, None], 0.0)
-        value = shortconv(value, self.weight, causal=self.causal)
+        value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
         q, k, v = (split(part, self.num_heads) for part in (routing(query), routing(key), value))
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0

@@ -17,7 +17,7 @@ class PreconvAttention(SelfMixer):
     """M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c} (left = K - 1 if causal, else K // 2).
 
     A depthwise convolution of K taps follows the projections of queries and keys, each channel with its own kernel;
-    with values=true it follows that of the values too, as So et al. 2021 ('Primer', section 4: K = 3) have it, and then
+    with values=true it follows that of the values too, as So et al. 2021 ('Primer', K = 3) have it, and then
     each channel has a mixing matrix of its own. Without, M is shared by the D / H channels of a head; it is dense and
     dynamic. Kernels start as the identity with a little noise: as attention. dropout acts on M. Parameters 4 D^2 + 2 D
     K (3 D K with values), cost O(T^2 D + T K D + T D^2), state O(T D): convolved keys, values, and the last K - 1 of

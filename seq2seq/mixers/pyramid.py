@@ -17,7 +17,7 @@ from seq2seq.mixers.heads import merge, projection, split
 class Pyramid(SelfMixer):
     """M = softmax(Q (P K)' / sqrt(D / H)) P with P_bj = 1 / |b| for j in block b: a block of r positions is one key.
 
-    Wang et al. 2021 ('Pyramid Vision Transformer', section 3.3) reduce keys and values by a linear map of each block;
+    Wang et al. 2021, 'Pyramid Vision Transformer', reduce keys and values by a linear map of each block;
     here it is the mean of its real positions, so M has rank T / r at most, and r = 1 is attention. Causal: position t
     sees the completed blocks before its own, and of its own the mean of what has come, up to and including t, as one
     key more. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on the weights of blocks.

@@ -22,8 +22,9 @@ class Retention(SelfMixer):
     y = W_o (swish(W_g x) * norm(M W_v x)) (Sun et al. 2023, 'Retentive Network', eq. 5 to 8). norm divides each head by
     its root mean square (what the authors' code has for the group norm); its divisor is part of M, since it weighs
     whole rows. Bidirectional: gamma^|i-j| over the real positions, which is ours. gate=false and norm=false leave M
-    alone. M is dense, dynamic, shared by the D / H channels of a head. Parameters 5 D^2 (4 D^2 without gate); cost O(T
-    (c + D / H) D + T D^2), causal by chunks of c = 64, O(T^2 D + T D^2) bidirectional; state: D^2 / H numbers.
+    alone. M is dense, dynamic, shared by the D / H channels of a head, whose rows the gate then scales one by one.
+    Parameters 5 D^2 (4 D^2 without gate); cost O(T (c + D / H) D + T D^2), causal by chunks of c = 64, O(T^2 D + T D^2)
+    bidirectional; state: D^2 / H numbers.
     """
 
     state_growth = "constant"
@@ -36,7 +37,7 @@ class Retention(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.norm = causal, num_heads, norm
         self.properties = Properties(
-            sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
+            sparse=False, shares_positions=False, shares_channels=not gate, dynamic=True, linear=not gate
         )
         self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels.gated_delta.reference import gated_delta_step
 from seq2seq.kernels.precision import without_autocast
@@ -14,7 +18,7 @@ CHUNK = 64
 
 
 def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, *, chunk: int = CHUNK) -> Tensor:
-    """y_t = S_t' q_t, S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024, section 3.3).
+    """y_t = S_t' q_t, S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
 
     q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b, both (B, H, T); returns (B, H, T, e) in
     float32 at least. S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve
@@ -43,3 +47,9 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, sta
     y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u
     kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u
     return y, grown[..., -1:, :] * state + kept
+
+
+@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
+def _count_solve(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
+    """Substitution: half of the system's entries meet each of the target's columns; torch counts nothing of its own."""
+    return math.prod(target) * system[-1]
