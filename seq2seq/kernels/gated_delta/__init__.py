@@ -30,7 +30,7 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     state, outputs = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
     with without_autocast(q):
         for piece in zip(*(part.split(chunk, 2) for part in parts), strict=True):
-            y, state = _chunk(*piece, state)
+            y, state = _chunk(*piece, state=state)
             outputs.append(y)
     return torch.cat(outputs, 2)
 

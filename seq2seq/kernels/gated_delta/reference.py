@@ -14,7 +14,7 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
     state, outputs = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
     for t in range(q.shape[2]):
         now = (part[:, :, t] for part in (q, k, v, log_decay, rate))
-        y, state = gated_delta_step(*now, state)
+        y, state = gated_delta_step(*now, state=state)
         outputs.append(y)
     return torch.stack(outputs, 2)
 
