@@ -1,0 +1,55 @@
+"""The gated delta rule by chunks: within one a triangular system, between them one state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from seq2seq.kernels.gated_delta.reference import gated_delta_step
+from seq2seq.kernels.precision import without_autocast
+
+__all__ = ["gated_delta", "gated_delta_step"]
+
+CHUNK = 64
+
+
+def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, *, chunk: int = CHUNK) -> Tensor:
+    """y_t = S_t' q_t, S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
+
+    q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b, both (B, H, T); returns (B, H, T, e) in
+    float32 at least. S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve
+    (I + L) U = b (V - g K S_0), L_ti = b_t (g_t / g_i) k_t . k_i below the diagonal. O(T (c + d) (d + e)) for chunks
+    of c positions.
+    """
+    wide = torch.promote_types(q.dtype, torch.float32)
+    parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
+    state, outputs = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
+    with without_autocast(q):
+        for piece in zip(*(part.split(chunk, 2) for part in parts), strict=True):
+            y, state = _chunk(*piece, state=state)
+            outputs.append(y)
+    return torch.cat(outputs, 2)
+
+
+def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    total = log_decay.cumsum(-1)  # log g (B, H, c)
+    future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
+    # masked before the exponential, which would overflow above the diagonal
+    ratio = (total[..., :, None] - total[..., None, :]).masked_fill(future, float("-inf")).exp()  # g_t / g_i
+    grown, rate = total.exp()[..., None], rate[..., None]
+    lower = (rate * ratio * (k @ k.transpose(-1, -2))).tril(-1)
+    target = rate * (v - grown * (k @ state))
+    u = torch.linalg.solve_triangular(lower, target, upper=False, unitriangular=True)
+    y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u
+    kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u
+    return y, grown[..., -1:, :] * state + kept
+
+
+@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
+def _count_solve(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
+    """Substitution: half of the system's entries meet each of the target's columns; torch counts nothing of its own."""
+    return math.prod(target) * system[-1]

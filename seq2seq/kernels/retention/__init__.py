@@ -1,0 +1,69 @@
+"""Decayed linear attention y_i = sum_{j <= i} gamma^(i-j) (q_i . k_j) v_j: whole sequences at once, or by chunks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.precision import without_autocast
+from seq2seq.kernels.retention.reference import retention_step
+
+__all__ = ["retention", "retention_parallel", "retention_step"]
+
+CHUNK = 64
+
+
+def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
+    """The causal form by chunks of c positions (Sun et al. 2023, eq. 7): O(T (c + d) e), no (T, d, e) states.
+
+    q, k (B, H, T, d), v (B, H, T, e), decay gamma (H,) or None for 1. Within a chunk products are weighed as in
+    `retention_parallel`; what lies before it is read from one state (d, e). Sums are taken in float32 at least.
+    """
+    q, k, v = _wide(q, k, v)
+    length = q.shape[2]
+    with without_autocast(q):
+        if length <= chunk:
+            return _weigh(q, k, v, decays(decay, length, q))
+        q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
+        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))
+        before = _states(k, v, decay, chunk)
+        age = torch.arange(1, chunk + 1, device=q.device)
+        faded = q if decay is None else q * (decay[:, None].to(q) ** age)[:, None, :, None]
+        return (within + faded @ before).flatten(2, 3)[:, :, :length]
+
+
+def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, causal: bool = True) -> Tensor:
+    """((q k') * D) v with D_ij = gamma^(i-j) for j <= i, else 0; gamma^|i-j| where not causal. O(T^2 (d + e))."""
+    q, k, v = _wide(q, k, v)
+    with without_autocast(q):
+        return _weigh(q, k, v, decays(decay, q.shape[2], q, causal=causal))
+
+
+def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = True) -> Tensor:
+    """D (H or 1, T, T) of `retention_parallel`."""
+    time = torch.arange(length, device=like.device)
+    distance = time[:, None] - time
+    one = like.new_ones(1) if decay is None else decay.to(like)
+    weights = one[:, None, None] ** distance.abs()
+    return weights.tril() if causal else weights
+
+
+def _weigh(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
+    return ((q @ k.transpose(-1, -2)) * weights) @ v
+
+
+def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
+    """What stands before each chunk, (B, H, chunks, d, e): the decayed sum of k v' over all earlier positions."""
+    left = torch.arange(chunk - 1, -1, -1, device=k.device)
+    fresh = k if decay is None else k * (decay[:, None].to(k) ** left)[:, None, :, None]
+    added, fade = fresh.transpose(-1, -2) @ v, 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]
+    state, states = torch.zeros_like(added[:, :, 0]), []
+    for number in range(added.shape[2]):
+        states.append(state)
+        state = state * fade + added[:, :, number]
+    return torch.stack(states, 2)
+
+
+def _wide(*parts: Tensor) -> list[Tensor]:
+    return [part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts]

@@ -1,0 +1,34 @@
+"""A depthwise convolution of a few taps: one multiply-add of the whole sequence per tap, nothing is unfolded."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.band import left_padding
+
+
+def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
+    """y_{t,c} = sum_k w_{h(c),k} x_{t+k-left,c}, zeros outside; left = K - 1 (causal) or K // 2.
+
+    x (B, T, C), weight (H, K) with C divisible by H: channel c has kernel h = c // (C / H). Cost O(T K C).
+    """
+    taps, length = weight.shape[1], x.shape[1]
+    left = left_padding(taps, causal)
+    padded, kernel = F.pad(x, (0, 0, left, taps - 1 - left)), _per_channel(weight, x)
+    y = padded[:, :length] * kernel[0]
+    for k in range(1, taps):
+        y = y + padded[:, k : k + length] * kernel[k]
+    return y
+
+
+def shortconv_step(x: Tensor, recent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """One causal position: x (N, C) and the K - 1 inputs before it, (N, K - 1, C), oldest first -> y, the next ones."""
+    window = torch.cat([recent, x.to(recent.dtype)[:, None]], 1)
+    y = (window.to(x.dtype) * _per_channel(weight, x)).sum(1)
+    return y, window[:, 1:]
+
+
+def _per_channel(weight: Tensor, x: Tensor) -> Tensor:
+    return weight.repeat_interleave(x.shape[-1] // weight.shape[0], 0).t().to(x.dtype)  # (K, C)

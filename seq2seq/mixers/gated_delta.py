@@ -1,0 +1,124 @@
+"""Gated delta networks: a fading memory that replaces what it holds for a key (Yang et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
+from seq2seq.kernels.shortconv import shortconv, shortconv_step
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+EPSILON = 1e-6
+
+
+class GatedDelta(SelfMixer):
+    """S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)), in H heads.
+
+    Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule': q, k, v are projections of x
+    followed by a causal depthwise convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x), a =
+    exp(-exp(A) softplus(W_a x + c)) with A and c a number a head; norm is the root mean square with a weight. Heads
+    have D / H channels, keys as values. Bidirectional, which is ours: the sum of this memory and one that reads each
+    sentence from its own end, with the same weights, before the norm. M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i
+    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head but for convolution and gate; values are not
+    linear in x (swish). Parameters 5 D^2 + 3 D K + 2 D H + 2 H + D / H, without gate D^2 fewer; cost O(T (c + D / H) D
+    + T D^2) by chunks of c = 64, twice the former when bidirectional; state: D^2 / H + 3 D (K - 1) numbers.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 4, gate: bool = True) -> None:
+        super().__init__()
+        self.head_dim = require_divisible(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.properties = Properties(
+            sparse=False,
+            shares_positions=False,
+            shares_channels=kernel_size == 1 and not gate,
+            dynamic=True,
+            linear=False,
+        )
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.gate = projection(dim, dim) if gate else None
+        self.rates = projection(dim, num_heads, parts=2)  # W_b, W_a
+        self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)
+        self.log_speed = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())  # A
+        # softplus(c) between 0.001 and 0.1, evenly on a logarithmic scale
+        start = torch.empty(num_heads).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+        self.rate_bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))
+        self.norm = nn.Parameter(torch.ones(self.head_dim))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read x (B, T, D) once, or in both directions; padding is last in either."""
+        parts = self.qkv(x), *self._rates(x)
+        y = self._recall(*parts)
+        if not self.causal:
+            index = _reverse_index(mask)
+            y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
+        return self._finish(y, x)
+
+    class State(NamedTuple):
+        """The memory (N, H, d, d), and the last K - 1 inputs of the convolution (N, K - 1, 3 D), oldest first."""
+
+        memory: Tensor
+        recent: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedDelta.State:
+        """An empty memory, in float32 at least, and zeros before the first position."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
+        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
+        wide = torch.promote_types(recent.dtype, torch.float32)
+        return self.State(torch.zeros(shape, device=device, dtype=wide), recent)
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Convolve this position, correct the memory by it, then read."""
+        mixed, recent = shortconv_step(self.qkv(x), state.recent, self.weight)
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in F.silu(mixed).chunk(3, -1))
+        y, memory = gated_delta_step(_unit(q), _unit(k), v, *self._rates(x), state.memory)
+        return self._finish(y.flatten(-2), x), self.State(memory, recent)
+
+    def _recall(self, qkv: Tensor, log_decay: Tensor, rate: Tensor) -> Tensor:
+        """What the memory answers at each position when it is filled from the left: (B, T, D) of (B, T, 3 D)."""
+        mixed = F.silu(shortconv(qkv, self.weight, causal=True))
+        q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))
+        rates = (routing(part).transpose(1, 2) for part in (log_decay, rate))
+        return merge(gated_delta(routing(_unit(q)), routing(_unit(k)), v, *rates))
+
+    def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """log a and b of x (..., D), each (..., H), in float32 at least."""
+        rates = self.rates(x)
+        rate, speed = rates.to(torch.promote_types(rates.dtype, torch.float32)).chunk(2, -1)
+        return -self.log_speed.exp() * F.softplus(speed + self.rate_bias), rate.sigmoid()
+
+    def _finish(self, y: Tensor, x: Tensor) -> Tensor:
+        """Norm of each head, gate and output projection of y (..., D), in x's type."""
+        y = y.unflatten(-1, (self.num_heads, -1))
+        y = y * routing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt()) * self.norm
+        y = y.flatten(-2).to(x.dtype)
+        return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)
+
+
+def _unit(x: Tensor) -> Tensor:
+    """x (..., d) with length 1, in float32 at least."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=EPSILON)
+
+
+def _turned(x: Tensor, index: Tensor) -> Tensor:
+    return x.gather(1, index[:, :, None].expand_as(x))
+
+
+def _reverse_index(mask: Tensor) -> Tensor:
+    """Where each position of a right-padded batch goes when sentences are reversed in place; padding stays."""
+    lengths = mask.sum(1, keepdim=True)
+    time = torch.arange(mask.shape[1], device=mask.device)[None]
+    return torch.where(time < lengths, lengths - 1 - time, time)

@@ -1,0 +1,86 @@
+"""Linear attention: a product of feature maps instead of a softmax (Katharopoulos et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.precision import without_autocast
+from seq2seq.kernels.retention import retention, retention_step
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+# against a division by zero where all features vanish
+EPSILON = 1e-6
+
+
+class LinearAttention(SelfMixer):
+    """M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, over j' <= i when causal.
+
+    Katharopoulos et al. 2020, 'Transformers are RNNs', in H heads with the projections of attention. M is
+    dense, dynamic, of rank D / H in each head, shared by its channels. Sums are taken in float32 at least. Parameters 4
+    D^2; cost O(T D^2 / H + T D^2), causal by chunks of c = 64 O(T c D) more; state: H (D / H) (D / H + 1) numbers,
+    whatever the length.
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int) -> None:
+        super().__init__()
+        self.head_dim = require_divisible(dim, num_heads)
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads = causal, num_heads
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        query, key, value = self.qkv(x).chunk(3, -1)
+        q, k = (split(routing(_features(part)), self.num_heads) for part in (query, key))
+        v = _with_ones(split(value, self.num_heads))
+        if self.causal:
+            return self._merge(retention(q, k, v), x)
+        with without_autocast(x):
+            k = k.masked_fill(~mask[:, None, :, None], 0.0)
+            memory = k.transpose(-1, -2) @ v  # (B, H, d, d + 1)
+            return self._merge(q @ memory, x)
+
+    class State(NamedTuple):
+        """The sum of phi(k) v' over the past, and beside it that of phi(k): (N, H, d, d + 1)."""
+
+        memory: Tensor
+
+    def init_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> LinearAttention.State:
+        """An empty memory, in float32 at least."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
+        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)
+        return self.State(torch.zeros(shape, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Add this position's key and value to the memory, then read it."""
+        query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
+        with without_autocast(x):
+            y, memory = retention_step(_features(query), _features(key), _with_ones(value), state.memory)
+        return self._merge(y.unsqueeze(2), x).squeeze(1), self.State(memory)
+
+    def _merge(self, y: Tensor, x: Tensor) -> Tensor:
+        """(B, H, T, d + 1), weighed values and the sum of their weights, to the output in x's type."""
+        total, weights = y[..., :-1], routing(y[..., -1:])
+        return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
+
+
+def _features(x: Tensor) -> Tensor:
+    return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1.0
+
+
+def _with_ones(value: Tensor) -> Tensor:
+    """(..., d) -> (..., d + 1): what is summed of the ones is the sum of the weights."""
+    value = value.to(torch.promote_types(value.dtype, torch.float32))
+    return torch.cat([value, torch.ones_like(value[..., :1])], -1)

@@ -1,0 +1,101 @@
+"""Attention to keys and values projected from the sequence's length to a fixed number of slots (Wang et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.dropout import dropout
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+
+class LowRank(SelfMixer):
+    """M = softmax(Q (E K)' / sqrt(D / H)) F with learned E and F (r, max_len), of rank r.
+
+    Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7. E and F are shared by heads and layers
+    have their own ('headwise sharing'). Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j} k_j and
+    likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not attended to, so that E = F =
+    identity, r = max_len, is attention. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on
+    the weights of slots. max_len bounds the length. Parameters 4 D^2 + 2 r max_len; cost O(T r D + T D^2)
+    bidirectional, O(T^2 (D + r H) + T D^2) causal, where the slots of no position are stored; state: 2 r D numbers.
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    state_growth = "constant"
+
+    def __init__(
+        self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if rank < 2:
+            raise ValueError(f"rank is {rank}; choose 2 or more (one slot would always have all the weight)")
+        if max_len < 1:
+            raise ValueError(f"max_len is {max_len}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.key_slots = nn.Parameter(torch.randn(rank, max_len) * rank**-0.5)  # E
+        self.value_slots = nn.Parameter(torch.randn(rank, max_len) * rank**-0.5)  # F
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
+        length = x.shape[1]
+        self._require_fits(length)
+        query, key, value = self.qkv(x).chunk(3, -1)
+        key_slots, value_slots = self.key_slots[:, :length], self.value_slots[:, :length]
+        drop = self.dropout if self.training else 0.0
+        if self.causal:
+            q, k, v = (split(part, self.num_heads) for part in (routing(query), routing(key), value))
+            return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
+        key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (routing(key), value))
+        q, k, v = (split(part, self.num_heads) for part in (routing(query), key_slots @ key, value_slots @ value))
+        seen = ((key_slots != 0) & mask[:, None, :]).any(-1)  # (B, r)
+        return self.out(merge(attention(q, k, v, mask=seen[:, None, None, :], dropout=drop)))
+
+    class State(NamedTuple):
+        """The slots' keys and values (N, r, D), and which of them hold anything (N, r)."""
+
+        key: Tensor
+        value: Tensor
+        seen: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
+        """Empty slots."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        self._require_fits(max_len)
+        empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=dtype)
+        return self.State(empty, empty.clone(), torch.zeros(batch_size, self.rank, device=device, dtype=torch.bool))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Add this position's key and value to the slots, then attend to them."""
+        query, key, value = self.qkv(x).chunk(3, -1)
+        key_slots, value_slots = self.key_slots.t()[position], self.value_slots.t()[position]  # (N, r)
+        keys = state.key + (key_slots[:, :, None] * key[:, None]).to(state.key)
+        values = state.value + (value_slots[:, :, None] * value[:, None]).to(state.value)
+        seen = state.seen | (key_slots != 0)
+        parts = query[:, None], keys.to(query.dtype), values.to(query.dtype)
+        q, k, v = (split(part, self.num_heads) for part in parts)
+        y = attention(q, k, v, mask=seen[:, None, None, :])
+        return self.out(merge(y)).squeeze(1), self.State(keys, values, seen)
+
+    def _require_fits(self, length: int) -> None:
+        if length > self.max_len:
+            raise ValueError(
+                f"{length} positions are more than max_len {self.max_len}, for which slots were learned; "
+                "shorten the input, or train with a larger model.max_len"
+            )
+
+
+def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: Tensor, drop: float) -> Tensor:
+    """The causal form without a copy of the slots for each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
+    scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
+    unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
+    weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
+    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v

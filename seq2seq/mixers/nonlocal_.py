@@ -1,0 +1,111 @@
+"""The non-local operation, whose pairwise function is a choice (Wang et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.dropout import dropout
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
+
+
+class NonLocal(SelfMixer):
+    """y_i = W_o sum_j f(x_i, x_j) / C_i W_v x_j, in H heads (Wang et al. 2018, 'Non-local Neural Networks', eq. 1).
+
+    With q = W_q x, k = W_k x, and N_i the number of positions that i sees (real ones, up to i when causal): gaussian f
+    = exp(x_i . x_j), embedded_gaussian f = exp(q_i . k_j), additive f = exp(w . tanh(q_i + k_j)) (Bahdanau et al.
+    2015), C the sum over j; dot_product f = q_i . k_j, concatenation f = ReLU(w . [q_i; k_j]), C = N_i. The mixing
+    matrix is dense, dynamic and shared by the channels of a head; products are not scaled, as published. dropout acts
+    on its entries. Parameters 4 D^2 (2 D^2 for gaussian), and D more for additive, 2 D for concatenation; cost O(T^2 D
+    + T D^2), memory O(T^2 H), O(T^2 D) for additive alone; state O(T D).
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        pairwise: str = "embedded_gaussian",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        head_dim = require_divisible(dim, num_heads)
+        if pairwise not in PAIRWISE:
+            raise ValueError(f"pairwise is {pairwise!r}; choose one of {', '.join(PAIRWISE)}")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.pairwise = causal, num_heads, pairwise
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qk = None if pairwise == "gaussian" else projection(dim, dim, parts=2)
+        self.value, self.out = projection(dim, dim), projection(dim, dim)
+        widths = {"additive": head_dim, "concatenation": 2 * head_dim}
+        self.score = None
+        if pairwise in widths:
+            self.score = nn.Parameter(torch.randn(num_heads, widths[pairwise]) * head_dim**-0.5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read all of x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        query, key = self._embed(x)
+        parts = routing(query), routing(key), self.value(x)
+        q, k, v = (split(part, self.num_heads) for part in parts)
+        allowed = mask[:, None, None, :]
+        if self.causal:
+            allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
+        return self.out(merge(self._read(q, k, v, allowed)))
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NonLocal.State:
+        """An empty cache of keys and values."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then read the hypothesis's own past."""
+        query, key = self._embed(x)
+        state.past.append(torch.cat([key, self.value(x)], -1), position)
+        slots, visible = state.past.read(position)
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        return self.out(merge(self._read(q, k, v, visible[:, None]))).view(x.shape[0], -1), state
+
+    def _embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.qk is None:
+            return x, x
+        query, key = self.qk(x).chunk(2, -1)
+        return query, key
+
+    def _read(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
+        """Weigh v (B, H, S, d) for each of q (B, H, T, d) where allowed (B or 1, 1, T or 1, S)."""
+        drop = self.dropout if self.training else 0.0
+        if self.pairwise in ("gaussian", "embedded_gaussian"):
+            return attention(q * q.shape[-1] ** 0.5, k, v, mask=allowed, dropout=drop)
+        scores = self._scores(q, k)
+        if self.pairwise == "additive":
+            weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+        else:
+            weights = scores.masked_fill(~allowed, 0.0) / allowed.sum(-1, keepdim=True)
+        return dropout(weights.to(v.dtype), drop) @ v
+
+    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
+        """What the pairwise function makes of each pair, (B, H, T, S)."""
+        if self.score is None:
+            return q @ k.transpose(-1, -2)
+        score = self.score.to(q.dtype)[:, :, None]  # (H, d or 2 d, 1)
+        if self.pairwise == "additive":
+            return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score[:, None]).squeeze(-1)
+        # w . [q; k] is a sum of two numbers: no pair is ever laid side by side
+        from_q, from_k = score.chunk(2, 1)
+        return torch.relu(q @ from_q + (k @ from_k).transpose(-1, -2))

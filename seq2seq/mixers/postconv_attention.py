@@ -1,0 +1,77 @@
+"""Attention whose weights are convolved after the softmax, so that order matters without positions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.lightconv import lightconv
+from seq2seq.kernels.shortconv import shortconv_step
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+
+class PostconvAttention(SelfMixer):
+    """M_ij = sum_k w_{h,k} A_{i, j - k + left}, A = softmax(Q K' / sqrt(D / H)): the weights convolved along the keys.
+
+    One kernel of K taps a head, shared by its channels (cf. Golovneva et al. 2025, 'Multi-Token Attention', who
+    convolve along queries and heads too). left = K // 2, or K - 1 when causal: then weight moves from a key to those
+    before it, never after, so that M is lower-triangular as A is. M is dense, dynamic, and not normalised again: its
+    rows sum to that of w, but for weight that leaves the sentence. M V = A (C V) with C_{sj} = w_{h, j - s + left}, so
+    the values are convolved and A is never stored. Kernels start as the identity with a little noise: as attention.
+    dropout acts on A. Parameters 4 D^2 + H K, cost O(T^2 D + T K D + T D^2), state O(T D): keys, convolved values, and
+    the last K - 1 values.
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 3, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
+        with torch.no_grad():
+            self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        query, key, value = self.qkv(x).chunk(3, -1)
+        value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
+        q, k, v = (split(part, self.num_heads) for part in (routing(query), routing(key), value))
+        allowed = None if self.causal else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        return self.out(merge(attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)))
+
+    class State(NamedTuple):
+        """Keys and convolved values, 2 D numbers a slot, and the last K - 1 values, oldest first."""
+
+        past: Cache
+        recent: Tensor
+
+    def init_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> PostconvAttention.State:
+        """An empty cache, and zeros before the first value."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        recent = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Convolve this position's value, append it and its key, then attend to the hypothesis's own past."""
+        query, key, value = self.qkv(x).chunk(3, -1)
+        value, recent = shortconv_step(value, state.recent, self.weight)
+        state.past.append(torch.cat([key, value], -1), position)
+        slots, visible = state.past.read(position)
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.reshape(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        y = attention(q, k, v, mask=visible[:, None])
+        return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

@@ -1,0 +1,91 @@
+"""Attention whose queries and keys are first convolved, so that order matters without positions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.shortconv import shortconv, shortconv_step
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+
+class PreconvAttention(SelfMixer):
+    """M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c} (left = K - 1 if causal, else K // 2).
+
+    A depthwise convolution of K taps follows the projections of queries and keys, each channel with its own kernel;
+    with values=true it follows that of the values too, as So et al. 2021 ('Primer', K = 3) have it, and then
+    each channel has a mixing matrix of its own. Without, M is shared by the D / H channels of a head; it is dense and
+    dynamic. Kernels start as the identity with a little noise: as attention. dropout acts on M. Parameters 4 D^2 + 2 D
+    K (3 D K with values), cost O(T^2 D + T K D + T D^2), state O(T D): convolved keys, values, and the last K - 1 of
+    what is convolved.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        num_heads: int,
+        kernel_size: int = 3,
+        values: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.properties = Properties(
+            sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
+        )
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
+        self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
+        with torch.no_grad():
+            self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
+        qkv = self.qkv(x)
+        if not self.causal:
+            qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
+        mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)
+        mixed = shortconv(mixed, self.weight, causal=self.causal)
+        q, k, v = (split(part, self.num_heads) for part in torch.cat([mixed, rest], -1).chunk(3, -1))
+        allowed = None if self.causal else mask[:, None, None, :]
+        dropout = self.dropout if self.training else 0.0
+        y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
+        return self.out(merge(y))
+
+    class State(NamedTuple):
+        """Convolved keys and values, 2 D numbers a slot, and the last K - 1 inputs of the convolution, oldest first."""
+
+        past: Cache
+        recent: Tensor
+
+    def init_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> PreconvAttention.State:
+        """An empty cache, and zeros before the first position."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        recent = torch.zeros(batch_size, self.kernel_size - 1, self.convolved, device=device, dtype=dtype)
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Convolve this position, append its key and value, then attend to the hypothesis's own past."""
+        mixed, rest = self.qkv(x).split([self.convolved, 3 * self.dim - self.convolved], -1)
+        mixed, recent = shortconv_step(mixed, state.recent, self.weight)
+        query, key_value = torch.cat([mixed, rest], -1).split([self.dim, 2 * self.dim], -1)
+        state.past.append(key_value, position)
+        slots, visible = state.past.read(position)
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        y = attention(q, k, v, mask=visible[:, None])
+        return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

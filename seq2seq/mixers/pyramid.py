@@ -1,0 +1,101 @@
+"""Attention to keys and values at a lower resolution (Wang et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.dropout import dropout
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+
+class Pyramid(SelfMixer):
+    """M = softmax(Q (P K)' / sqrt(D / H)) P with P_bj = 1 / |b| for j in block b: a block of r positions is one key.
+
+    Wang et al. 2021, 'Pyramid Vision Transformer', reduce keys and values by a linear map of each block;
+    here it is the mean of its real positions, so M has rank T / r at most, and r = 1 is attention. Causal: position t
+    sees the completed blocks before its own, and of its own the mean of what has come, up to and including t, as one
+    key more. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on the weights of blocks.
+    Parameters 4 D^2, cost O(T^2 D / r + T D^2), state O(T D / r).
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if reduction < 1:
+            raise ValueError(f"reduction is {reduction}; choose 1 (attention) or more")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.reduction = causal, num_heads, reduction
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.query, self.out = projection(dim, dim), projection(dim, dim)
+        self.key_value = projection(dim, dim, parts=2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
+        q = split(routing(self.query(x)), self.num_heads)
+        drop = self.dropout if self.training else 0.0
+        if self.causal:
+            return self.out(merge(self._read_past(q, self.key_value(x), drop)))
+        x, real = self._blocks(x.masked_fill(~mask[:, :, None], 0.0)), self._blocks(mask[:, :, None])
+        count = real.sum(2)  # (B, blocks, 1)
+        key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
+        k, v = split(routing(key), self.num_heads), split(value, self.num_heads)
+        return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
+
+    class State(NamedTuple):
+        """Key and value of each block, 2 D numbers a slot, and those of the block that is not complete."""
+
+        past: Cache
+        running: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Pyramid.State:
+        """An empty cache of a slot for each block, and an empty block."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=dtype)
+        blocks = -(-max_len // self.reduction)
+        return self.State(Cache.empty(batch_size, blocks, 2 * self.dim, device=device, dtype=dtype), running)
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Take this position into the mean of its block, whose slot is written anew, then attend to all blocks so far.
+
+        Every hypothesis writes the slot of the block that is not complete, so none sees another's.
+        """
+        share = 1.0 / (position % self.reduction + 1)
+        running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None].to(state.running))
+        block = position // self.reduction
+        state.past.append(running, block)
+        slots, visible = state.past.read(block)
+        query = self.query(x)
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        y = attention(q, k, v, mask=visible[:, None])
+        return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, running)
+
+    def _blocks(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, blocks, r, C), zeros after the end."""
+        return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
+
+    def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
+        """The causal form: complete blocks are keys of all later ones, the mean of t's own so far is one of t alone."""
+        size, length = self.reduction, q.shape[2]
+        ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()
+        running = (ones / ones.sum(1, keepdim=True)) @ self._blocks(key_value)  # means within a block, up to each place
+        complete = running[:, : length // size, -1]
+        key, value = complete.chunk(2, -1)
+        own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))
+        k, v = split(routing(key), self.num_heads), split(value, self.num_heads)
+        scores = torch.cat([q @ k.transpose(-1, -2), (q * routing(own_key)).sum(-1, keepdim=True)], -1)
+        time = torch.arange(length, device=q.device)
+        later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
+        later[:, -1] = False
+        weights = (scores * q.shape[-1] ** -0.5).masked_fill(later, float("-inf")).softmax(-1)
+        weights = dropout(weights.to(v.dtype), drop)
+        return weights[..., :-1] @ v + weights[..., -1:] * own_value

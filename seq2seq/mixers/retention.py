@@ -1,0 +1,96 @@
+"""Retention: attention without a softmax, whose memory fades at a rate of each head's own (Sun et al. 2023)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from seq2seq.kernels.retention import retention, retention_parallel, retention_step
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixers.heads import merge, projection, split
+
+EPSILON = 1e-6
+
+
+class Retention(SelfMixer):
+    """M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i rotary.
+
+    y = W_o (swish(W_g x) * norm(M W_v x)) (Sun et al. 2023, 'Retentive Network', eq. 5 to 8). norm divides each head by
+    its root mean square (what the authors' code has for the group norm); its divisor is part of M, since it weighs
+    whole rows. Bidirectional: gamma^|i-j| over the real positions, which is ours. gate=false and norm=false leave M
+    alone. M is dense, dynamic, shared by the D / H channels of a head, whose rows the gate then scales one by one.
+    Parameters 5 D^2 (4 D^2 without gate); cost O(T (c + D / H) D + T D^2), causal by chunks of c = 64, O(T^2 D + T D^2)
+    bidirectional; state: D^2 / H numbers.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, norm: bool = True, gate: bool = True) -> None:
+        super().__init__()
+        self.head_dim = require_divisible(dim, num_heads)
+        if self.head_dim % 2:
+            raise ValueError(f"{dim} channels in num_heads {num_heads} heads do not pair up; choose an even head width")
+        self.dim = self.out_dim = dim
+        self.causal, self.num_heads, self.norm = causal, num_heads, norm
+        self.properties = Properties(
+            sparse=False, shares_positions=False, shares_channels=not gate, dynamic=True, linear=not gate
+        )
+        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.gate = projection(dim, dim) if gate else None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
+        time = torch.arange(x.shape[1], device=x.device)
+        query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        q, k = routing(self._turn(query, time)), routing(self._turn(key, time))
+        if self.causal:
+            return self._finish(retention(q, k, value, decay=self.decay(q)), x)
+        k = k.masked_fill(~mask[:, None, :, None], 0.0)
+        return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
+
+    class State(NamedTuple):
+        """The faded sum of k v' over the past, (N, H, d, d)."""
+
+        memory: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Retention.State:
+        """An empty memory, in float32 at least."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
+        shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
+        return self.State(torch.zeros(shape, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Fade the memory, add this position's key and value, then read it."""
+        query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
+        q, k = self._turn(query, position[:, None]), self._turn(key, position[:, None])
+        y, memory = retention_step(q, k, value, state.memory, decay=self.decay(q))
+        return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), self.State(memory)
+
+    def decay(self, like: Tensor) -> Tensor:
+        """gamma (H,) as `like`."""
+        return 1.0 - 2.0 ** (-5.0 - torch.arange(self.num_heads, device=like.device, dtype=like.dtype))
+
+    def _turn(self, x: Tensor, position: Tensor) -> Tensor:
+        """Rotate pairs of channels of x (..., d) at position (...) by 10000^(-2c/d) a position (Su et al. 2021).
+
+        Both sides are scaled by (D / H)^(-1/4), their product by (D / H)^(-1/2).
+        """
+        wide = torch.promote_types(x.dtype, torch.float32)
+        channel = torch.arange(0, self.head_dim, 2, device=x.device, dtype=wide)
+        angle = position[..., None].to(wide) * (channel * (-math.log(1e4) / self.head_dim)).exp()
+        even, odd = (x.to(wide) * self.head_dim**-0.25).unflatten(-1, (-1, 2)).unbind(-1)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+    def _finish(self, y: Tensor, x: Tensor) -> Tensor:
+        """Norm, gate and output projection of y (B, H, T, d), in x's type."""
+        if self.norm:
+            y = y * routing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt())
+        y = merge(y).to(x.dtype)
+        return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)

@@ -1,0 +1,373 @@
+"""Attention's relatives: where each reduces to attention, its equation by hand, and options beside the defaults."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from composed import TINY, config, lengths_mask
+from conftest import jiggle
+from test_conformance import WIDTH, Stepper, close, inputs
+from torch import Tensor, nn
+
+from seq2seq.build import build_model, max_positions
+from seq2seq.kernels.shortconv import shortconv, shortconv_step
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.attention import Attention
+from seq2seq.mixers.gated_delta import GatedDelta
+from seq2seq.mixers.linear_attention import LinearAttention
+from seq2seq.mixers.lowrank import LowRank
+from seq2seq.mixers.nonlocal_ import PAIRWISE, NonLocal
+from seq2seq.mixers.postconv_attention import PostconvAttention
+from seq2seq.mixers.preconv_attention import PreconvAttention
+from seq2seq.mixers.pyramid import Pyramid
+from seq2seq.mixers.retention import Retention
+
+LENGTHS = [9, 4, 7, 1]
+HEADS = 2
+HEAD_DIM = WIDTH // HEADS
+either_form = pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
+
+
+def exact(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+
+
+def wide(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def make(kind: type[SelfMixer], causal: bool, **settings: object) -> SelfMixer:
+    return jiggle(kind(dim=WIDTH, causal=causal, num_heads=HEADS, **settings).double()).eval()
+
+
+def copy(target: nn.Module, **parts: Tensor) -> None:
+    with torch.no_grad():
+        for name, value in parts.items():
+            target.get_parameter(name).copy_(value)
+
+
+def heads(x: Tensor) -> Tensor:
+    return x.unflatten(-1, (HEADS, -1)).transpose(-2, -3)
+
+
+def agree(one: nn.Module, other: nn.Module) -> None:
+    """The same output at every real position of a padded batch."""
+    x, mask = wide(len(LENGTHS), max(LENGTHS), WIDTH), lengths_mask(LENGTHS)
+    exact(one(x, mask)[mask], other(x, mask)[mask])
+
+
+def sentences(mixer: SelfMixer) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Sentences of a padded batch: x (T, D), y (T, D), and which positions each sees (T, T)."""
+    x, mask = wide(len(LENGTHS), max(LENGTHS), WIDTH), lengths_mask(LENGTHS)
+    y, found = mixer(x, mask), []
+    for row, length in enumerate(LENGTHS):
+        seen = torch.ones(length, length).bool()
+        found.append((x[row, :length], y[row, :length], seen.tril() if mixer.causal else seen))
+    return found
+
+
+# ---- the non-local operation
+
+
+@either_form
+def test_embedded_gaussian_is_unscaled_attention(causal):
+    """Attention whose queries are larger by sqrt(d), which its scale takes back."""
+    mixer, attention = make(NonLocal, causal), make(Attention, causal)
+    q, k = mixer.qk.weight.chunk(2)
+    copy(
+        attention,
+        **{"qkv.weight": torch.cat([q * HEAD_DIM**0.5, k, mixer.value.weight]), "out.weight": mixer.out.weight},
+    )
+    agree(mixer, attention)
+
+
+@either_form
+def test_embedded_gaussian_is_torchs_attention_with_scale_one(causal):
+    mixer, x = make(NonLocal, causal), wide(3, 8, WIDTH)
+    q, k, v = heads(x @ mixer.qk.weight[:WIDTH].t()), heads(x @ mixer.qk.weight[WIDTH:].t()), heads(mixer.value(x))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=1.0)
+    exact(mixer(x, lengths_mask([8] * 3)), mixer.out(y.transpose(1, 2).flatten(2)))
+
+
+@either_form
+@pytest.mark.parametrize("pairwise", PAIRWISE)
+def test_pairwise_by_hand(pairwise, causal):
+    """f(x_i, x_j) pair by pair, divided by its sum or by the number of positions that are seen."""
+    mixer = make(NonLocal, causal, pairwise=pairwise)
+    for x, y, seen in sentences(mixer):
+        rows = torch.cat([x, x], -1) if mixer.qk is None else mixer.qk(x)
+        q, k = (heads(part) for part in rows.chunk(2, -1))
+        f = torch.zeros(HEADS, len(x), len(x), dtype=torch.float64)
+        for h, i, j in torch.nonzero(seen.expand_as(f)).tolist():
+            a, b = q[h, i], k[h, j]
+            if pairwise == "additive":
+                f[h, i, j] = torch.exp(mixer.score[h] @ torch.tanh(a + b))
+            elif pairwise == "concatenation":
+                f[h, i, j] = F.relu(mixer.score[h] @ torch.cat([a, b]))
+            else:
+                f[h, i, j] = a @ b if pairwise == "dot_product" else torch.exp(a @ b)
+        counted = pairwise in ("dot_product", "concatenation")
+        total = seen.sum(-1, keepdim=True) if counted else f.sum(-1, keepdim=True)
+        by_hand = mixer.out(((f / total) @ heads(mixer.value(x))).transpose(0, 1).flatten(1))
+        torch.testing.assert_close(y, by_hand, atol=1e-10, rtol=1e-10)
+
+
+# ---- convolutions before and after the product
+
+
+@either_form
+def test_shortconv_is_grouped_conv1d(causal):
+    """Channels of a group share a kernel, as torch has it with the kernels repeated."""
+    for taps, groups in ((1, 6), (2, 3), (3, 6), (4, 1), (11, 2)):
+        x, weight = wide(2, random.randint(1, 9), 6), wide(groups, taps)
+        left = taps - 1 if causal else taps // 2
+        padded = F.pad(x.transpose(1, 2), (left, taps - 1 - left))
+        expected = F.conv1d(padded, weight.repeat_interleave(6 // groups, 0)[:, None], groups=6).transpose(1, 2)
+        exact(shortconv(x, weight, causal=causal), expected)
+
+
+def test_shortconv_step_is_shortconv():
+    x, weight = wide(3, 7, 4), wide(2, 4)
+    recent, found = torch.zeros(3, 3, 4).double(), []
+    for t in range(7):
+        y, recent = shortconv_step(x[:, t], recent, weight)
+        found.append(y)
+    exact(torch.stack(found, 1), shortconv(x, weight, causal=True))
+
+
+def delta(mixer: SelfMixer) -> Tensor:
+    """Kernels that change nothing."""
+    weight = torch.zeros_like(mixer.weight)
+    weight[:, mixer.kernel_size - 1 if mixer.causal else mixer.kernel_size // 2] = 1.0
+    return weight
+
+
+@either_form
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(PreconvAttention, {}), (PreconvAttention, {"values": True}), (PostconvAttention, {})],
+    ids=["before", "before, with values", "after"],
+)
+def test_convolved_by_a_delta_is_attention(kind, settings, causal):
+    for taps in (1, 2, 3, 6):
+        mixer, attention = make(kind, causal, kernel_size=taps, **settings), make(Attention, causal)
+        copy(mixer, weight=delta(mixer))
+        copy(attention, **{"qkv.weight": mixer.qkv.weight, "out.weight": mixer.out.weight})
+        agree(mixer, attention)
+
+
+@either_form
+@pytest.mark.parametrize("values", [False, True])
+def test_preconv_by_hand(values, causal):
+    """torch's convolution and torch's attention, one after the other."""
+    mixer = make(PreconvAttention, causal, kernel_size=4, values=values)
+    left = 3 if causal else 2
+    for x, y, seen in sentences(mixer):
+        parts = list(mixer.qkv(x).t().chunk(3))  # (D, T) each
+        for place, weight in enumerate(mixer.weight.split(WIDTH)):
+            padded = F.pad(parts[place], (left, 3 - left))
+            parts[place] = F.conv1d(padded[None], weight[:, None], groups=WIDTH)[0]
+        mixed = F.scaled_dot_product_attention(*(heads(part.t()) for part in parts), attn_mask=seen)
+        exact(y, mixer.out(mixed.transpose(0, 1).flatten(1)))
+
+
+@either_form
+@pytest.mark.parametrize("taps", [1, 3, 4, 13])
+def test_postconv_convolves_the_weights(taps, causal):
+    """The attention matrix itself, convolved along the keys by torch: the fast path never has it."""
+    mixer = make(PostconvAttention, causal, kernel_size=taps)
+    left = taps - 1 if causal else taps // 2
+    for x, y, seen in sentences(mixer):
+        q, k, v = (heads(part) for part in mixer.qkv(x).chunk(3, -1))
+        scores = (q @ k.transpose(1, 2) / math.sqrt(HEAD_DIM)).masked_fill(~seen, float("-inf"))
+        rows = scores.softmax(-1).transpose(0, 1)  # (T, H, T): every row is a sequence, heads its channels
+        # conv1d correlates: the flipped kernel moves weight from key j to key j + k - left
+        padded = F.pad(rows, (taps - 1 - left, left))
+        mixing = F.conv1d(padded, mixer.weight.flip(1)[:, None], groups=HEADS).transpose(0, 1)
+        assert not causal or not mixing[~seen.expand_as(mixing)].any()
+        exact(y, mixer.out((mixing @ v).transpose(0, 1).flatten(1)))
+
+
+@pytest.mark.parametrize("kind", [PreconvAttention, PostconvAttention])
+def test_order_matters_without_positions(kind):
+    """The last position tells an order of its past from another, which attention cannot."""
+    mixer, attention = make(kind, True), make(Attention, True)
+    x, mask = wide(1, 8, WIDTH), lengths_mask([8])
+    order = [*torch.randperm(7).roll(1).tolist(), 7]
+    if order == list(range(8)):
+        order[:2] = [1, 0]
+    exact(attention(x, mask)[:, -1], attention(x[:, order], mask)[:, -1])
+    assert (mixer(x, mask)[:, -1] - mixer(x[:, order], mask)[:, -1]).abs().max() > 1e-4
+
+
+# ---- lower resolution, lower rank
+
+
+@either_form
+def test_pyramid_of_single_positions_is_attention(causal):
+    mixer, attention = make(Pyramid, causal, reduction=1), make(Attention, causal)
+    qkv = torch.cat([mixer.query.weight, mixer.key_value.weight])
+    copy(attention, **{"qkv.weight": qkv, "out.weight": mixer.out.weight})
+    agree(mixer, attention)
+
+
+@either_form
+@pytest.mark.parametrize("size", [2, 3, 20])
+def test_pyramid_by_hand(size, causal):
+    """Each position gathers its own blocks: all of the sentence's, or those before it and the part it has seen."""
+    mixer = make(Pyramid, causal, reduction=size)
+    for x, y, _ in sentences(mixer):
+        q, rows = heads(mixer.query(x)), mixer.key_value(x)
+        for t in range(len(x)):
+            blocks = [block.mean(0) for block in (rows[: t + 1] if causal else rows).split(size)]
+            k, v = (heads(part) for part in torch.stack(blocks).chunk(2, -1))
+            mixed = F.scaled_dot_product_attention(q[:, t : t + 1], k, v)
+            exact(y[t], mixer.out(mixed.flatten()))
+
+
+@either_form
+def test_lowrank_with_identity_slots_is_attention(causal):
+    """Also for sentences shorter than max_len, whose last slots are empty."""
+    mixer, attention = make(LowRank, causal, rank=12, max_len=12), make(Attention, causal)
+    copy(mixer, key_slots=torch.eye(12), value_slots=torch.eye(12))
+    copy(attention, **{"qkv.weight": mixer.qkv.weight, "out.weight": mixer.out.weight})
+    agree(mixer, attention)
+
+
+@either_form
+def test_lowrank_by_hand(causal):
+    """The slots of every position laid out: r keys and values made of what it sees."""
+    mixer = make(LowRank, causal, rank=3, max_len=11)
+    for x, y, seen in sentences(mixer):
+        q, k, v = mixer.qkv(x).chunk(3, -1)
+        for t in range(len(x)):
+            key, value = ((slots[:, : len(x)] * seen[t]) @ part for slots, part in
+                          ((mixer.key_slots, k), (mixer.value_slots, v)))  # fmt: skip
+            mixed = F.scaled_dot_product_attention(heads(q[t : t + 1]), heads(key), heads(value))
+            exact(y[t], mixer.out(mixed.flatten()))
+
+
+def test_lowrank_says_how_long_it_can_be():
+    mixer = make(LowRank, True, rank=3, max_len=5)
+    with pytest.raises(ValueError, match=r"6 positions are more than max_len 5"):
+        mixer(wide(1, 6, WIDTH), lengths_mask([6]))
+    with pytest.raises(ValueError, match=r"7 positions"):
+        mixer.init_state(1, 7)
+    assert max_positions(config("mixer=lowrank", *TINY, "model.max_len=40")) == 40
+
+
+# ---- options that no settings file chooses
+
+
+OPTIONS = [
+    *[(NonLocal, {"pairwise": pairwise}) for pairwise in PAIRWISE],
+    *[
+        (PreconvAttention, {"values": values, "kernel_size": taps})
+        for values, taps in ((True, 3), (True, 1), (False, 6))
+    ],
+    *[(PostconvAttention, {"kernel_size": taps}) for taps in (1, 6)],
+    *[(Pyramid, {"reduction": size}) for size in (1, 3, 8)],
+    *[(LowRank, {"rank": rank, "max_len": 150}) for rank in (2, 40)],
+    (LinearAttention, {}),
+    *[(Retention, {"norm": norm, "gate": gate}) for norm, gate in ((False, True), (True, False), (False, False))],
+    *[(GatedDelta, {"kernel_size": taps, "gate": gate}) for taps, gate in ((1, False), (6, True))],
+]
+every_option = pytest.mark.parametrize(
+    ("kind", "settings"), OPTIONS, ids=[f"{kind.__name__}-{settings}" for kind, settings in OPTIONS]
+)
+
+
+def build(kind: type[SelfMixer], causal: bool, settings: dict[str, object]) -> SelfMixer:
+    return jiggle(kind(dim=WIDTH, causal=causal, num_heads=HEADS, **settings)).eval()
+
+
+@every_option
+def test_options_keep_the_past_apart_from_the_future(kind, settings):
+    """As every mixer in its default form does: bit for bit, at a length that takes several chunks or blocks."""
+    mixer, like = build(kind, True, settings), torch.empty(0)
+    x, _, _, _ = inputs(2, 140, like)
+    now, other, mask = random.randrange(1, 140), x.clone(), lengths_mask([140] * 2)
+    other[:, now:] = 1e3 * torch.randn_like(other[:, now:])
+    assert torch.equal(mixer(x, mask)[:, :now], mixer(other, mask)[:, :now])
+
+
+@either_form
+@every_option
+def test_options_do_not_see_padding(kind, settings, causal):
+    mixer = build(kind, causal, settings)
+    x, mask, _, _ = inputs(4, random.choice([9, 70]), torch.empty(0))
+    x[~mask] = 100.0
+    together = mixer(x, mask)
+    assert together.isfinite().all()
+    for row, length in enumerate(mask.sum(1).tolist()):
+        close(together[row, :length], mixer(x[row : row + 1, :length], mask[row : row + 1, :length])[0], 1e-5)
+
+
+@every_option
+def test_options_step_as_forward(kind, settings):
+    """With beams that are shuffled and a sentence that leaves."""
+    steps = Stepper(build(kind, True, settings), 3, 3, 11, torch.empty(0))
+    for t in range(10):
+        close(steps.step(), steps.expected(), 1e-5)
+        if t % 2:
+            steps.reorder()
+        if t == 5:
+            steps.select([2, 0])
+
+
+@either_form
+@every_option
+def test_options_learn_everything(kind, settings, causal):
+    mixer = build(kind, causal, settings).train()
+    x, mask, _, _ = inputs(4, 12, torch.empty(0))
+    y = mixer(x, mask)
+    (y * torch.randn_like(y)).sum().backward()
+    sizes = {key: float(p.grad.abs().max()) for key, p in mixer.named_parameters() if p.grad is not None}
+    assert len(sizes) == len(list(mixer.parameters()))
+    assert min(sizes.values()) > 1e-4 * max(sizes.values()), sizes
+
+
+@either_form
+@every_option
+def test_options_run_in_bf16_and_without_data(kind, settings, causal):
+    """Under autocast, near what float32 gives; and on the meta device, where FLOPs are counted."""
+    mixer = build(kind, causal, settings)
+    x, mask, _, _ = inputs(2, 70, torch.empty(0))
+    expected = mixer(x, mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = mixer(x, mask)
+    error = (y.float() - expected)[mask].square().mean().sqrt() / expected[mask].square().mean().sqrt()
+    assert error < 0.1
+    assert mixer.to("meta")(x.to("meta"), mask.to("meta")).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [NonLocal, PreconvAttention, PostconvAttention, Pyramid, LowRank, LinearAttention, Retention, GatedDelta],
+)
+def test_compiles_in_one_graph(kind):
+    settings = {"max_len": 80} if kind is LowRank else {}
+    mixer = build(kind, random.random() < 0.5, settings)
+    x, mask, _, _ = inputs(2, 70, torch.empty(0))
+    torch._dynamo.reset()
+    close(torch.compile(mixer, backend="eager", fullgraph=True)(x, mask), mixer(x, mask), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("nonlocal", {"pairwise": "cosine"}, "pairwise is 'cosine'"),
+        ("pyramid", {"reduction": 0}, "reduction is 0"),
+        ("lowrank", {"rank": 1}, "rank is 1"),
+        ("retention", {"num_heads": 16}, "num_heads 16"),
+    ],
+)
+def test_settings_that_cannot_be(name, settings, message):
+    values = config(f"mixer={name}", *TINY)
+    values["mixer"]["encoder"] |= settings
+    with pytest.raises(ValueError, match=f"encoder: .*{message}"):
+        build_model(values)
