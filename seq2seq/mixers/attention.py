@@ -20,18 +20,7 @@ from seq2seq.mixer import (
     require_probability,
     routing,
 )
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
-
-
-def _merge(x: Tensor) -> Tensor:
-    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)
-
-
-def _projection(dim: int, out_dim: int, parts: int = 1) -> nn.Linear:
-    return _joint_projection(dim, (out_dim,) * parts)
+from seq2seq.mixers.heads import merge, projection, split
 
 
 def _joint_projection(dim: int, sizes: tuple[int, ...]) -> nn.Linear:
@@ -86,19 +75,19 @@ class Attention(SelfMixer):
             raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
         self.groups, self.kv_dim = num_heads // self.num_kv_heads, self.num_kv_heads * self.head_dim
-        self.qkv, self.out = _joint_projection(dim, (dim, self.kv_dim, self.kv_dim)), _projection(dim, dim)
+        self.qkv, self.out = _joint_projection(dim, (dim, self.kv_dim, self.kv_dim)), projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key_value = self._project(x, torch.arange(x.shape[1], device=x.device))
-        q = _split(query, self.num_heads)
-        k, v = (_split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))
+        q = split(query, self.num_heads)
+        k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))
         if self.groups > 1:
             k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
-        return self.out(_merge(y))
+        return self.out(merge(y))
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
@@ -116,14 +105,14 @@ class Attention(SelfMixer):
         query, key_value = self._project(x, position)
         state.past.append(key_value, position)
         slots, visible = state.past.read(position)
-        k, v = (_split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = _split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        k, v = (split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
         if self.groups > 1:  # and so are the heads that share keys
             q, visible = q.unflatten(1, (-1, self.groups)).flatten(2, 3), visible.repeat(1, self.groups, 1)
         y = attention(q, k, v, mask=visible[:, None])
         if self.groups > 1:
             y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)
-        return self.out(_merge(y)).view(x.shape[0], -1), state
+        return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Query (..., D), and key and value side by side, of x (..., D) at position (...)."""
@@ -148,8 +137,8 @@ class CrossAttention(CrossMixer):
         self.dim = self.out_dim = dim
         self.memory_dim, self.num_heads = memory_dim, num_heads
         self.dropout = require_probability(dropout, "attention dropout")
-        self.query, self.out = _projection(dim, dim), _projection(dim, dim)
-        self.key_value = _projection(memory_dim, dim, parts=2)
+        self.query, self.out = projection(dim, dim), projection(dim, dim)
+        self.key_value = projection(memory_dim, dim, parts=2)
 
     class Context(NamedTuple):
         """Keys and values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
@@ -160,15 +149,15 @@ class CrossAttention(CrossMixer):
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
         """Keys and values of memory (B, S, M)."""
-        k, v = (_split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))
+        k, v = (split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))
         return self.Context(k, v, memory_mask[:, None, None, :])
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
-        q = _split(self.query(x), self.num_heads)
+        q = split(self.query(x), self.num_heads)
         dropout = self.dropout if self.training else 0.0
         y = attention(q, context.key, context.value, mask=context.mask, dropout=dropout)
-        return self.out(_merge(y))
+        return self.out(merge(y))
 
     def step(
         self, x: Tensor, context: CrossAttention.Context, state: State, position: Tensor

@@ -20,6 +20,7 @@ from seq2seq.mixer import (
     require_probability,
     routing,
 )
+from seq2seq.mixers.heads import merge, split
 
 
 class Quadratic(SelfMixer):
@@ -81,11 +82,11 @@ class Quadratic(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        *query_key, v = (_split(part, self.num_heads) for part in self.inner(x).split(self.width, -1))
+        *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.width, -1))
         position = torch.arange(x.shape[1], device=x.device)
         scores = self._scores(offsets(position, position, self.grid_width)[:, None])
         allowed = None if self.causal else mask[:, None, None, :]
-        return self.out(_merge(self._attend([routing(part) for part in query_key], v, routing(scores), allowed)))
+        return self.out(merge(self._attend([routing(part) for part in query_key], v, routing(scores), allowed)))
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""
@@ -104,12 +105,12 @@ class Quadratic(SelfMixer):
         inner = self.inner(x)
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
         slots, visible = state.past.read(position)
-        *key, v = (_split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
+        *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
         # a sentence's hypotheses are queries
-        query = [_split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
+        query = [split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
         scores = self._scores(slot_offsets(position, slots.shape[1], visible.shape[1])[:, :, None])
         y = self._attend([*query, *key], v, scores, visible[:, None])
-        return self.out(_merge(y)).view(x.shape[0], -1), state
+        return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
         """Values (B, H, S, d) mixed by scores (..., H, T, S) and, if there are queries and keys, by content."""
@@ -127,11 +128,3 @@ class Quadratic(SelfMixer):
         centers, sharpness = self.centers.to(dtype), self.sharpness.to(dtype)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
-
-
-def _merge(x: Tensor) -> Tensor:
-    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)

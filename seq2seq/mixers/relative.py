@@ -20,6 +20,7 @@ from seq2seq.mixer import (
     require_probability,
     routing,
 )
+from seq2seq.mixers.heads import merge, split
 
 ENCODINGS = ("learned", "sinusoidal")
 
@@ -78,12 +79,12 @@ class Relative(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        *query_key, v = (_split(part, self.num_heads) for part in self.inner(x).split(self.dim, -1))
+        *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.dim, -1))
         position = torch.arange(x.shape[1], device=x.device)
         offset = offsets(position, position, self.grid_width)
         extent = extents(x.shape[1], self.grid_width)
         allowed = None if self.causal else mask[:, None, None, :]
-        return self.out(_merge(self._attend([routing(part) for part in query_key], v, offset, extent, allowed)))
+        return self.out(merge(self._attend([routing(part) for part in query_key], v, offset, extent, allowed)))
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D numbers a slot; D, values alone, without content."""
@@ -102,13 +103,13 @@ class Relative(SelfMixer):
         inner = self.inner(x)
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
         slots, visible = state.past.read(position)
-        *key, v = (_split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
+        *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
         # a sentence's hypotheses are queries
-        query = [_split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
+        query = [split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
         beam = visible.shape[1]
         offset = slot_offsets(position, slots.shape[1], beam)[:, :, None]  # (1, B, 1, beam, slots)
         y = self._attend([*query, *key], v, offset, extents(slots.shape[1] // beam), visible[:, None])
-        return self.out(_merge(y)).view(x.shape[0], -1), state
+        return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _attend(
         self, query_key: list[Tensor], v: Tensor, offset: Tensor, extent: tuple[int, ...], mask: Tensor | None
@@ -153,11 +154,3 @@ def _sinusoids(position: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     rate = torch.arange(0, dim, 2, device=position.device, dtype=exact) * (-math.log(10000.0) / dim)
     angle = position[:, None] * rate.exp()
     return torch.cat([angle.sin(), angle.cos()], -1).to(dtype)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
-
-
-def _merge(x: Tensor) -> Tensor:
-    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)

@@ -19,6 +19,7 @@ from seq2seq.mixer import (
     require_probability,
     routing,
 )
+from seq2seq.mixers.heads import merge, split
 
 
 class RelativeBias(SelfMixer):
@@ -47,13 +48,13 @@ class RelativeBias(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        q, k, v = (_split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
         position = torch.arange(x.shape[1], device=x.device)
         bias = self._bias(offsets(position, position)[0])  # (H, T, T)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         y = attention(routing(q), routing(k), v, bias=routing(bias), mask=allowed, causal=self.causal, dropout=dropout)
-        return self.out(_merge(y))
+        return self.out(merge(y))
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D numbers a slot."""
@@ -71,21 +72,13 @@ class RelativeBias(SelfMixer):
         query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
         state.past.append(key_value, position)
         slots, visible = state.past.read(position)
-        k, v = (_split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = _split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
         bias = self._bias(slot_offsets(position, slots.shape[1], visible.shape[1])[0])
         y = attention(q, k, v, bias=bias, mask=visible[:, None])
-        return self.out(_merge(y)).view(x.shape[0], -1), state
+        return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _bias(self, offset: Tensor) -> Tensor:
         """b of offset (..., T, S): (..., H, T, S)."""
         highest = 0 if self.causal else self.max_offset
         return F.embedding(offset.clamp(-self.max_offset, highest) + self.max_offset, self.bias).movedim(-1, -3)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)  # (B, T, D) -> (B, H, T, D / H)
-
-
-def _merge(x: Tensor) -> Tensor:
-    return x.transpose(-2, -3).flatten(-2)  # (B, H, T, D / H) -> (B, T, D)
