@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from seq2seq.build import build_model
+from seq2seq.build import build_model, max_positions
 from seq2seq.model import Seq2Seq
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,15 @@ class TrainingFlops:
     it holds. If it does not (windows, blocks), every new shape is counted: a tenth of a second each.
     """
 
-    def __init__(self, model: Seq2Seq) -> None:
+    def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
+        """Count `model`, whose mixers take at most `longest` positions (None: any number)."""
         if not next(model.parameters()).is_meta:
             raise ValueError("FLOPs are counted on a model without data; build it under torch.device('meta')")
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
         self._steps = [_newton(lambda s, t, b=b: self._counted(b, s, t)) for b in (1, 2)]
-        self.polynomial = self._predict(*_OUTSIDE) == self._counted(*_OUTSIDE)
+        outside = (_OUTSIDE[0], *(min(length, longest or length) for length in _OUTSIDE[1:]))
+        self.polynomial = self._predict(*outside) == self._counted(*outside)
 
     def __call__(self, rows: int, src_len: int, tgt_len: int) -> int:
         """FLOPs of a batch of `rows` pairs, padded to these lengths."""
@@ -76,7 +78,7 @@ def _training_flops(text: str) -> TrainingFlops | None:
     try:
         with torch.device("meta"):
             model = build_model(config)
-        return TrainingFlops(model)
+        return TrainingFlops(model, longest=max_positions(config))
     except (NotImplementedError, RuntimeError) as error:
         log.warning("FLOPs and MFU are not logged: a layer does not run without data (%s)", str(error).split("\n")[0])
         return None

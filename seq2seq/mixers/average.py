@@ -1,0 +1,50 @@
+"""The cumulative mean: the least that mixes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.mixer import Properties, SelfMixer
+
+
+class Average(SelfMixer):
+    """y_t = W mean_{s <= t} x_s + b, or the mean of all positions where not causal: M_ts = 1 / t, or 1 / T.
+
+    Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network', without feed-forward and
+    gate. Parameters D^2 + D, cost O(T D^2), state: D numbers.
+    """
+
+    state_growth = "constant"
+    properties = Properties(sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__()
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.out = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Average x (B, T, D) over real positions."""
+        x = x.masked_fill(~mask[:, :, None], 0.0)
+        if self.causal:
+            count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)[:, None]
+            return self.out(x.cumsum(1) / count)
+        return self.out((x.sum(1, keepdim=True) / mask.sum(1)[:, None, None]).expand_as(x))
+
+    class State(NamedTuple):
+        """The sum of the past (N, D)."""
+
+        total: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
+        """Nothing summed yet."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
+        """Add x (N, D) at position (N,)."""
+        total = state.total + x
+        return self.out(total / (position[:, None] + 1)), self.State(total)

@@ -1,0 +1,57 @@
+"""The full convolution: every output channel reads every input channel of the window."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.band import left_padding
+from seq2seq.mixer import Properties, SelfMixer
+
+
+class Conv(SelfMixer):
+    """y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
+
+    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset in place of a number: it mixes
+    positions and channels at once, so it has no projections of its own. The convolution of Gehring et al. 2017,
+    'Convolutional Sequence to Sequence Learning', without their gate. Parameters K D^2 + D, cost O(T K D^2), state:
+    the last K - 1 inputs.
+    """
+
+    state_growth = "constant"
+    properties = Properties(sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
+        super().__init__()
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim, self.out_dim, self.causal, self.kernel_size = dim, dim, causal, kernel_size
+        self.weight, self.bias = nn.Parameter(torch.empty(dim, dim, kernel_size)), nn.Parameter(torch.zeros(dim))
+        nn.init.normal_(self.weight, std=(dim * kernel_size) ** -0.5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding counts as zero."""
+        left = left_padding(self.kernel_size, self.causal)
+        values = x.masked_fill(~mask[:, :, None], 0.0).transpose(1, 2)
+        values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
+        return F.conv1d(values, self.weight, self.bias).transpose(1, 2)
+
+    class State(NamedTuple):
+        """The inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
+
+        past: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Conv.State:
+        """Zeros stand before the sentence."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:
+        """Convolve the last K inputs, of which x (N, D) is the newest."""
+        window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
+        return y, self.State(window[:, 1:])

@@ -1,0 +1,75 @@
+"""The depthwise convolution: a kernel of its own for every channel."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.choice import require_kernel
+from seq2seq.kernels.lightconv import lightconv
+from seq2seq.mixer import Properties, SelfMixer
+
+
+class Depthwise(SelfMixer):
+    """y = W_o DW(z), z = GLU(W_i x); DW(z)_{t,c} = sum_k w_{c,k} z_{t+k-left,c}, left = K - 1 (causal) or K // 2.
+
+    LightConv (Wu et al. 2019) without its two restrictions: channels share no kernel and kernels are not normalised.
+    For each channel a Toeplitz matrix of width K. Static depthwise convolution is that of Chollet 2017, 'Xception',
+    and of Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'. Parameters
+    3 D^2 + D K (2 D^2 + D K without GLU), cost O(T K D + T D^2), state: the last K - 1 inputs.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, kernel: str = "auto") -> None:
+        super().__init__()
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
+        self.properties = Properties(
+            sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
+        )
+        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
+        self.out = nn.Linear(dim, dim)
+        self.weight = nn.Parameter(torch.empty(dim, kernel_size))
+        nn.init.normal_(self.weight, std=kernel_size**-0.5)
+        for layer in (self.inner, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        # LightConv's operator with a head for every channel: for short sentences faster than a grouped F.conv1d
+        y = lightconv(
+            self.inner(x),
+            self.weight,
+            causal=self.causal,
+            glu=self.glu,
+            end=mask.sum(1),
+            kernel=self.implementation,
+        )
+        return self.out(y)
+
+    class State(NamedTuple):
+        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
+
+        past: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Depthwise.State:
+        """Zeros stand before the sentence."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: Depthwise.State, position: Tensor) -> tuple[Tensor, Depthwise.State]:
+        """Convolve the last K inputs, of which x (N, D) is the newest."""
+        z = self.inner(x)
+        z = F.glu(z, -1) if self.glu else z
+        window = torch.cat([state.past, z.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        return self.out((window * self.weight.t()).sum(1)), self.State(window[:, 1:])

@@ -1,0 +1,104 @@
+"""Dynamic depthwise convolution: one kernel for all positions, predicted from the whole sequence (Han et al. 2022)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.choice import require_kernel
+from seq2seq.kernels.lightconv import lightconv
+from seq2seq.mixer import Properties, SelfMixer, routing
+
+
+class DynamicDepthwise(SelfMixer):
+    """y = W_o DW(z; w(p)), z = GLU(W_i x): a depthwise convolution with kernels w(p) = V gelu(U p) + w_0 (K x D).
+
+    The homogeneous form of Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+    Convolution' (D-DW-Conv): p is the mean of z over the sentence's real tokens, and every position has the same
+    kernels, where dynamicconv predicts each position's from that position alone. Causal: p_t is the mean of z_1 .. z_t,
+    so kernels change along the sentence. U halves the width twice, as there; their ReLU is a GELU here. For each
+    channel a Toeplitz matrix of width K (causal: banded, rows of p_t). Parameters 3 D^2 + D^2 / 4 + D^2 K / 4 + D K;
+    cost O(T K D + T D^2 + K D^2), causal O(T K D^2 / 4 + T D^2) with B T K D numbers of memory; state: the last
+    K - 1 inputs and the sum of all.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, kernel: str = "auto") -> None:
+        super().__init__()
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
+        self.properties = Properties(
+            sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
+        )
+        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
+        self.out = nn.Linear(dim, dim)
+        self.squeeze, self.weight = nn.Linear(dim, max(1, dim // 4)), nn.Linear(max(1, dim // 4), kernel_size * dim)
+        for layer in (self.inner, self.squeeze, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        # what is predicted starts as large as what is not: p is a mean, so small
+        nn.init.normal_(self.weight.weight, std=(self.weight.in_features * kernel_size) ** -0.5)
+        nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        exact = torch.promote_types(z.dtype, torch.float32)
+        if not self.causal:
+            mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)
+            return self.out(self._homogeneous(z, routing(self._weights(mean.to(z.dtype)))))
+        count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        mean = z.cumsum(1, dtype=exact) / count
+        weights = routing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
+        return self.out((weights * self._windows(z)).sum(2))
+
+    class State(NamedTuple):
+        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros at first, and the sum of all, (N, D)."""
+
+        past: Tensor
+        total: Tensor
+
+    def init_state(
+        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
+    ) -> DynamicDepthwise.State:
+        """Zeros stand before the sentence, and nothing is summed yet."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
+        return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: DynamicDepthwise.State, position: Tensor) -> tuple[Tensor, DynamicDepthwise.State]:
+        """Predict kernels from all inputs up to x (N, D), and convolve the last K."""
+        z = self._inner(x).to(state.past.dtype)
+        total = state.total + z
+        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
+        weights = self._weights(total / (position[:, None] + 1))
+        return self.out((weights * window).sum(1)), self.State(window[:, 1:], total)
+
+    def _inner(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        return F.glu(z, -1) if self.glu else z
+
+    def _weights(self, mean: Tensor) -> Tensor:
+        """Kernels (..., K, D) of means (..., D)."""
+        return self.weight(F.gelu(self.squeeze(mean))).unflatten(-1, (self.kernel_size, self.dim))
+
+    def _windows(self, z: Tensor) -> Tensor:
+        """What each position of z (B, T, D) reads, (B, T, K, D); a copy, since overlapping views multiply slowly."""
+        padded = F.pad(z, (0, 0, self.kernel_size - 1, 0))
+        return torch.stack([padded[:, k : k + z.shape[1]] for k in range(self.kernel_size)], 2)
+
+    def _homogeneous(self, z: Tensor, weights: Tensor) -> Tensor:
+        """z (B, T, D) by one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
+        channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
+        kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
+        y = lightconv(channels, kernels, causal=False, kernel=self.implementation)
+        return y[0].unflatten(1, (-1, self.dim)).transpose(0, 1)

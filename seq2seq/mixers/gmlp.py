@@ -1,0 +1,57 @@
+"""The MLP whose gate mixes positions (gMLP)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.mixer import Cache, Properties, SelfMixer, State
+from seq2seq.mixers.mlp import PositionMatrix
+
+
+class GatedMLP(SelfMixer):
+    """y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x): the spatial gating unit (* elementwise).
+
+    Liu et al. 2021, 'Pay Attention to MLPs'. One N x N matrix M for all channels, lower-triangular where causal; it
+    starts near zero and b at one, so that the mixer starts as an MLP over channels alone. N = max_len: longer sequences
+    are a ValueError. u and v are as wide as the model. Parameters 3 D^2 + 5 D + N^2 + N, cost O(T^2 D + T D^2), state
+    O(T D): all of LN(v).
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False)
+
+    def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
+        super().__init__()
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.inner, self.out, self.norm = nn.Linear(dim, 2 * dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.positions = PositionMatrix(num_heads=1, max_len=max_len, causal=causal, std=1e-2)
+        self.bias = nn.Parameter(torch.ones(max_len))
+        for layer in (self.inner, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Gate x (B, T, D); padding counts as zero where positions mix, after the norm's bias."""
+        u, v = F.gelu(self.inner(x)).chunk(2, -1)
+        gate = self.positions(self.norm(v), mask) + self.bias[: x.shape[1], None]
+        return self.out(u * gate)
+
+    class State(NamedTuple):
+        """LN(v) of the past, D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedMLP.State:
+        """An empty cache; ValueError if it is longer than the matrix."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's v, then gate u by all of the past."""
+        u, v = F.gelu(self.inner(x)).chunk(2, -1)
+        gate = self.positions.step(self.norm(v), state.past, position) + self.bias[position][:, None]
+        return self.out(u * gate), state

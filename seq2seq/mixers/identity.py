@@ -1,0 +1,40 @@
+"""A linear map at every position: no mixing at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from seq2seq.mixer import NoState, Properties, SelfMixer
+
+
+class Identity(SelfMixer):
+    """y_t = W x_t + b: the mixing matrix is the identity, M_ts = [t = s].
+
+    The floor of every comparison: what a model gains over it, it gains by its self mixer. Such a decoder knows of its
+    past only the last token and, where positions are encoded, how many there were. Parameters D^2 + D,
+    cost O(T D^2), no state.
+    """
+
+    state_growth = "constant"
+    properties = Properties(sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__()
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Map x (B, T, D)."""
+        return self.out(x)
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NoState:
+        """Nothing is remembered."""
+        return NoState() if self.causal else super().init_state(batch_size, max_len)
+
+    def step(self, x: Tensor, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
+        """Map x (N, D)."""
+        return self.out(x), state

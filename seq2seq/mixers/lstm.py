@@ -1,0 +1,98 @@
+"""The long short-term memory (Hochreiter & Schmidhuber 1997) as a self mixer."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.kernels.precision import without_autocast
+from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.mixers.gru import both_ways
+
+
+class MemoryUnit(nn.Module):
+    """An LSTM whose input part is computed for whole sequences at once.
+
+    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o tanh(c'): torch.nn.LSTM
+    with one bias in place of two that are only ever added. Gates are ordered i, f, g, o. b_f starts at one, so
+    that memories last (Gers et al. 2000, 'Learning to Forget').
+    """
+
+    def __init__(self, *, input_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.input = nn.Linear(input_dim, 4 * hidden_dim)
+        self.recurrent = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)
+        for gate in self.recurrent.weight.chunk(4):
+            nn.init.orthogonal_(gate)
+        nn.init.xavier_uniform_(self.input.weight)
+        nn.init.zeros_(self.input.bias)
+        nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
+
+    def update(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """The next hidden and cell states (..., H) from the input part of the gates (..., 4 H) and both states."""
+        i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)
+        cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All hidden states (B, T, H) of x (B, T, D) from a zero state, by torch's fused loop."""
+        weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
+        with without_autocast(x):  # the fused loop takes one type only
+            start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
+            given = (x.to(start.dtype), [start, start], weights, True, 1, 0.0, self.training, False, True)
+            return torch.lstm(*given)[0]
+
+    def loop(self, x: Tensor) -> Tensor:
+        """What forward computes, one position at a time."""
+        gates, states = self.input(x), []
+        hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)
+        for t in range(x.shape[1]):
+            hidden, cell = self.update(gates[:, t], hidden, cell)
+            states.append(hidden)
+        return torch.stack(states, 1)
+
+
+class LSTM(SelfMixer):
+    """y_t = h_t, (h_t, c_t) = LSTM(x_t, h_{t-1}, c_{t-1}), or forward and backward, half as wide, where not causal.
+
+    Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; both ways as Graves & Schmidhuber 2005, 'Framewise phoneme
+    classification with bidirectional LSTM'. What position t has of s < t has passed through every state between: no
+    matrix of weights, but a product of Jacobians. Parameters 8 D^2 + 4 D (both ways 6 D^2 + 4 D), cost O(T D^2),
+    serial in T, state: 2 D numbers.
+    """
+
+    state_growth = "constant"
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False)
+
+    def __init__(self, *, dim: int, causal: bool) -> None:
+        super().__init__()
+        if not causal and dim % 2:
+            raise ValueError(f"an lstm's two directions need an even width, not {dim}; change model.dim")
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.ahead = MemoryUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2)
+        self.back = None if causal else MemoryUnit(input_dim=dim, hidden_dim=dim // 2)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read x (B, T, D), in both directions where not causal."""
+        return self.ahead(x) if self.back is None else both_ways(self.ahead, self.back, x, mask)
+
+    class State(NamedTuple):
+        """The hidden state and the cell, (N, D) each."""
+
+        hidden: Tensor
+        cell: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LSTM.State:
+        """Zeros, as in forward."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
+        return self.State(zeros, zeros)
+
+    def step(self, x: Tensor, state: LSTM.State, position: Tensor) -> tuple[Tensor, LSTM.State]:
+        """Read x (N, D)."""
+        hidden, cell = self.ahead.update(self.ahead.input(x), *state)
+        return hidden, self.State(hidden, cell)

@@ -1,0 +1,106 @@
+"""A learned matrix over positions (MLP-Mixer, ResMLP)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible
+
+
+class PositionMatrix(nn.Module):
+    """y_i = sum_j M_{h(c),ij} z_j: a learned N x N matrix for each of H heads; lower-triangular where causal.
+
+    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
+    a such that the squares of a row sum to std^2. So a sentence of ten tokens starts out as a long one does, at about
+    the scale of its input, where entries of equal size 1 / sqrt(N) would leave nearly nothing of it.
+    """
+
+    def __init__(self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0) -> None:
+        super().__init__()
+        if max_len < 1:
+            raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
+        self.max_len, self.causal = max_len, causal
+        offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
+        scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())
+        taps = torch.randn(num_heads, 2 * max_len - 1) * scale * (std / scale.square().sum().sqrt())
+        self.weight = nn.Parameter(taps[:, offset + max_len - 1])
+
+    def check(self, length: int) -> None:
+        """ValueError if the matrix does not reach to `length` positions."""
+        if length > self.max_len:
+            raise ValueError(
+                f"a sequence of {length} positions exceeds the {self.max_len} that the mixer has weights for; "
+                "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
+            )
+
+    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
+        """Mix z (B, T, D); padding counts as zero."""
+        batch_size, length, _ = z.shape
+        self.check(length)
+        weight = self.weight[:, :length, :length]
+        weight = weight.tril() if self.causal else weight
+        values = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (weight.shape[0], -1))
+        columns = values.permute(2, 1, 0, 3).flatten(2)  # (H, T, B R): one product per head serves the whole batch
+        mixed = (weight.to(z.dtype) @ columns).unflatten(2, (batch_size, -1))
+        return mixed.permute(2, 1, 0, 3).flatten(-2)
+
+    def init_cache(self, batch_size: int, max_len: int, width: int, **place: Any) -> Cache:
+        """Room for max_len inputs of `width` channels."""
+        self.check(max_len)
+        return Cache.empty(batch_size, max_len, width, **place)
+
+    def step(self, z: Tensor, past: Cache, position: Tensor) -> Tensor:
+        """Append z (N, D) to the past at position (N,), then weigh all of it by the row of that position."""
+        past.append(z, position)
+        slots, visible = past.read(position)  # (B, slots, D), (B, beam, slots)
+        sentences, beam, size = visible.shape
+        limit = size // beam
+        rows = self.weight[:, position, :limit].view(-1, sentences, beam, limit)  # (H, B, beam, positions)
+        weights = rows.repeat_interleave(beam, -1).masked_fill(~visible, 0.0).transpose(0, 1)
+        values = slots.unflatten(-1, (self.weight.shape[0], -1)).transpose(1, 2)  # (B, H, slots, R)
+        return (weights.to(values.dtype) @ values).transpose(1, 2).reshape(z.shape).to(z.dtype)
+
+
+class MLP(SelfMixer):
+    """y = W_o M_h (W_i x): a learned N x N matrix M_h over positions for each of H heads of channels.
+
+    ResMLP's linear map over positions (Touvron et al. 2021, 'ResMLP: Feedforward networks for image classification with
+    data-efficient training'), whose MLP over positions is MLP-Mixer's (Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP
+    Architecture for Vision'); they have one matrix for all channels, so num_heads = 1. M is anything, lower-triangular
+    where causal, and the same for every sentence. N = max_len: longer sequences are a ValueError. Parameters
+    2 D^2 + D + H N^2, cost O(T^2 D + T D^2), state O(T D): all inputs.
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.inner, self.out = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim)
+        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
+        nn.init.xavier_uniform_(self.inner.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, T, D); padding counts as zero where positions mix."""
+        return self.out(self.positions(self.inner(x), mask))
+
+    class State(NamedTuple):
+        """The projected inputs of the past, D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> MLP.State:
+        """An empty cache; ValueError if it is longer than the matrix."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's input, then weigh all of the past."""
+        return self.out(self.positions.step(self.inner(x), state.past, position)), state

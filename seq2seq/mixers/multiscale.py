@@ -1,0 +1,92 @@
+"""Depthwise convolutions of several widths side by side, weighed by learned gates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.band import left_padding
+from seq2seq.kernels.choice import require_kernel
+from seq2seq.kernels.lightconv import lightconv
+from seq2seq.mixer import Properties, SelfMixer
+
+
+class Multiscale(SelfMixer):
+    """y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x): DW_s is a depthwise convolution of width K_s.
+
+    The gates choose among scales for each channel, as in Li et al. 2019, 'Selective Kernel Networks', but do not see
+    the input: they are parameters, as in Zhao et al. 2019, 'MUSE: Parallel Multi-Scale Attention for Sequence to
+    Sequence Learning', which has one for each scale of a layer. Hence the sum is one depthwise convolution of the
+    widest K, and is computed so: for each channel a Toeplitz matrix whose taps near the centre belong to every scale.
+    With S scales of K_1 + ... + K_S taps, parameters 3 D^2 + D (sum K_s + S), cost O(T K D + T D^2), state: the
+    last K - 1 inputs.
+    """
+
+    state_growth = "constant"
+
+    def __init__(
+        self, *, dim: int, causal: bool, kernel_sizes: Sequence[int], glu: bool = True, kernel: str = "auto"
+    ) -> None:
+        super().__init__()
+        if not kernel_sizes or min(kernel_sizes) < 1:
+            raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.kernel_sizes, self.kernel_size = list(kernel_sizes), max(kernel_sizes)
+        self.glu, self.implementation = glu, require_kernel(kernel)
+        self.properties = Properties(
+            sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
+        )
+        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
+        self.out = nn.Linear(dim, dim)
+        self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side
+        self.gate = nn.Parameter(torch.zeros(dim, len(kernel_sizes)))
+        for size, part in zip(kernel_sizes, self.weight.detach().split(self.kernel_sizes, 1), strict=True):
+            nn.init.normal_(part, std=(len(kernel_sizes) / size) ** 0.5)  # with even gates their sum has variance 1
+        for layer in (self.inner, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        y = lightconv(
+            self.inner(x),
+            self.merged(),
+            causal=self.causal,
+            glu=self.glu,
+            end=mask.sum(1),
+            kernel=self.implementation,
+        )
+        return self.out(y)
+
+    def merged(self) -> Tensor:
+        """The gated sum of all scales as one kernel (D, K) of the widest."""
+        total, parts = self.weight.new_zeros(self.dim, self.kernel_size), self.weight.split(self.kernel_sizes, 1)
+        for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
+            size = part.shape[1]
+            before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)
+            total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
+        return total
+
+    class State(NamedTuple):
+        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
+
+        past: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Multiscale.State:
+        """Zeros stand before the sentence."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: Multiscale.State, position: Tensor) -> tuple[Tensor, Multiscale.State]:
+        """Convolve the last K inputs, of which x (N, D) is the newest."""
+        z = self.inner(x)
+        z = F.glu(z, -1) if self.glu else z
+        window = torch.cat([state.past, z.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        return self.out((window * self.merged().t()).sum(1)), self.State(window[:, 1:])

@@ -1,0 +1,57 @@
+"""A learned matrix over positions between two MLPs over channels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible
+from seq2seq.mixers.mlp import PositionMatrix
+
+
+class Separable(SelfMixer):
+    """y = g(M_h f(x)): f and g are MLPs over channels, W_2 gelu(W_1 x), and M_h an N x N matrix over positions.
+
+    Channels and positions are mixed in turns, as a separable filter does it, so the mixer alone is a whole MLP-Mixer in
+    small (Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP Architecture for Vision'); `mlp` is the same with f and g
+    linear. MLPs are as wide as the model. M is the same for every sentence, lower-triangular where causal.
+    N = max_len: longer sequences are a ValueError. Parameters 4 D^2 + 4 D + H N^2, cost O(T^2 D + T D^2), state O(T D):
+    all outputs of f.
+    """
+
+    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.before, self.after = _channel_mlp(dim), _channel_mlp(dim)
+        self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, T, D); padding counts as zero where positions mix, after the first MLP."""
+        return self.after(self.positions(self.before(x), mask))
+
+    class State(NamedTuple):
+        """Outputs of the first MLP for the past, D numbers a slot."""
+
+        past: Cache
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Separable.State:
+        """An empty cache; ValueError if it is longer than the matrix."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append what the first MLP makes of this position, then weigh all of the past."""
+        return self.after(self.positions.step(self.before(x), state.past, position)), state
+
+
+def _channel_mlp(dim: int) -> nn.Sequential:
+    layers = nn.Linear(dim, dim), nn.Linear(dim, dim)
+    for layer in layers:
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.GELU(), layers[1])

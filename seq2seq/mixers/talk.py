@@ -1,0 +1,108 @@
+"""Time-aware large kernel convolution: the mean of a window whose size each position predicts (TaLK)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.kernels.band import left_padding
+from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+
+
+class TaLK(SelfMixer):
+    """y = W_o s, s_t = (z_{t-l} + ... + z_{t+r}) / K, z = GLU(W_i x): windows [l, r] = sigmoid(U z_t)_h [L, R].
+
+    Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions'. Each position predicts for each of H heads how far its
+    window reaches: at most L = K // 2 to the left, R = K - 1 - L to the right; causal, L = K - 1 and r = 0.
+    Sizes are real numbers, so that they have gradients: the last position on either side counts by the fraction of it
+    that is reached, M_ij = min(1, max(0, 1 + l_i - (i - j))) / K to the left. Sums are differences of prefix sums, so
+    cost does not grow with K. As published, the divisor is the largest window K. Parameters 3 D^2 + 2 D H
+    (causal D H), cost O(T D^2), state: the last K - 1 inputs.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int, glu: bool = True) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if kernel_size < 2:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 2 or more, for there must be sizes to choose from")
+        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.num_heads, self.glu, self.kernel_size = num_heads, glu, kernel_size
+        self.left = left_padding(kernel_size, causal)
+        self.right = kernel_size - 1 - self.left
+        self.properties = Properties(
+            sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
+        )
+        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
+        self.out = nn.Linear(dim, dim)
+        self.size = nn.Linear(dim, num_heads * ((self.left > 0) + (self.right > 0)))
+        for layer in (self.inner, self.size, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        z = self._inner(x)
+        left, right = self._sizes(routing(z))
+        z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))
+        sums = z.cumsum(1, dtype=torch.promote_types(z.dtype, torch.float32))
+        sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t
+        start = torch.arange(x.shape[1], device=x.device)[:, None]
+        high = sums[:, 1:] if right is None else _between(sums, start + 1, right, 1)
+        y = (high - _between(sums, start, left, -1)) / self.kernel_size
+        return self.out(y.flatten(-2).to(z.dtype))
+
+    class State(NamedTuple):
+        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
+
+        past: Tensor
+
+    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> TaLK.State:
+        """Zeros stand before the sentence."""
+        if not self.causal:
+            return super().init_state(batch_size, max_len)
+        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Weigh the last K inputs, of which x (N, D) is the newest, by how much of each the window covers."""
+        z = self._inner(x).to(state.past.dtype)
+        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
+        distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)
+        covered = (1 + self._sizes(z)[0][..., None] - distance).clamp(0, 1)  # (N, H, K)
+        heads = window.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (N, H, K, R)
+        y = (covered[:, :, None].to(heads.dtype) @ heads).flatten(1) / self.kernel_size
+        return self.out(y), self.State(window[:, 1:])
+
+    def _inner(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        return F.glu(z, -1) if self.glu else z
+
+    def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """How far the windows of z (..., D) reach to the left and to the right, (..., H); None where they never do."""
+        sizes = self.size(z)
+        share = sizes.to(torch.promote_types(sizes.dtype, torch.float32)).sigmoid()
+        if not self.right:
+            return share * self.left, None
+        left, right = share.chunk(2, -1)
+        return left * self.left, right * self.right
+
+
+def _between(sums: Tensor, start: Tensor, size: Tensor, sign: int) -> Tensor:
+    """Prefix sums (B, T + 1, H, R) at start (T, 1) + sign size (B, T, H), linear between positions: (B, T, H, R)."""
+    whole = size.detach().floor()
+    near = start + sign * whole.long()
+    fraction = (size - whole)[..., None]
+    one, other = (_at(sums, index) for index in (near, near + sign))
+    return one + fraction * (other - one)
+
+
+def _at(sums: Tensor, index: Tensor) -> Tensor:
+    """sums (B, T + 1, H, R) at index (B, T, H); outside there are zeros to add, so the ends stay."""
+    index = index.clamp(0, sums.shape[1] - 1)[..., None]
+    return sums.gather(1, index.expand(*index.shape[:-1], sums.shape[-1]))
