@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.heads import merge, projection, split
 
 EPSILON = 1e-6
@@ -61,7 +62,7 @@ class GatedDelta(SelfMixer):
         parts = self.qkv(x), *self._rates(x)
         y = self._recall(*parts)
         if not self.causal:
-            index = _reverse_index(mask)
+            index = reverse_index(mask)
             y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 
@@ -115,10 +116,3 @@ def _unit(x: Tensor) -> Tensor:
 
 def _turned(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index[:, :, None].expand_as(x))
-
-
-def _reverse_index(mask: Tensor) -> Tensor:
-    """Where each position of a right-padded batch goes when sentences are reversed in place; padding stays."""
-    lengths = mask.sum(1, keepdim=True)
-    time = torch.arange(mask.shape[1], device=mask.device)[None]
-    return torch.where(time < lengths, lengths - 1 - time, time)

@@ -138,12 +138,12 @@ class GRU(SelfMixer):
 
 def both_ways(ahead: nn.Module, back: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
     """[ahead(x); back(x reversed) reversed] (B, S, 2 H); each sentence is reversed from its own last token."""
-    index = _reverse_index(mask)[:, :, None]
+    index = reverse_index(mask)[:, :, None]
     reverse = back(x.gather(1, index.expand_as(x)))
     return torch.cat([ahead(x), reverse.gather(1, index.expand_as(reverse))], -1)
 
 
-def _reverse_index(mask: Tensor) -> Tensor:
+def reverse_index(mask: Tensor) -> Tensor:
     """Where each position of a right-padded batch goes when sentences are reversed in place; padding stays."""
     lengths = mask.sum(1, keepdim=True)
     time = torch.arange(mask.shape[1], device=mask.device)[None]
