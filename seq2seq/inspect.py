@@ -84,12 +84,12 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    # the profiler, which counts memory, would tell of each start and end; read when torch is imported
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.figure import require_matplotlib
 
     if options.figure or not options.atlas:
         require_matplotlib()
-    # the profiler, which counts memory, would tell of each start and end
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     work = _atlas if options.atlas else _checkpoint if options.ckpt else _random
     return work(options)
 
