@@ -191,8 +191,9 @@ def _random(options: argparse.Namespace) -> int:
     given = dict(part.partition("=")[::2] for part in options.overrides)
     if "mixer" not in given:
         raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
-    known = sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml"))
-    name = _known(given["mixer"], known, "mixer")
+    name = given["mixer"]
+    if "hydra.searchpath" not in given:  # which may hold further presets
+        name = _known(name, sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml")), "mixer")
     config = _compose(options.overrides)
     folder = _folder(options, name)
     import torch
