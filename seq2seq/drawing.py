@@ -186,8 +186,9 @@ def centers(views: Sequence[View]) -> Figure:
         for head, (center, width) in enumerate(zip(places, widths, strict=True)):
             y, look = row + 0.5 * (head / max(1, len(places) - 1) - 0.5), COLOURS[head % len(COLOURS)]
             axes.errorbar(center, y, xerr=width or None, marker="o", markersize=4, linewidth=1, color=look,
-                          markerfacecolor=look if width else "none")  # fmt: skip
+                          markerfacecolor=look if width else "none", label=None if row else f"head {head + 1}")  # fmt: skip
     axes.axvline(0, color="#999999", linewidth=0.6)
+    axes.legend(fontsize=6, frameon=False)
     axes.set_yticks(range(len(views)), [f"{view.part} {view.layer}" for view in views])
     axes.invert_yaxis()
     _label(axes, "centres of the heads ± one standard deviation", "offset j - i", "")
@@ -202,10 +203,11 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
         places, widths = _widths(view)
         for head, (center, width) in enumerate(zip(places, widths, strict=True)):
             colour = COLOURS[head % len(COLOURS)]
-            axes.plot(*center, marker="o", markersize=3, color=colour)
-            axes.add_patch(Circle(tuple(center), width, alpha=0.25, color=colour, linewidth=0))
+            axes.plot(center[1], center[0], marker="o", markersize=3, color=colour)
+            axes.add_patch(Circle((center[1], center[0]), width, alpha=0.25, color=colour, linewidth=0))
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
+    axes.invert_yaxis()  # of all panels, which share it: rows are counted downwards
     return figure
 
 

@@ -111,8 +111,9 @@ def select(state: State | Context, sentences: Tensor, beam: int = 1) -> Any:
 
 
 class Properties(NamedTuple):
-    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = sum_j M_ij(x) v(x_j).
+    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
 
+    What is done to a position alone, before (v) and after (g_i: projections, output gates), is not of M.
     sparse: M_ij = 0 outside a window of bounded size. shares_positions: M_ij depends on j - i alone, up to a factor for
     each i (a softmax over the positions that there are brings one). shares_channels: channels of a head have the same
     M. dynamic: M depends on x. linear: with M held, y is linear in x up to a constant.
@@ -183,7 +184,7 @@ class SelfMixer(nn.Module, ABC):
         """What `python -m seq2seq.inspect` draws of this mixer besides its mixing matrix, by name; nothing by default.
 
         "kernels": fixed ones (H, K); "predicted kernels": along x, (B, T, H, K); "weights": (B, H, T, T); any other
-        name: a number for each head, (H,), where "centers" c, (H,) or (H, 2) on a grid, and "sharpness" a of scores
+        name: a number for each head, (H,), where "centers" c, (H,) or (H, 2: row, column), and "sharpness" a of scores
         -a |d - c|^2 are drawn together.
         """
         return {}

@@ -217,3 +217,14 @@ def test_no_stranger_code(tmp_path, capsys):
     checkpoint.save(tmp_path / "bad.ckpt", payload)
     assert inspect.main(["--ckpt", str(tmp_path / "bad.ckpt"), "--text", "Hund", "--out", str(tmp_path / "o")]) == 2
     assert "trust" in capsys.readouterr().err
+
+
+def test_quadratic_shows_its_centres(tmp_path):
+    model = composed_tiny("mixer=quadratic")
+    own = view(mixing.views(model, *pair()), "encoder", 1)
+    mixer = model.encoder.layers[0].self_mixer
+    assert torch.equal(own.portrait["centers"], mixer.centers[:, 0])
+    places, widths = drawing._widths(own)
+    assert places.shape == (2,)
+    # one standard deviation from the centre a weight has fallen to exp(-1/2) of the largest
+    torch.testing.assert_close(torch.tensor(widths).square() * mixer.sharpness, torch.full((2,), 0.5))
