@@ -185,8 +185,17 @@ def centers(views: Sequence[View]) -> Figure:
         places, widths = _widths(view)
         for head, (center, width) in enumerate(zip(places, widths, strict=True)):
             y, look = row + 0.5 * (head / max(1, len(places) - 1) - 0.5), COLOURS[head % len(COLOURS)]
-            axes.errorbar(center, y, xerr=width or None, marker="o", markersize=4, linewidth=1, color=look,
-                          markerfacecolor=look if width else "none", label=None if row else f"head {head + 1}")  # fmt: skip
+            axes.errorbar(
+                center,
+                y,
+                xerr=width or None,
+                marker="o",
+                markersize=4,
+                linewidth=1,
+                color=look,
+                markerfacecolor=look if width else "none",
+                label=None if row else f"head {head + 1}",
+            )
     axes.axvline(0, color="#999999", linewidth=0.6)
     axes.legend(fontsize=6, frameon=False)
     axes.set_yticks(range(len(views)), [f"{view.part} {view.layer}" for view in views])
