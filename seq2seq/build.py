@@ -124,12 +124,19 @@ def _make(contract: type[nn.Module], slot: Mapping[str, Any], where: str, trust:
         raise ValueError(f"mixer.{where}: {error}") from error
 
 
+def build_self_mixer(
+    values: Mapping[str, Any], *, dim: int, causal: bool, where: str = "encoder", trust: Sequence[str] = ()
+) -> SelfMixer:
+    """One self mixer from one layer's target and arguments; `where` it stands is told in errors (ValueError)."""
+    return _make(SelfMixer, values, where, trust, dim=dim, causal=causal)
+
+
 def _self_mixer(config: Mapping[str, Any], where: str, layer: int, depth: int, dim: int, trust: Sequence[str]) -> Any:
     slot = config["mixer"].get(where)
     if not slot:
         return None
     values = layer_values(slot, layer, depth)
-    return _make(SelfMixer, values, where, trust, dim=dim, causal=where == "decoder")
+    return build_self_mixer(values, dim=dim, causal=where == "decoder", where=where, trust=trust)
 
 
 def _feed_forward(model: Mapping[str, Any], dim: int) -> FeedForward | None:

@@ -7,7 +7,7 @@ Masks are boolean, True = a real token; batches are right-padded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -111,8 +111,9 @@ def select(state: State | Context, sentences: Tensor, beam: int = 1) -> Any:
 
 
 class Properties(NamedTuple):
-    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = sum_j M_ij(x) v(x_j).
+    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
 
+    What is done to a position alone, before (v) and after (g_i: projections, output gates), is not of M.
     sparse: M_ij = 0 outside a window of bounded size. shares_positions: M_ij depends on j - i alone, up to a factor for
     each i (a softmax over the positions that there are brings one). shares_channels: channels of a head have the same
     M. dynamic: M depends on x. linear: with M held, y is linear in x up to a constant.
@@ -125,7 +126,19 @@ class Properties(NamedTuple):
     linear: bool
 
 
-_routing_held = False
+class _Held:
+    """What one block of `hold_routing` has marked, or is given instead."""
+
+    def __init__(self, given: Sequence[Tensor] | None) -> None:
+        self.marked: list[Tensor] = []
+        self.given = None if given is None else iter(given)
+
+    def hold(self, weights: Tensor) -> Tensor:
+        self.marked.append(weights.detach())
+        return self.marked[-1] if self.given is None else next(self.given)
+
+
+_held: _Held | None = None
 
 
 def routing(weights: Tensor) -> Tensor:
@@ -133,18 +146,21 @@ def routing(weights: Tensor) -> Tensor:
 
     Inside `hold_routing` no gradient passes, so that the Jacobian of a mixer is its mixing matrix.
     """
-    return weights.detach() if _routing_held else weights
+    return weights if _held is None else _held.hold(weights)
 
 
 @contextmanager
-def hold_routing() -> Iterator[None]:
-    """Differentiate mixers as if their mixing matrices were constants."""
-    global _routing_held
-    before, _routing_held = _routing_held, True
+def hold_routing(given: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """Differentiate mixers as if their mixing matrices were constants; yields the list of what they mark meanwhile.
+
+    `given`, such a list, replaces what is marked, in order: another input then meets the mixing matrices of the first.
+    """
+    global _held
+    before, _held = _held, _Held(given)
     try:
-        yield
+        yield _held.marked
     finally:
-        _routing_held = before
+        _held = before
 
 
 class SelfMixer(nn.Module, ABC):
@@ -163,6 +179,15 @@ class SelfMixer(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, dim) under mask (B, T)."""
+
+    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """What `python -m seq2seq.inspect` draws of this mixer besides its mixing matrix, by name; nothing by default.
+
+        "kernels": fixed ones (H, K); "predicted kernels": along x, (B, T, H, K); "weights": (B, H, T, T); any other
+        name: a number for each head, (H,), where "centers" c, (H,) or (H, 2: row, column), and "sharpness" a of scores
+        -a |d - c|^2 are drawn together.
+        """
+        return {}
 
     def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> State:
         """The state before the first position of `batch_size` sentences of at most `max_len` positions."""
@@ -188,6 +213,10 @@ class CrossMixer(nn.Module, ABC):
     @abstractmethod
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix the source into x (B, T, dim), whole sequences."""
+
+    def portrait(self, x: Tensor, context: Context) -> dict[str, Tensor]:
+        """As SelfMixer.portrait; weights over the source are (B, heads, T, S)."""
+        return {}
 
     def init_state(self, context: Context, max_len: int) -> State:
         """The state before the first position, one row per source sentence."""

@@ -26,6 +26,14 @@ ALLOWED = {
     "model": ["mixer", "embedding", "kernels."],
     "build": ["mixer", "embedding", "model"],
     "search": ["mixer", "model"],
+    "jacobian": ["mixer"],
+    "atlas": ["mixer", "build", "jacobian"],
+    "growth": ["mixer", "build", "atlas"],
+    "atlas_table": ["mixer", "build", "atlas", "growth"],
+    "atlas_map": ["atlas_table", "drawing"],
+    "mixing": ["mixer", "model", "jacobian"],
+    "drawing": ["mixing", "figure", "checkpoint", "kernels."],
+    "report": ["mixing", "drawing", "run"],
     "loss": [],
     "optim": [],
     "metrics": [],
@@ -120,7 +128,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", [name for name in ("translate", "score", "serve", "compare", "average") if name in TREES]
+    "module", [name for name in ("translate", "score", "serve", "compare", "average", "inspect") if name in TREES]
 )
 def test_entry_points_parse_before_they_load(module):
     """Importing one loads neither torch nor anything heavy: a wrong option is answered at once."""

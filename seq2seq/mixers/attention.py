@@ -156,7 +156,7 @@ class CrossAttention(CrossMixer):
         """Read the source from each of x (B, T, D)."""
         q = split(self.query(x), self.num_heads)
         dropout = self.dropout if self.training else 0.0
-        y = attention(q, context.key, context.value, mask=context.mask, dropout=dropout)
+        y = attention(routing(q), routing(context.key), context.value, mask=context.mask, dropout=dropout)
         return self.out(merge(y))
 
     def step(

@@ -71,6 +71,10 @@ class DynamicConv(SelfMixer):
         )
         return self.out(y)
 
+    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
+        return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
+
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
 

@@ -26,7 +26,7 @@ class GatedDelta(SelfMixer):
     exp(-exp(A) softplus(W_a x + c)) with A and c a number a head; norm is the root mean square with a weight. Heads
     have D / H channels, keys as values. Bidirectional, which is ours: the sum of this memory and one that reads each
     sentence from its own end, with the same weights, before the norm. M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i
-    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head but for convolution and gate; values are not
+    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head but for the convolution; values are not
     linear in x (swish). Parameters 5 D^2 + 3 D K + 2 D H + 2 H + D / H, without gate D^2 fewer; cost O(T (c + D / H) D
     + T D^2) by chunks of c = 64, twice the former when bidirectional; state: D^2 / H + 3 D (K - 1) numbers.
     """
@@ -43,7 +43,7 @@ class GatedDelta(SelfMixer):
         self.properties = Properties(
             sparse=False,
             shares_positions=False,
-            shares_channels=kernel_size == 1 and not gate,
+            shares_channels=kernel_size == 1,
             dynamic=True,
             linear=False,
         )

@@ -38,7 +38,7 @@ class LightConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.kernel_size = causal, glu, kernel_size
+        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.implementation = require_kernel(kernel)
         self.properties = Properties(
@@ -73,6 +73,10 @@ class LightConv(SelfMixer):
             kernel=self.implementation,
         )
         return self.out(y)
+
+    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """The normalised kernels (H, K)."""
+        return {"kernels": self.weight.softmax(-1)}
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""

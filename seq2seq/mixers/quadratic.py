@@ -88,6 +88,10 @@ class Quadratic(SelfMixer):
         allowed = None if self.causal else mask[:, None, None, :]
         return self.out(merge(self._attend([routing(part) for part in query_key], v, routing(scores), allowed)))
 
+    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """The centres, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
+        return {"centers": self.centers.squeeze(-1), "sharpness": self.sharpness}
+
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""
 

@@ -37,7 +37,7 @@ class Retention(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.norm = causal, num_heads, norm
         self.properties = Properties(
-            sparse=False, shares_positions=False, shares_channels=not gate, dynamic=True, linear=not gate
+            sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
         )
         self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None

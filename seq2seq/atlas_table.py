@@ -1,0 +1,152 @@
+"""The atlas as a page and as data: a row for each self mixer, and the table of Han et al. 2022 for the same points."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from seq2seq import atlas, growth
+from seq2seq.atlas import Measured, Settings
+from seq2seq.build import build_self_mixer
+from seq2seq.growth import Growth
+from seq2seq.mixer import Properties
+
+PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
+HEADER = ("mixer", "sparse (window)", "shared over positions", "shared over channels", "dynamic", "linear in values",
+          "rank", "parameters", "state", "time ~ N^p", "memory ~ N^p")  # fmt: skip
+GRAPH = ("point", "sparse over positions", "sparse over channels", "shared over positions", "shared over channels",
+         "dynamic weight")  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One self mixer: what it declares (None: nothing) and what was measured of its two forms."""
+
+    name: str
+    declared: Properties | None
+    bidirectional: Measured
+    causal: Measured | None
+    state: str | None
+    declared_state: str | None
+    parameters: int
+    growth: Growth | None
+
+    def disagreements(self) -> list[str]:
+        """What its declaration says otherwise than was measured, a sentence each."""
+        if self.declared is None:
+            return [f"{self.name} declares no `properties`: set them in its class (measured: {self._measured()})"]
+        wrong = [
+            f"{self.name} declares {key}={said}, but measured is {key}={seen} (window {self.bidirectional.window}, "
+            f"rank {self.bidirectional.rank})"
+            for key, said, seen in zip(Properties._fields, self.declared, self.bidirectional.properties, strict=True)
+            if said != seen
+        ]
+        if self.state != self.declared_state:
+            wrong.append(f"{self.name} declares state_growth {self.declared_state!r}, but measured is {self.state!r}")
+        return wrong
+
+    def _measured(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
+
+
+def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
+    """Measure one mixer; without a `limit` in seconds, not its growth. Errors are told with its name (ValueError)."""
+    try:
+        found, causal, decoder = atlas.measure_forms(settings)
+        declared = build_self_mixer(atlas.measured_values(settings), dim=atlas.DIM, causal=False).properties
+        return Point(
+            name=name,
+            declared=declared,
+            bidirectional=found,
+            causal=causal,
+            state=None if decoder is None else atlas.state_growth(decoder),
+            declared_state=None if decoder is None else decoder.state_growth,
+            parameters=atlas.parameters(settings, **PARAMETER_SIZES),
+            growth=None if limit is None else growth.measure(settings, limit=limit),
+        )
+    except ValueError as error:
+        raise ValueError(f"mixer/self={name}: {error}") from error
+
+
+def markdown(points: Sequence[Point]) -> str:
+    """Both tables, and how they were measured."""
+    lengths = sorted({n for p in points if p.growth for n in p.growth.lengths})
+    return "\n".join(
+        [
+            "# The atlas of self mixers, measured",
+            "",
+            _table(HEADER, [_row(point) for point in points]),
+            "",
+            _measured_how(lengths),
+            "",
+            "## The relation graph's table (Han et al. 2022), measured",
+            "",
+            _table(GRAPH, [_graph_row(point) for point in points]),
+            "",
+        ]
+    )
+
+
+def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """All that was measured, as plain values."""
+    return [_plain(dataclasses.asdict(point) | {"disagreements": point.disagreements()}) for point in points]
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _row(point: Point) -> list[str]:
+    found, causal = point.bidirectional, point.causal
+    cells = [_word(value, None if causal is None else causal.properties[i]) for i, value in enumerate(found.properties)]
+    if found.properties.sparse:
+        cells[0] += f" ({found.window})"
+    state = point.state or "encoder-only"
+    return [f"`{point.name}`", *cells, str(found.rank), f"{point.parameters:,}", state, *_exponents(point.growth)]
+
+
+def _exponents(found: Growth | None) -> list[str]:
+    if found is None:
+        return ["", ""]
+    short = f" (to {found.lengths[-1]:,})" if found.lengths and found.lengths[-1] < growth.LENGTHS[-1] else ""
+    return [f"{p:.2f}{short}" if not math.isnan(p) else "?" for p in (found.time_exponent, found.memory_exponent)]
+
+
+def _graph_row(point: Point) -> list[str]:
+    p = point.bidirectional.properties
+    cells = (p.sparse, point.bidirectional.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic)
+    return [f"`{point.name}`", *("yes" if each else "–" for each in cells)]
+
+
+def _word(value: bool, causal: bool | None = None) -> str:
+    word = "yes" if value else "–"
+    return word if causal in (None, value) else f"{word} (causal: {'yes' if causal else '–'})"
+
+
+def _measured_how(lengths: Sequence[int]) -> str:
+    text = (
+        f"Bidirectional forms; a causal form is named where it differs. Random parameters and inputs of {atlas.LENGTH} "
+        f"positions, width {atlas.DIM}, {atlas.HEADS} heads, kernel_size {atlas.KERNEL}, window {atlas.WINDOW}, "
+        "float64. Window: the longest span that a position reads, where not all. Rank: of the blocks of a row at equal "
+        f"columns, at most {atlas.HEADS} where the channels of a head share a matrix, at most {atlas.DIM} where no "
+        "two channels mix outside projections. Linear: in the values, the mixing matrix held. Parameters: at width "
+        "{dim}, {heads} heads, max_len {max_len:,} where the YAML does not say another.".format(**PARAMETER_SIZES)
+    )
+    if lengths:
+        text += (
+            f" Growth: of a forward and backward pass of one sequence at width {growth.DIM} in float32, N from "
+            f"{lengths[0]:,} to {lengths[-1]:,}, p fitted to the last {growth.FITTED} lengths measured; memory is the "
+            "peak of torch's CPU allocations."
+        )
+    return text
