@@ -64,21 +64,26 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
     return found
 
 
-def max_positions(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence that the model of `config` can take on either side; None where there is no limit.
+def bounds(config: Mapping[str, Any]) -> dict[str, int]:
+    """The settings that bound the length of a sequence on either side, and their values.
 
     Learned positions have model.max_len; a mixer of bounded length says so by its own setting of that name.
     """
-    found = [config["model"]["max_len"]] if config["model"]["positions"] == "learned" else []
-    parts: list[Any] = [config["mixer"]]
+    learned = config["model"]["positions"] == "learned"
+    found = {"model.max_len": config["model"]["max_len"]} if learned else {}
+    parts: list[tuple[str, Any]] = [("mixer", config["mixer"])]
     while parts:
-        part = parts.pop()
-        parts += [value for value in part.values() if isinstance(value, Mapping)]
-        if isinstance(part.get("max_len"), int):
-            found.append(part["max_len"])
-        elif isinstance(part.get("max_len"), list | tuple):  # per_layer
-            found += part["max_len"]
-    return min(found, default=None)
+        path, part = parts.pop()
+        parts += [(f"{path}.{key}", value) for key, value in part.items() if isinstance(value, Mapping)]
+        value = part.get("max_len")
+        if value is not None:
+            found[f"{path}.max_len"] = min(value) if isinstance(value, list | tuple) else value  # a list: per_layer
+    return found
+
+
+def max_positions(config: Mapping[str, Any]) -> int | None:
+    """The longest sequence that the model of `config` can take on either side; None where there is no limit."""
+    return min(bounds(config).values(), default=None)
 
 
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:

@@ -269,7 +269,16 @@ class TranslationDataModule(LightningDataModule):
             most = self.settings.clean.max_length or longest_width(self.max_tokens)
             return most, most
         data = self._split("train")
-        return int(data.src_lengths.max()), int(data.tgt_lengths.max())
+        longest = int(data.src_lengths.max()), int(data.tgt_lengths.max())
+        # A sentence that is cut anew may become as long as the other side's longest.
+        return (max(longest), max(longest)) if self.tokenizer_settings.sampling_alpha > 0 else longest
+
+    @property
+    def longest_allowed(self) -> float:
+        """Pieces of the longest sentence that the settings let into training; infinite where they bound none."""
+        parts = [*self.parts, *([self.stream.part] if self.stream else [])]
+        longest = max(part.corpus.clean.max_length or math.inf for part in parts)
+        return longest if self.auto else min(longest, longest_width(self.max_tokens))
 
     def set_budget(self, max_tokens: int) -> None:
         """Decide data.max_tokens=auto, before `prepare` or after it; what was prepared follows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 
 MOST_LABELS = 40  # of a side of a matrix; of a longer sentence every n-th piece is named
 MATRIX_COLOURS = "Blues"
+WIDE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC", "WenQuanYi Zen Hei"),
+    *("Droid Sans Fallback", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
+    "Arial Unicode MS",
+)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -31,6 +38,15 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+@functools.cache
+def families() -> list[str]:
+    """Fonts for pieces of any script: matplotlib's own, then those with Chinese and Japanese that are installed."""
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
+
+
 def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
     """Write `stem`.png and `stem`.svg; the first one's path. The same figure gives the same bytes."""
     from matplotlib import rc_context
@@ -39,7 +55,8 @@ def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
 
     for suffix in ("svg", "png"):
         path = stem.with_name(f"{stem.name}.{suffix}")
-        with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}):
+        with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as a box; docs/atlas.md
             figure.savefig(file, format=suffix, dpi=dpi, metadata={"Date": None} if suffix == "svg" else None)
     return stem.with_name(f"{stem.name}.png")
 
@@ -88,6 +105,9 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
             continue
         step = -(-len(names) // MOST_LABELS)
         axis.set_ticks(range(0, len(names), step), names[::step], rotation=turn)
+        for label in axis.get_ticklabels():
+            label.set_parse_math(False)  # a piece may be a dollar sign
+            label.set_fontfamily(families())
     for spine in axes.spines.values():
         spine.set_linewidth(0.4)
 

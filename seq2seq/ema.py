@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seq2seq.parallel import is_first_process
 from seq2seq.sharding import gathered, part_like
 
 
@@ -45,8 +46,8 @@ class WeightAverage:
             self._copy(own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Averages, whole, and count; where the weights are sharded, all processes call it together."""
-        return {"averages": gathered(self._averages), "updates": self.updates}
+        """Averages, whole, and count; where the weights are sharded, all processes call it together, for rank 0."""
+        return {"averages": gathered(self._averages, keep=is_first_process()), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up averages and count."""

@@ -244,19 +244,22 @@ def _checkpoint(options: argparse.Namespace) -> int:
     tokenizer, meta = translator.tokenizer, translator.meta
     text = " ".join(options.text.split())
     source = [*translator.tags, *tokenizer.encode_src([text])[0]]
+    _require_short("--text", source, translator.max_len)
     told = options.target is not None
     target_text = " ".join(options.target.split()) if told else translator.texts([text])[0]
     target = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
-    longest = translator.max_len
-    for what, row in (("--text", source), ("the target", target)):
-        if len(row) > longest:
-            raise UsageError(f"{what} has {len(row):,} pieces, the most are {longest:,}; shorten it")
+    _require_short("the target", target, translator.max_len)
     pair = Pair(_pieces(tokenizer, tokenizer.src, source), _pieces(tokenizer, tokenizer.tgt, target))
     languages = f"{meta['src_lang']} to {meta['tgt_lang']}"
     facts = [("checkpoint", path.name), ("data", f"{meta['data']}, {languages}"), ("source", text),
              ("target" if told else "translation", target_text)]  # fmt: skip
     src, tgt = torch.tensor([source]), torch.tensor([target])
     return _report(folder, f"{folder.name}: {text}", facts, translator.model, src, tgt, pair)
+
+
+def _require_short(what: str, row: Sequence[int], most: int) -> None:
+    if len(row) > most:
+        raise UsageError(f"{what} has {len(row):,} pieces, the most are {most:,}; shorten it")
 
 
 def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:

@@ -168,23 +168,22 @@ class Run:
             build_model(self._model_config(sizes))
 
     def _check_positions(self) -> None:
-        """ValueError if the model's positions do not reach to the end of the longest training sentence."""
-        from seq2seq.batching import longest_width
+        """ValueError if the model's positions do not reach to the end of the longest training sentence, padding too."""
+        from seq2seq.batching import longest_width, padded_width
+        from seq2seq.build import bounds
 
-        most, limits = self.search.max_len, [self.data.settings.clean.max_length or math.inf]
-        if not self.data.auto:
-            limits.append(longest_width(self.data.max_tokens))
-        longest = min(limits)
-        if most and longest == math.inf:
+        most = self.search.max_len
+        if not most:
+            return
+        longest, named = self.data.longest_allowed, ", ".join(f"{key}={n}" for key, n in bounds(self.config).items())
+        otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
+        if longest == math.inf:
+            raise ValueError(f"{named}, and data.max_tokens=auto bounds no sentence: set {otherwise}")
+        if longest > longest_width(most):
+            needed = int(padded_width(int(longest)))
             raise ValueError(
-                f"model.max_len={most} learned positions, and data.max_tokens=auto bounds no sentence: "
-                f"set data.clean.max_length={most}, or model.positions=sinusoidal"
-            )
-        if most and most < longest:
-            raise ValueError(
-                f"model.max_len={most} (learned positions, or a mixer of bounded length) is too few for "
-                f"training sentences of up to {longest} pieces; set model.max_len={longest} or more, "
-                f"data.clean.max_length={most}, or take model.positions=sinusoidal and mixers without max_len"
+                f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; "
+                f"set it to {needed} or more, or {otherwise}"
             )
 
     def _check_budget(self) -> None:
@@ -193,6 +192,11 @@ class Run:
 
         if self.data.auto and self.resumed and self.resumed.max_tokens:
             self.data.set_budget(self.resumed.max_tokens)
+        elif self.data.auto and self.settings.sharded:
+            raise ValueError(
+                "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
+                "set data.max_tokens to a number"
+            )
         elif self.data.auto:
             require_gpu(self.accelerator)
 

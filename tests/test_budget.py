@@ -195,6 +195,11 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "require_gpu", lambda accelerator: None)
 
 
+def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):
+    with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
+        Run(auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp"), mixer="transformer")
+
+
 def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
     with pytest.raises(ValueError, match=r"this run is on a CPU: set data\.max_tokens to a number"):
         Run(auto(corpus, tmp_path), mixer="transformer")
@@ -276,6 +281,13 @@ def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
     assert (made.size("train") < 240) == (size == 16)
     batches = [[batch.index.tolist() for batch in each.train_dataloader()] for each in (plain, made)]
     assert batches[0] == batches[1]
+
+
+def test_either_side_may_be_cut_as_long_as_the_other(corpus):
+    plain, cut = data_module(corpus, 512), data_module(corpus, 512, "tokenizer.sampling_alpha=0.1")
+    for each in (plain, cut):
+        each.prepare()
+    assert cut.longest == (max(plain.longest),) * 2
 
 
 def test_a_stream_must_say_how_long_a_pair_may_be(corpus):

@@ -10,7 +10,7 @@ import torch
 from composed import PAD, TINY, VOCAB, _compose, config, lengths_mask, random_tokens
 from torch import nn
 
-from seq2seq.build import TargetError, build_model, layer_values, max_positions, resolve
+from seq2seq.build import TargetError, bounds, build_model, layer_values, max_positions, resolve
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.bahdanau import Bahdanau
@@ -296,4 +296,10 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
     assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"encoder": {}}}) == 50
     assert max_positions({"model": model, "mixer": {"encoder": bounded}}) == 40
     hybrid = {"kinds": {"a": bounded, "b": {"per_layer": {"max_len": [60, 30]}}}, "pattern": ["a", "b"]}
-    assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}) == 30
+    learned = {"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}
+    assert max_positions(learned) == 30
+    assert bounds(learned) == {
+        "model.max_len": 50,
+        "mixer.decoder.kinds.a.max_len": 40,
+        "mixer.decoder.kinds.b.per_layer.max_len": 30,
+    }

@@ -6,6 +6,7 @@ import base64
 import json
 import random
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,14 @@ def test_centres_are_drawn(tmp_path):
         portrait = {"centers": torch.randn(shape), "sharpness": torch.tensor([0.1, 2.0, -1.0, 0.5])}
         own = View("encoder", 1, "Some", torch.eye(3), None, portrait)
         assert drawing.save(drawing.centers([own]), tmp_path / f"c{len(shape)}").stat().st_size > 3000
+
+
+def test_pieces_are_drawn_as_they_are(tmp_path):
+    """Dollar signs are no formulas, and a script without a font is no warning."""
+    figure = drawing.matrices([("layer", [("all", torch.rand(3, 3))])], ["$$", "a_{", "你"], ["$x_{$", "b", "c"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert drawing.save(figure, tmp_path / "m").stat().st_size > 3000
 
 
 def images(page: Path) -> list[bytes]:

@@ -85,7 +85,7 @@ def test_retention_mixer_by_hand(causal):
         scores = (q @ k.conj().transpose(1, 2)).real / HEAD_DIM**0.5
         gamma = torch.tensor([1 - 2.0 ** (-5 - h) for h in range(HEADS)]).double()[:, None, None]
         mixed = (scores * gamma ** (time[:, None] - time).abs() * seen) @ v
-        mixed = F.rms_norm(mixed, (HEAD_DIM,), eps=1e-6).transpose(0, 1).flatten(1)
+        mixed = F.rms_norm(mixed, (HEAD_DIM,), eps=1e-5).transpose(0, 1).flatten(1)
         expected = mixer.out(F.silu(x @ mixer.gate.weight.t()) * mixed)
         torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
 
@@ -187,7 +187,7 @@ def test_gated_delta_mixer_by_hand(gate, causal):
         memory = gated_delta_by_hand(mixer, x)
         if not causal:
             memory = memory + gated_delta_by_hand(mixer, x.flip(0)).flip(0)
-        memory = F.rms_norm(memory.unflatten(-1, (HEADS, -1)), (HEAD_DIM,), mixer.norm, eps=1e-6).flatten(1)
+        memory = F.rms_norm(memory.unflatten(-1, (HEADS, -1)), (HEAD_DIM,), mixer.norm, eps=1e-5).flatten(1)
         expected = mixer.out(F.silu(x @ mixer.gate.weight.t()) * memory if gate else memory)
         torch.testing.assert_close(y, expected, atol=1e-10, rtol=1e-10)
 

@@ -429,6 +429,9 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
     given = ("model.positions=learned", "model.max_len=40", "search.max_len_extra=400", "trainer.max_steps=1")
     with pytest.raises(ValueError, match=r"model\.max_len=40 .*data\.clean\.max_length=40"):
         Run(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+    padded = ("model.positions=learned", "model.max_len=15", "data.clean.max_length=15")
+    with pytest.raises(ValueError, match=r"model\.max_len=15 .*padded to 16.*data\.clean\.max_length=14"):
+        Run(toycorpus.settings(corpus, tmp_path, *padded), mixer="transformer")
     run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
     assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
 

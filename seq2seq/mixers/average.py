@@ -27,14 +27,16 @@ class Average(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Average x (B, T, D) over real positions."""
+        wide = torch.promote_types(x.dtype, torch.float32)
         x = x.masked_fill(~mask[:, :, None], 0.0)
         if self.causal:
-            count = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=x.dtype)[:, None]
-            return self.out(x.cumsum(1) / count)
-        return self.out((x.sum(1, keepdim=True) / mask.sum(1)[:, None, None]).expand_as(x))
+            mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        else:
+            mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)
+        return self.out(mean.to(x.dtype))
 
     class State(NamedTuple):
-        """The sum of the past (N, D)."""
+        """The sum of the past (N, D), in float32 at least."""
 
         total: Tensor
 
@@ -42,9 +44,10 @@ class Average(SelfMixer):
         """Nothing summed yet."""
         if not self.causal:
             return super().init_state(batch_size, max_len)
-        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
     def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
         """Add x (N, D) at position (N,)."""
         total = state.total + x
-        return self.out(total / (position[:, None] + 1)), self.State(total)
+        return self.out((total / (position[:, None] + 1)).to(x.dtype)), self.State(total)

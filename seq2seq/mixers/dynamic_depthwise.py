@@ -20,7 +20,7 @@ class DynamicDepthwise(SelfMixer):
     Convolution' (D-DW-Conv): p is the mean of z over the sentence's real tokens, and every position has the same
     kernels, where dynamicconv predicts each position's from that position alone. Causal: p_t is the mean of z_1 .. z_t,
     so kernels change along the sentence. U halves the width twice, as there; their ReLU is a GELU here. For each
-    channel a Toeplitz matrix of width K (causal: banded, rows of p_t). Parameters 3 D^2 + D^2 / 4 + D^2 K / 4 + D K;
+    channel a Toeplitz matrix of width K (causal: banded, rows of p_t). Parameters (13 + K) D^2 / 4 + D K + 13 D / 4;
     cost O(T K D + T D^2 + K D^2), causal O(T K D^2 / 4 + T D^2) with B T K D numbers of memory; state: the last
     K - 1 inputs and the sum of all.
     """
@@ -73,14 +73,15 @@ class DynamicDepthwise(SelfMixer):
         if not self.causal:
             return super().init_state(batch_size, max_len)
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
-        return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
+        wide = torch.promote_types(past.dtype, torch.float32)
+        return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
     def step(self, x: Tensor, state: DynamicDepthwise.State, position: Tensor) -> tuple[Tensor, DynamicDepthwise.State]:
         """Predict kernels from all inputs up to x (N, D), and convolve the last K."""
         z = self._inner(x).to(state.past.dtype)
         total = state.total + z
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        weights = self._weights(total / (position[:, None] + 1))
+        weights = self._weights((total / (position[:, None] + 1)).to(z.dtype))
         return self.out((weights * window).sum(1)), self.State(window[:, 1:], total)
 
     def _inner(self, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routi
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.heads import merge, projection, split
 
-EPSILON = 1e-6
+EPSILON = 1e-5
 
 
 class GatedDelta(SelfMixer):

@@ -19,9 +19,11 @@ class LowRank(SelfMixer):
     Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7. E and F are shared by heads and layers
     have their own ('headwise sharing'). Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j} k_j and
     likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not attended to, so that E = F =
-    identity, r = max_len, is attention. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on
-    the weights of slots. max_len bounds the length. Parameters 4 D^2 + 2 r max_len; cost O(T r D + T D^2)
-    bidirectional, O(T^2 (D + r H) + T D^2) causal, where the slots of no position are stored; state: 2 r D numbers.
+    identity, r = max_len, is attention. Entries start from N(0, 1 / (r + j)) at position j, so that sums over a long
+    sentence are not much larger than over a short one. M is dense, dynamic, shared by the D / H channels of a head.
+    dropout acts on the weights of slots. max_len bounds the length. Parameters 4 D^2 + 2 r max_len; cost O(T r D +
+    T D^2) bidirectional, O(T^2 (D + r H) + T D^2) causal, where the slots of no position are stored; state:
+    2 r D numbers.
     """
 
     properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -40,8 +42,9 @@ class LowRank(SelfMixer):
         self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
-        self.key_slots = nn.Parameter(torch.randn(rank, max_len) * rank**-0.5)  # E
-        self.value_slots = nn.Parameter(torch.randn(rank, max_len) * rank**-0.5)  # F
+        scale = (rank + torch.arange(max_len)) ** -0.5
+        self.key_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # E
+        self.value_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # F
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
@@ -66,11 +69,12 @@ class LowRank(SelfMixer):
         seen: Tensor
 
     def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
-        """Empty slots."""
+        """Empty slots, in float32 at least: sums of many small parts."""
         if not self.causal:
             return super().init_state(batch_size, max_len)
         self._require_fits(max_len)
-        empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=dtype)
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)
         return self.State(empty, empty.clone(), torch.zeros(batch_size, self.rank, device=device, dtype=torch.bool))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -22,7 +22,7 @@ class Multiscale(SelfMixer):
     the input: they are parameters, as in Zhao et al. 2019, 'MUSE: Parallel Multi-Scale Attention for Sequence to
     Sequence Learning', which has one for each scale of a layer. Hence the sum is one depthwise convolution of the
     widest K, and is computed so: for each channel a Toeplitz matrix whose taps near the centre belong to every scale.
-    With S scales of K_1 + ... + K_S taps, parameters 3 D^2 + D (sum K_s + S), cost O(T K D + T D^2), state: the
+    With S scales of K_1 + ... + K_S taps, parameters 3 D^2 + D (sum K_s + S + 3), cost O(T K D + T D^2), state: the
     last K - 1 inputs.
     """
 

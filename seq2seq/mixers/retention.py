@@ -13,7 +13,7 @@ from seq2seq.kernels.retention import retention, retention_parallel, retention_s
 from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
 from seq2seq.mixers.heads import merge, projection, split
 
-EPSILON = 1e-6
+EPSILON = 1e-5
 
 
 class Retention(SelfMixer):

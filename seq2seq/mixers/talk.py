@@ -19,8 +19,8 @@ class TaLK(SelfMixer):
     window reaches: at most L = K // 2 to the left, R = K - 1 - L to the right; causal, L = K - 1 and r = 0.
     Sizes are real numbers, so that they have gradients: the last position on either side counts by the fraction of it
     that is reached, M_ij = min(1, max(0, 1 + l_i - (i - j))) / K to the left. Sums are differences of prefix sums, so
-    cost does not grow with K. As published, the divisor is the largest window K. Parameters 3 D^2 + 2 D H
-    (causal D H), cost O(T D^2), state: the last K - 1 inputs.
+    cost does not grow with K. As published, the divisor is the largest window K. Parameters 3 D^2 +
+    3 D + 2 (D + 1) H (causal (D + 1) H), cost O(T D^2), state: the last K - 1 inputs.
     """
 
     state_growth = "constant"
