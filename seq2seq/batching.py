@@ -60,7 +60,7 @@ class Ragged(NamedTuple):
     def from_rows(cls, rows: list[list[int]]) -> Ragged:
         """Pack lists of ids."""
         lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-        ids = np.fromiter((i for row in rows for i in row), dtype=np.int32, count=int(lengths.sum()))
+        ids = np.fromiter((i for row in rows for i in row), dtype=np.int64, count=int(lengths.sum()))
         return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from seq2seq.embedding import Embedding, make_positions, make_table
+from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
 from seq2seq.model import NORMS, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 
@@ -22,8 +22,9 @@ class TargetError(ValueError):
 def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> Seq2Seq:
     """The model of {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}.
 
-    `model` and `mixer` are the sections of the same name in conf/, resolved. `trust` names packages, besides
-    this one, whose mixers may be built. Bad values are ValueErrors (TargetError for a forbidden `_target_`).
+    `model` and `mixer` are the sections of the same name in conf/, resolved; where the source is pictures there is also
+    "patches": {"height", "width", "size", "bits"} (see pictures.PatchGrid). `trust` names packages, besides this one,
+    whose mixers may be built. Bad values are ValueErrors (TargetError for a forbidden `_target_`).
     """
     model = config["model"]
     _check_model(model)
@@ -35,14 +36,18 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> Seq2
         )
     src_table, tgt_table = _tables(config)
     encoder = Encoder(
-        embedding=_embedding(model, src_table),
+        embedding=_embedding(model, src_table, _source_positions(config)),
         layers=_encoder_layers(config, depth, trust),
         final_norm=model["norm"] == "pre",
     )
     memory_dim = encoder.layers[-1].out_dim
     assert isinstance(memory_dim, int)
     layers = _decoder_layers(config, memory_dim, trust)
-    decoder = Decoder(embedding=_embedding(model, tgt_table), layers=layers, final_norm=model["norm"] == "pre")
+    decoder = Decoder(
+        embedding=_embedding(model, tgt_table, _positions(model, "positions")),
+        layers=layers,
+        final_norm=model["norm"] == "pre",
+    )
     return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, layers[-1].out_dim))
 
 
@@ -69,8 +74,9 @@ def bounds(config: Mapping[str, Any]) -> dict[str, int]:
 
     Learned positions have model.max_len; a mixer of bounded length says so by its own setting of that name.
     """
-    learned = config["model"]["positions"] == "learned"
-    found = {"model.max_len": config["model"]["max_len"]} if learned else {}
+    model = config["model"]
+    learned = "learned" in (model["positions"], model.get("src_positions"))
+    found = {"model.max_len": model["max_len"]} if learned else {}
     parts: list[tuple[str, Any]] = [("mixer", config["mixer"])]
     while parts:
         path, part = parts.pop()
@@ -141,6 +147,9 @@ def _self_mixer(config: Mapping[str, Any], where: str, layer: int, depth: int, d
     if not slot:
         return None
     values = layer_values(slot, layer, depth)
+    patches = config.get("patches")
+    if patches and where == "encoder" and values.get("grid_width", 0) is None:
+        values["grid_width"] = _columns(patches)
     return build_self_mixer(values, dim=dim, causal=where == "decoder", where=where, trust=trust)
 
 
@@ -185,8 +194,13 @@ def _around(model: Mapping[str, Any]) -> dict[str, Any]:
     return {"norm": model["norm"], "dropout": model["dropout"], "residual": model["residual"]}
 
 
-def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding, nn.Embedding]:
+def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
     model, dim = config["model"], config["model"]["dim"]
+    if patches := config.get("patches"):
+        if model["tie"] == "all":
+            raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")
+        source = PatchProjection(dim=dim, size=patches["size"], bits=patches["bits"])
+        return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
     src = make_table(config["src_vocab_size"], dim, config["pad_id"])
     if model["tie"] != "all":
         return src, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
@@ -203,9 +217,29 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding, nn.Embedding]:
     return src, src
 
 
-def _embedding(model: Mapping[str, Any], table: nn.Embedding) -> Embedding:
-    positions = make_positions(model["positions"], dim=model["dim"], max_len=model["max_len"])
-    return Embedding(table=table, positions=positions, dropout=model["dropout"], scale=model["scale_embedding"])
+def _positions(model: Mapping[str, Any], setting: str) -> nn.Module | None:
+    return make_positions(model[setting], dim=model["dim"], max_len=model["max_len"], setting=f"model.{setting}")
+
+
+def _source_positions(config: Mapping[str, Any]) -> nn.Module | None:
+    model, patches = config["model"], config.get("patches")
+    if model.get("src_positions") != "grid":
+        return _positions(model, "src_positions" if model.get("src_positions") else "positions")
+    if not patches:
+        raise ValueError("model.src_positions=grid is for pictures (tokenizer=patches); choose another")
+    return GridPositions(dim=model["dim"], width=_columns(patches))
+
+
+def _columns(patches: Mapping[str, Any]) -> int:
+    return patches["width"] // patches["size"]
+
+
+def _embedding(
+    model: Mapping[str, Any], table: nn.Embedding | PatchProjection, positions: nn.Module | None
+) -> Embedding:
+    # the scale makes up for a table's small numbers, which a projection has not
+    scale = model["scale_embedding"] and isinstance(table, nn.Embedding)
+    return Embedding(table=table, positions=positions, dropout=model["dropout"], scale=scale)
 
 
 def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> nn.Linear:

@@ -26,8 +26,9 @@ from seq2seq.metrics import tokenize_for
 from seq2seq.mixture import Direction, Mixture, Part, directions, only_splits, parts_of
 from seq2seq.pairs import BatchLoader, MixedPairs, PairDataset
 from seq2seq.parallel import Agreement
+from seq2seq.pictures import PatchGrid, PictureError
 from seq2seq.stream import PairStream, StreamLoader, StreamSettings, refuse_epochs
-from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+from seq2seq.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, make_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from seq2seq.settings import TrainerSettings
@@ -92,9 +93,11 @@ class TranslationDataModule(LightningDataModule):
             return
         for part in [*self.parts, *([self.stream.part] if self.stream else [])]:
             corpora.validate_corpus(part.corpus, cache_dir=self.cache_dir)
-            if self.tokenizer_settings.ready_models and not _is_remote(part.corpus):
+            given = self.tokenizer_settings
+            if (given.ready_models or given.patches) and not _is_remote(part.corpus):
                 first = part.corpus.splits[0]
-                self._check_vocabularies(corpora.sample_pairs(part.corpus, cache_dir=self.cache_dir, split=first))
+                sample = corpora.sample_pairs(part.corpus, cache_dir=self.cache_dir, split=first)
+                _check_pictures(given.patches, sample, first) if given.patches else self._check_vocabularies(sample)
         self._valid = True
 
     def prepare(self) -> None:
@@ -175,7 +178,8 @@ class TranslationDataModule(LightningDataModule):
         if settings.ready_models:
             self.places |= {f"tokenizer {i + 1}": Path(path) for i, path in enumerate(settings.ready_models)}
             return load_tokenizer(settings)
-        free = ("model", "src_model", "tgt_model", "sampling_alpha", *([] if settings.symbols else ["symbols"]))
+        unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
+        free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
         text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
         values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
         key = repr([corpora.CODE_VERSION, text, values])
@@ -190,12 +194,7 @@ class TranslationDataModule(LightningDataModule):
                     (building / f"{name}.model").write_bytes(state[name])
 
         self.places["tokenizer"] = build_once(folder, "the tokenizer", build)
-        models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
-        return Tokenizer(
-            src_model=models[0],
-            tgt_model=models[1] if len(models) == 2 else None,
-            sampling_alpha=settings.sampling_alpha,
-        )
+        return make_tokenizer([path.read_bytes() for path in sorted(folder.glob("*.model"))], settings)
 
     def _encoded(self, split: str, part: Part, corpus: Corpus) -> PairDataset:
         text = corpus.splits[split]
@@ -207,7 +206,10 @@ class TranslationDataModule(LightningDataModule):
         def build(building: Path) -> None:
             encoder = Encoder(tokenizer=self.tokenizer, tags=tags)
             pace = Pace(f"encoding, {what}", total=len(text))
-            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=self.num_proc, pace=pace)
+            try:
+                write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=self.num_proc, pace=pace)
+            except PictureError as error:
+                raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
         self.places[what] = build_once(folder, f"the {what}", build)
         src, tgt = (Ragged(*side) for side in read_ids(folder))
@@ -453,6 +455,13 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         return BatchLoader(self._split(split), batch_sampler=sampler, num_workers=self.num_workers)
+
+
+def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
+    try:
+        patches.encode(sample[0])
+    except PictureError as error:
+        raise ValueError(f"data.{split}: {error}") from None
 
 
 def _whole_number(value: Any, name: str, *, least: int = 1) -> int:

@@ -16,11 +16,17 @@ class Embedding(nn.Module):
     """Token embedding plus position, with dropout: dropout(scale * E[token] + P[position]).
 
     scale is sqrt(dim) (Vaswani et al. 2017, section 3.4) or 1. Tokens (B, T) -> (B, T, dim).
-    `table` may be given to share it between source, target and output layer.
+    `table` may be given to share it between source, target and output layer; E[token] of a picture's patches is
+    computed (PatchProjection).
     """
 
     def __init__(
-        self, *, table: nn.Embedding, positions: nn.Module | None, dropout: float = 0.0, scale: bool = True
+        self,
+        *,
+        table: nn.Embedding | PatchProjection,
+        positions: nn.Module | None,
+        dropout: float = 0.0,
+        scale: bool = True,
     ) -> None:
         super().__init__()
         self.table, self.positions = table, positions
@@ -42,6 +48,26 @@ class Embedding(nn.Module):
         return self.dropout(x)
 
 
+class PatchProjection(nn.Module):
+    """E[token] = W p + b of the size^2 grey levels p in [-1, 1] that a token packs: a strided convolution of a picture.
+
+    token = sum_i level_i 2^(bits i) over the patch's pixels i, p_i = 2 level_i / (2^bits - 1) - 1: black is -1, white
+    1. Equal to Conv2d(1, dim, size, stride=size) over the whole picture. Tokens (..., ) -> (..., dim).
+    """
+
+    def __init__(self, *, dim: int, size: int, bits: int) -> None:
+        super().__init__()
+        self.embedding_dim, self.most = dim, (1 << bits) - 1
+        self.proj = nn.Linear(size * size, dim)
+        self.register_buffer("shifts", bits * torch.arange(size * size), persistent=False)
+        self.shifts: Tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embed tokens (...), int64, wherever they stand."""
+        levels = (tokens[..., None] >> self.shifts) & self.most  # (..., size^2)
+        return self.proj(levels.to(self.proj.weight.dtype) * (2 / self.most) - 1)
+
+
 class SinusoidalPositions(nn.Module):
     """P[p, 2i] = sin(p / 10000^(2i/D)), P[p, 2i+1] = cos(p / 10000^(2i/D)) (Vaswani et al. 2017); no length limit."""
 
@@ -57,6 +83,21 @@ class SinusoidalPositions(nn.Module):
         """Encode position (...) -> (..., dim)."""
         angle = position[..., None].float() * self.rate
         return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+
+
+class GridPositions(nn.Module):
+    """[P_row; P_column] of a grid that is read row by row: sinusoidal positions of either axis in half the dim each."""
+
+    def __init__(self, *, dim: int, width: int) -> None:
+        super().__init__()
+        if dim % 4:
+            raise ValueError(f"positions on a grid need a dim divisible by 4, not {dim}; change model.dim")
+        self.axis, self.width = SinusoidalPositions(dim=dim // 2), width
+
+    def forward(self, position: Tensor) -> Tensor:
+        """Encode position (...) = row * width + column -> (..., dim)."""
+        row, column = position // self.width, position % self.width
+        return torch.cat([self.axis(row), self.axis(column)], -1)
 
 
 class LearnedPositions(nn.Module):
@@ -77,10 +118,10 @@ class LearnedPositions(nn.Module):
         return self.table(position)
 
 
-def make_positions(kind: str, *, dim: int, max_len: int) -> nn.Module | None:
-    """The position encoding named `kind`: sinusoidal, learned (up to max_len) or none."""
+def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.positions") -> nn.Module | None:
+    """The position encoding named `kind` in `setting`: sinusoidal, learned (up to max_len) or none."""
     if kind not in POSITIONS:
-        raise ValueError(f"model.positions is {kind!r}; choose one of {', '.join(POSITIONS)}")
+        raise ValueError(f"{setting} is {kind!r}; choose one of {', '.join(POSITIONS)}")
     if kind == "none":
         return None
     return SinusoidalPositions(dim=dim) if kind == "sinusoidal" else LearnedPositions(dim=dim, max_len=max_len)

@@ -18,6 +18,7 @@ import numpy as np
 
 from seq2seq.building import Pace
 from seq2seq.cleaning import Pairs
+from seq2seq.pictures import PictureError
 from seq2seq.tokenizer import Tokenizer
 
 SIDES = ("src", "tgt")
@@ -44,7 +45,7 @@ class Encoder:
     def __init__(self, *, tokenizer: Tokenizer, tags: Sequence[int] = ()) -> None:
         self.tokenizer, self.tags = tokenizer, list(tags)
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
-        self.dtypes = [np.dtype(np.uint16 if size <= 1 << 16 else np.int32) for size in sizes]
+        self.dtypes = [_id_type(size) for size in sizes]
 
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> list[Ids]:
         """The ids of both sides; with `sample_seed`, segmentations drawn as the tokenizer's `sampling_alpha` says."""
@@ -54,6 +55,12 @@ class Encoder:
         return [Ids.pack(src, self.dtypes[0], self.tags), Ids.pack(tgt, self.dtypes[1])]
 
 
+def _id_type(vocab_size: int) -> np.dtype:
+    """What an id takes on disk: 2 bytes, or 4; patches of a picture up to 8."""
+    kinds = {np.uint16: 16, np.int32: 31, np.uint32: 32}
+    return np.dtype(next((kind for kind, bits in kinds.items() if vocab_size <= 1 << bits), np.int64))
+
+
 def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_proc: int, pace: Pace) -> None:
     """Encode `blocks` into `folder`; the files are the same for every number of processes.
 
@@ -61,7 +68,8 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
     """
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
-        for encoded in map(encoder, blocks) if num_proc == 1 else _in_parallel(blocks, encoder, num_proc):
+        found = map(encoder, blocks) if num_proc == 1 else _in_parallel(blocks, encoder, num_proc)
+        for encoded in _counted(found):
             for side, file, ids in zip(SIDES, (src, tgt), encoded, strict=True):
                 ids.flat.tofile(file)
                 lengths[side].append(ids.lengths)
@@ -71,6 +79,17 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
         np.save(folder / f"{side}.lengths.npy", rows)
         np.save(folder / f"{side}.starts.npy", np.cumsum(rows, dtype=np.int64) - rows)
     (folder / "meta.json").write_text(json.dumps(dict(zip(SIDES, (d.name for d in encoder.dtypes), strict=True))))
+
+
+def _counted(blocks: Iterable[list[Ids]]) -> Iterator[list[Ids]]:
+    """The blocks; a PictureError on the way tells the line's position in all of them."""
+    rows = 0
+    try:
+        for block in blocks:
+            yield block
+            rows += len(block[0].lengths)
+    except PictureError as error:
+        raise PictureError(rows + error.position, error.line, error.reason) from None
 
 
 class IdArrays(NamedTuple):

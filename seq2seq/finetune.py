@@ -47,6 +47,8 @@ def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
         if side in state:
             paths[side] = folder / f"{side}.model"
             paths[side].write_bytes(state[side])
+    if tokenizer.patches:
+        return {"model": None, "src_model": None, "tgt_model": str(paths["tgt_model"]), "patches": state["patches"]}
     if tokenizer.joint:
         return {"model": str(paths["src_model"]), "src_model": None, "tgt_model": None}
     return {"model": None} | {side: str(path) for side, path in paths.items()}

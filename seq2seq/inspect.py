@@ -15,6 +15,7 @@ from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, w
 
 if TYPE_CHECKING:
     from seq2seq.model import Seq2Seq
+    from seq2seq.pictures import PatchGrid
     from seq2seq.report import Pair
 
 EPILOG = """\
@@ -236,6 +237,7 @@ def _checkpoint(options: argparse.Namespace) -> int:
     folder = _folder(options, home.parent.name if home.name == "checkpoints" else path.stem)
     import torch
 
+    from seq2seq.cleaning import shorten
     from seq2seq.report import Pair
     from seq2seq.translate import Translator
 
@@ -249,7 +251,9 @@ def _checkpoint(options: argparse.Namespace) -> int:
     target_text = " ".join(options.target.split()) if told else translator.texts([text])[0]
     target = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target, translator.max_len)
-    pair = Pair(_pieces(tokenizer, tokenizer.src, source), _pieces(tokenizer, tokenizer.tgt, target))
+    read = _patches(tokenizer.patches) if tokenizer.patches else _pieces(tokenizer, tokenizer.src, source)
+    pair = Pair(read, _pieces(tokenizer, tokenizer.tgt, target))
+    text = shorten(text, 200)  # a picture is a long line
     languages = f"{meta['src_lang']} to {meta['tgt_lang']}"
     facts = [("checkpoint", path.name), ("data", f"{meta['data']}, {languages}"), ("source", text),
              ("target" if told else "translation", target_text)]  # fmt: skip
@@ -260,6 +264,11 @@ def _checkpoint(options: argparse.Namespace) -> int:
 def _require_short(what: str, row: Sequence[int], most: int) -> None:
     if len(row) > most:
         raise UsageError(f"{what} has {len(row):,} pieces, the most are {most:,}; shorten it")
+
+
+def _patches(grid: PatchGrid) -> list[str]:
+    """Names of a picture's patches: row and column, from 1."""
+    return [f"{row + 1},{column + 1}" for row in range(grid.rows) for column in range(grid.columns)]
 
 
 def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:

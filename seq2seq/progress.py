@@ -17,6 +17,7 @@ from seq2seq.task import Evaluation, TranslationTask
 from seq2seq.throughput import Meter
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
+_MOST_SHOWN = 300  # characters of a sample: a picture's line has many
 
 
 class Stopwatch:
@@ -218,7 +219,8 @@ def sample_lines(result: Evaluation, count: int) -> list[str]:
     for i in range(min(count, size)):
         at = (2 * i + 1) * size // (2 * min(count, size))
         for name, texts in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
-            lines.append(f"  [dim]{name}[/] {escape(texts[at])}")
+            text = texts[at] if len(texts[at]) <= _MOST_SHOWN else f"{texts[at][:_MOST_SHOWN]}…"
+            lines.append(f"  [dim]{name}[/] {escape(text)}")
     return lines
 
 

@@ -205,6 +205,8 @@ class TranslationTask(L.LightningModule):
         if batch.src.shape[0] == 0:
             return
         longest = min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE)
+        if self.tokenizer.patches:  # half a picture is none
+            longest = self.tokenizer.patches.length
         batch = crop(batch, longest, self.search.max_len, eos_id=self.tokenizer.eos_id)
         sums = self.sum_losses(batch)
         counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])

@@ -6,13 +6,15 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sentencepiece as spm
+
+from seq2seq.pictures import PatchGrid
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -27,6 +29,7 @@ class TokenizerSettings:
     """What decides a tokenizer: a ready SentencePiece model (joint, or one a side), or how to train one.
 
     `sampling_alpha` > 0 turns on subword regularisation of training text (Kudo 2018; BPE-dropout for `type: bpe`).
+    With `patches` the source is pictures, and SentencePiece is the target's alone.
     """
 
     model: str | None = None
@@ -42,6 +45,7 @@ class TokenizerSettings:
     sampling_alpha: float = 0.0
     seed: int = 1
     symbols: tuple[str, ...] = ()  # tags: pieces that no text is cut into
+    patches: PatchGrid | None = None
 
     def __post_init__(self) -> None:
         """Refuse impossible values (ValueError) before any work."""
@@ -59,15 +63,25 @@ class TokenizerSettings:
             raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        if bool(self.src_model) != bool(self.tgt_model):
+        if self.patches:
+            self._check_pictures()
+        elif bool(self.src_model) != bool(self.tgt_model):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
         for path in self.ready_models:
             if not Path(path).is_file():
                 raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
 
+    def _check_pictures(self) -> None:
+        if self.joint:
+            raise ValueError("tokenizer.patches: pictures share no vocabulary with text; set tokenizer.joint=false")
+        if self.model or self.src_model:
+            raise ValueError("tokenizer.patches: pictures have no SentencePiece model; set tokenizer.tgt_model alone")
+        if self.symbols:
+            raise ValueError(f"tokenizer.patches: pictures take no tags ({', '.join(self.symbols)}); leave them out")
+
     @property
     def ready_models(self) -> tuple[str, ...]:
-        """Paths of the ready models: none, one (joint) or two (source, target)."""
+        """Paths of the ready models: none, one (joint, or pictures) or two (source, target)."""
         return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)
 
     @classmethod
@@ -77,6 +91,8 @@ class TokenizerSettings:
         unknown = sorted(set(values) - set(known))
         if unknown:
             raise ValueError(f"unknown tokenizer setting {', '.join(unknown)}; known are {', '.join(known)}")
+        if isinstance(values.get("patches"), Mapping):
+            values = {**values, "patches": PatchGrid.from_mapping(values["patches"])}
         return cls(**values)
 
 
@@ -84,14 +100,22 @@ class Tokenizer:
     """Lines to ids and back; one SentencePiece model for both sides (`joint`) or one a side, special ids in common.
 
     A special symbol that the model lacks (SentencePiece has no pad by default) gets a new id after the last piece.
+    With `patches` a source line is a picture, its ids patches without an eos, and there is no `src_model`.
     """
 
-    def __init__(self, *, src_model: bytes, tgt_model: bytes | None = None, sampling_alpha: float = 0.0) -> None:
-        self.joint = tgt_model is None
-        self.src = _load(src_model)
-        self.tgt = self.src if tgt_model is None else _load(tgt_model)
+    def __init__(
+        self,
+        *,
+        src_model: bytes | None = None,
+        tgt_model: bytes | None = None,
+        patches: PatchGrid | None = None,
+        sampling_alpha: float = 0.0,
+    ) -> None:
+        self.patches, self.joint = patches, tgt_model is None
+        self._models = [model for model in (src_model, tgt_model) if model is not None]
+        self.src = _load(self._models[0])
+        self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
         self.sampling_alpha = sampling_alpha
-        self._models = [src_model] if tgt_model is None else [src_model, tgt_model]
         self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
         size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
         ids: dict[str, int] = {}
@@ -100,12 +124,19 @@ class Tokenizer:
             ids[name], size = (value, size) if value >= 0 else (size, size + 1)
         self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
         self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
+        if patches:
+            self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
         self._silent.update(i for i in range(self.tgt.get_piece_size()) if self.tgt.is_control(i))
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Ids of source lines, each closed by eos; `sample` draws a segmentation (the same for the same `seed`)."""
+        """Ids of source lines, each closed by eos; `sample` draws a segmentation (the same for the same `seed`).
+
+        Pictures have neither eos nor segmentations; PictureError for the first line that is no picture.
+        """
+        if self.patches:
+            return self.patches.encode(lines)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
@@ -132,6 +163,8 @@ class Tokenizer:
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
         """The ids of source pieces that stand for no text; ValueError for one that the model lacks."""
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
+        if ids and self.patches:
+            raise ValueError(f"pictures take no tags ({', '.join(ids)})")
         for tag, number in ids.items():
             if number == self.unk_id:
                 raise ValueError(
@@ -152,9 +185,13 @@ class Tokenizer:
 
     def to_state(self) -> dict[str, Any]:
         """A plain dict of str, int, float, bool and bytes: all that a checkpoint must carry."""
-        state = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha, "src_model": self._models[0]}
+        state: dict[str, Any] = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha}
+        if self.patches:
+            state["patches"] = asdict(self.patches)
+        else:
+            state["src_model"] = self._models[0]
         if not self.joint:
-            state["tgt_model"] = self._models[1]
+            state["tgt_model"] = self._models[-1]
         return state
 
     @classmethod
@@ -163,14 +200,16 @@ class Tokenizer:
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
         # types first: bytes(n) of a whole number n would take n bytes of memory
-        kinds = {"joint": bool, "sampling_alpha": (int, float), "src_model": bytes}
-        kinds |= {} if state.get("joint") else {"tgt_model": bytes}
+        kinds = {"joint": bool, "sampling_alpha": (int, float)}
+        kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
+        kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
                 raise ValueError(f"its '{name}' is missing or of the wrong type")
         return cls(
-            src_model=state["src_model"],
-            tgt_model=None if state["joint"] else state["tgt_model"],
+            src_model=state["src_model"] if "src_model" in kinds else None,
+            tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
+            patches=PatchGrid.from_mapping(state["patches"]) if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
         )
 
@@ -183,6 +222,8 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hexadecimal hash of the model bytes and of everything else that decides the ids (not of sampling)."""
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
+        if self.patches:
+            digest.update(repr(self.patches).encode())
         for model in self._models:
             digest.update(model)
         return digest.hexdigest()[:16]
@@ -193,17 +234,23 @@ def language_tag(language: str) -> str:
     return f"<2{language}>"
 
 
+def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
+    """The tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
+    return Tokenizer(
+        src_model=None if settings.patches else models[0],
+        tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
+        patches=settings.patches,
+        sampling_alpha=settings.sampling_alpha,
+    )
+
+
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """The ready-made tokenizer that `settings` name (ValueError when they name none or the file is no model)."""
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [Path(path).read_bytes() for path in settings.ready_models]
     try:
-        return Tokenizer(
-            src_model=models[0],
-            tgt_model=models[1] if len(models) == 2 else None,
-            sampling_alpha=settings.sampling_alpha,
-        )
+        return make_tokenizer(models, settings)
     except RuntimeError as error:
         raise ValueError(f"{' / '.join(settings.ready_models)} is not a SentencePiece model ({error})") from error
 
@@ -221,7 +268,9 @@ class VocabularySizeError(ValueError):
 
 def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """Train on raw lines, jointly on both sides or one model a side; the same lines and settings, the same bytes."""
-    if settings.joint:
+    if settings.patches:
+        sides = [(tgt_lines, "the target side")]
+    elif settings.joint:
         sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
     else:
         sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
@@ -233,11 +282,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
             refused.append(error)
     if refused:
         raise min(refused, key=lambda error: error.largest)
-    return Tokenizer(
-        src_model=models[0],
-        tgt_model=None if settings.joint else models[1],
-        sampling_alpha=settings.sampling_alpha,
-    )
+    return make_tokenizer(models, settings)
 
 
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:

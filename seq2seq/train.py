@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from seq2seq.control import Control, TrainingInterrupt
     from seq2seq.datamodule import TranslationDataModule
+    from seq2seq.pictures import PatchGrid
     from seq2seq.progress import ProgressLog
     from seq2seq.pruning import MedianStop
     from seq2seq.search import SearchSettings
@@ -159,10 +160,13 @@ class Run:
         import torch
 
         from seq2seq.build import build_model
+        from seq2seq.tokenizer import TokenizerSettings
 
-        sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": self.config["tokenizer"]["joint"]}
+        tokenizer = TokenizerSettings.from_mapping(self.config["tokenizer"])
+        sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer.joint}
+        sizes |= _picture(tokenizer.patches)
         if self.start:
-            sizes = {key: self.start.meta["model"][key] for key in sizes}
+            sizes = {key: value for key, value in self.start.meta["model"].items() if key not in ("model", "mixer")}
             finetune.require_same_model(self.start.meta["model"], self.config, self.config["init_from"])
         with torch.device("meta"):
             build_model(self._model_config(sizes))
@@ -246,6 +250,7 @@ class Run:
             "tgt_vocab_size": tokenizer.tgt_vocab_size,
             "pad_id": tokenizer.pad_id,
             "joint": tokenizer.joint,
+            **_picture(tokenizer.patches),
         }
         torch.manual_seed(self.seed)
         model = build_model(self._model_config(sizes))
@@ -473,6 +478,11 @@ def _quiet_lightning() -> None:
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+
+
+def _picture(patches: PatchGrid | None) -> dict[str, Any]:
+    """What the model is told of a source that is pictures."""
+    return {"patches": dataclasses.asdict(patches)} if patches else {}
 
 
 def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:

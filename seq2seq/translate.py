@@ -35,7 +35,8 @@ DTYPES = ("float32", "bfloat16")
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
-a line of more than --max-len pieces is cut with a warning: there is always one line out for each line in.
+a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a grey PNG of
+the size trained on) and is none stays empty: there is always one line out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs: the line's number from 1,
 the score (log-probability, natural logarithm, normalised by length), and the text.
@@ -159,13 +160,27 @@ class Translator:
         """
         ids: list[list[int]] = [[] for _ in lines]
         for chosen in _chunks(lines, WINDOW_BYTES // 2):
-            for i, row in zip(chosen, self.tokenizer.encode_src([_unicode(lines[i]) for i in chosen]), strict=True):
+            for i, row in self._source_ids({i: _unicode(lines[i]) for i in chosen}, note):
                 longest = max(2, self.max_len - len(self.tags))
-                if len(row) > longest:
+                if len(row) > longest and not self.tokenizer.patches:
                     note(Note(i, len(row) - 1, longest - 1))
                     row = [*row[: longest - 1], row[-1]]
                 ids[i] = [*self.tags, *row] if len(row) > 1 else []
         return ids
+
+    def _source_ids(self, lines: dict[int, str], note: Callable[[Note], None]) -> Iterator[tuple[int, list[int]]]:
+        """The number and ids of each line; what is no picture, where there should be one, is noted and left out."""
+        from seq2seq.pictures import PictureError
+
+        try:
+            yield from zip(lines, self.tokenizer.encode_src(list(lines.values())), strict=True)
+        except PictureError as error:
+            if len(lines) == 1:
+                note(Note(next(iter(lines)), 0, 0, error.reason))
+                return
+            numbers = list(lines)
+            for half in (numbers[: len(lines) // 2], numbers[len(lines) // 2 :]):
+                yield from self._source_ids({i: lines[i] for i in half}, note)
 
     def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
         """Positions of the lines to translate, those of similar length together, longest first."""

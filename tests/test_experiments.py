@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -52,9 +53,11 @@ def test_a_recipe_composes_and_builds(name):
     corpus = CorpusSettings.from_mapping(config["data"])
     if config["data"]["convention"]:
         check_convention(config["data"]["convention"], corpus.tgt)
-    joint = TokenizerSettings.from_mapping(config["tokenizer"]).joint
+    tokenizer = TokenizerSettings.from_mapping(config["tokenizer"])
+    joint = tokenizer.joint
     millions, (src, tgt) = PUBLISHED.get(name, (None, JOINT if joint else WORDS))
     sizes = {"src_vocab_size": src, "tgt_vocab_size": tgt, "pad_id": 0, "joint": src == tgt and joint}
+    sizes |= {"patches": asdict(tokenizer.patches)} if tokenizer.patches else {}
     with torch.device("meta"):
         model = build_model({"model": config["model"], "mixer": config["mixer"], **sizes})
     if millions:

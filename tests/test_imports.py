@@ -38,13 +38,14 @@ ALLOWED = {
     "optim": [],
     "metrics": [],
     "resources": [],
-    "tokenizer": [],
+    "pictures": [],
+    "tokenizer": ["pictures"],
     "cleaning": [],
     "direction": ["cleaning"],
     "reading": ["cleaning"],
     "building": [],
     "corpus": ["building", "cleaning", "direction", "reading", "resources"],
-    "encoding": ["building", "cleaning", "tokenizer"],
+    "encoding": ["building", "cleaning", "pictures", "tokenizer"],
     "mixture": ["corpus", "tokenizer"],
     "pairs": ["batching", "tokenizer"],
     "stream": ["batching", "cleaning", "corpus", "encoding", "mixture", "pairs"],
@@ -128,7 +129,8 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "module", [name for name in ("translate", "score", "serve", "compare", "average", "inspect") if name in TREES]
+    "module",
+    [name for name in ("translate", "score", "serve", "compare", "average", "inspect", "draw") if name in TREES],
 )
 def test_entry_points_parse_before_they_load(module):
     """Importing one loads neither torch nor anything heavy: a wrong option is answered at once."""

@@ -390,9 +390,9 @@ def test_refusals():
 
 
 def test_centres_start_where_they_can_be_seen():
-    """Causal heads look back; sharpness starts at standard deviations from one position to sixteen."""
+    """Causal heads look back; standard deviations start from one position to sixteen, on a grid from 0.7 to 1.4."""
     assert (Quadratic(dim=64, causal=True, num_heads=64).centers <= 0).all()
     mixer = Quadratic(dim=8, causal=False, num_heads=8, grid_width=5)
     assert mixer.centers.shape == (8, 2)
-    spread = (2 * mixer.sharpness) ** -0.5
-    torch.testing.assert_close(spread[[0, -1]], torch.tensor([1.0, 16.0]))
+    for made, ends in ((mixer, [0.5**0.5, 2**0.5]), (Quadratic(dim=8, causal=False, num_heads=8), [1.0, 16.0])):
+        torch.testing.assert_close(((2 * made.sharpness) ** -0.5)[[0, -1]], torch.tensor(ends))

@@ -35,8 +35,8 @@ class Quadratic(SelfMixer):
     offsets get little, and shared by a head's channels. dropout acts on M, which without content a causal batch shares.
 
     Centres start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for the first head,
-    geometrically, to 1/512 for the last. With E = H head_dim: parameters 2 D E + H (1 + axes), and 2 D E + E for
-    content; cost O(T^2 E + T D E), state O(T E).
+    geometrically, to 1/512 for the last; on a grid, which is smaller each way, from 1 to 1/4. With E = H head_dim:
+    parameters 2 D E + H (1 + axes), and 2 D E + E for content; cost O(T^2 E + T D E), state O(T E).
     """
 
     def __init__(
@@ -73,7 +73,8 @@ class Quadratic(SelfMixer):
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         centers = centre_std * torch.randn(num_heads, axes)
         self.centers = nn.Parameter(-centers.abs() if causal else centers)  # (H, axes): what each head looks at
-        self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))
+        halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
+        self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
     def sharpness(self) -> Tensor:
