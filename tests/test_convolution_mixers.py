@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from composed import lengths_mask
-from conftest import jiggle
+from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
 from torch import Tensor, nn
 
 from seq2seq.kernels.band import left_padding
@@ -23,26 +22,7 @@ from seq2seq.mixers.lightconv import LightConv
 from seq2seq.mixers.multiscale import Multiscale
 from seq2seq.mixers.talk import TaLK
 
-LENGTHS = [7, 3, 5, 1]
-MASK = lengths_mask(LENGTHS)
-DIM = 6
-
-both_forms = pytest.mark.parametrize("causal", [True, False])
 gated_or_not = pytest.mark.parametrize("glu", [True, False])
-
-
-def exactly(a: Tensor, b: Tensor) -> None:
-    """Equal at real positions, to float64 rounding."""
-    torch.testing.assert_close(a[MASK], b[MASK], atol=1e-12, rtol=1e-12)
-
-
-def sequences() -> Tensor:
-    return torch.randn(*MASK.shape, DIM, dtype=torch.float64)
-
-
-def made(kind: type[SelfMixer], **given: object) -> SelfMixer:
-    """A random mixer in float64, in eval mode."""
-    return jiggle(kind(dim=DIM, **given).double()).eval()  # type: ignore[arg-type]
 
 
 def share(mixer: SelfMixer, other: SelfMixer) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from composed import TINY, config, lengths_mask
-from conftest import jiggle
+from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import Tensor
@@ -14,7 +14,6 @@ from torch import Tensor
 from seq2seq.batching import longest_width
 from seq2seq.build import max_positions
 from seq2seq.flops import training_flops
-from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.gmlp import GatedMLP
 from seq2seq.mixers.identity import Identity
@@ -23,25 +22,7 @@ from seq2seq.mixers.mlp import MLP, PositionMatrix
 from seq2seq.mixers.separable import Separable
 from seq2seq.resources import conf_dir
 
-LENGTHS = [7, 3, 5, 1]
-MASK = lengths_mask(LENGTHS)
-DIM, LENGTH = 6, 7
-
-both_forms = pytest.mark.parametrize("causal", [True, False])
-
-
-def exactly(a: Tensor, b: Tensor) -> None:
-    """Equal at real positions, to float64 rounding."""
-    torch.testing.assert_close(a[MASK], b[MASK], atol=1e-12, rtol=1e-12)
-
-
-def sequences() -> Tensor:
-    return torch.randn(*MASK.shape, DIM, dtype=torch.float64)
-
-
-def made(kind: type[SelfMixer], **given: object) -> SelfMixer:
-    """A random mixer in float64, in eval mode."""
-    return jiggle(kind(dim=DIM, **given).double()).eval()  # type: ignore[arg-type]
+LENGTH = 7
 
 
 def mixed(positions: PositionMatrix, z: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seq2seq.kernels.attention import attention
 from seq2seq.mixer import (
@@ -21,13 +21,6 @@ from seq2seq.mixer import (
     routing,
 )
 from seq2seq.mixers.heads import merge, projection, split
-
-
-def _joint_projection(dim: int, sizes: tuple[int, ...]) -> nn.Linear:
-    layer = nn.Linear(dim, sum(sizes), bias=False)
-    for block in layer.weight.split(sizes):
-        nn.init.xavier_uniform_(block)
-    return layer
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -75,7 +68,7 @@ class Attention(SelfMixer):
             raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
         self.groups, self.kv_dim = num_heads // self.num_kv_heads, self.num_kv_heads * self.head_dim
-        self.qkv, self.out = _joint_projection(dim, (dim, self.kv_dim, self.kv_dim)), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, self.kv_dim, self.kv_dim), projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
@@ -138,7 +131,7 @@ class CrossAttention(CrossMixer):
         self.memory_dim, self.num_heads = memory_dim, num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.query, self.out = projection(dim, dim), projection(dim, dim)
-        self.key_value = projection(memory_dim, dim, parts=2)
+        self.key_value = projection(memory_dim, dim, dim)
 
     class Context(NamedTuple):
         """Keys and values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""

@@ -47,9 +47,9 @@ class GatedDelta(SelfMixer):
             dynamic=True,
             linear=False,
         )
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
-        self.rates = projection(dim, num_heads, parts=2)  # W_b, W_a
+        self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a
         self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)
         self.log_speed = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())  # A
         # softplus(c) between 0.001 and 0.1, evenly on a logarithmic scale

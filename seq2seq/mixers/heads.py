@@ -15,9 +15,9 @@ def merge(x: Tensor) -> Tensor:
     return x.transpose(-2, -3).flatten(-2)
 
 
-def projection(dim: int, out_dim: int, parts: int = 1) -> nn.Linear:
-    """x W without a bias, `parts` matrices side by side, each initialised by itself."""
-    layer = nn.Linear(dim, parts * out_dim, bias=False)
-    for block in layer.weight.chunk(parts):
+def projection(dim: int, *sizes: int) -> nn.Linear:
+    """x W without a bias: matrices of these output sizes side by side, each initialised by itself."""
+    layer = nn.Linear(dim, sum(sizes), bias=False)
+    for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block)
     return layer

@@ -34,7 +34,7 @@ class LinearAttention(SelfMixer):
         self.head_dim = require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
         self.causal, self.num_heads = causal, num_heads
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""

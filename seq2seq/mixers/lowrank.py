@@ -41,7 +41,7 @@ class LowRank(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
         scale = (rank + torch.arange(max_len)) ** -0.5
         self.key_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # E
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # F

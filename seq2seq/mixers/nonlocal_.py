@@ -44,7 +44,7 @@ class NonLocal(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.pairwise = causal, num_heads, pairwise
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qk = None if pairwise == "gaussian" else projection(dim, dim, parts=2)
+        self.qk = None if pairwise == "gaussian" else projection(dim, dim, dim)
         self.value, self.out = projection(dim, dim), projection(dim, dim)
         widths = {"additive": head_dim, "concatenation": 2 * head_dim}
         self.score = None

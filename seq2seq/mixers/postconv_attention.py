@@ -36,7 +36,7 @@ class PostconvAttention(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0

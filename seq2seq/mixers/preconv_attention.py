@@ -44,7 +44,7 @@ class PreconvAttention(SelfMixer):
         self.properties = Properties(
             sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
         )
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
         self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
         with torch.no_grad():

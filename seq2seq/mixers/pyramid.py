@@ -35,7 +35,7 @@ class Pyramid(SelfMixer):
         self.causal, self.num_heads, self.reduction = causal, num_heads, reduction
         self.dropout = require_probability(dropout, "attention dropout")
         self.query, self.out = projection(dim, dim), projection(dim, dim)
-        self.key_value = projection(dim, dim, parts=2)
+        self.key_value = projection(dim, dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""

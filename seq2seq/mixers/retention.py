@@ -39,7 +39,7 @@ class Retention(SelfMixer):
         self.properties = Properties(
             sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
         )
-        self.qkv, self.out = projection(dim, dim, parts=3), projection(dim, dim)
+        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
