@@ -130,8 +130,8 @@ def test_the_matrix_is_zero_outside_the_window(causal, given):
 def test_the_preset_shifts_every_other_layer():
     """However deep: so that what one layer's blocks part, the next one's join."""
     model = build_model(config("mixer=local_blocks", *TINY, "model.encoder_layers=5"))
-    assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 4, 0, 4, 0]
-    assert all(layer.self_mixer.blocks and layer.self_mixer.window == 8 for layer in model.decoder.layers)
+    assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 8, 0, 8, 0]
+    assert all(layer.self_mixer.blocks and layer.self_mixer.window == 16 for layer in model.decoder.layers)
 
 
 def test_refusals():

@@ -24,6 +24,8 @@ class Average(SelfMixer):
         super().__init__()
         self.dim, self.out_dim, self.causal = dim, dim, causal
         self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Average x (B, T, D) over real positions."""

@@ -19,7 +19,7 @@ class Depthwise(SelfMixer):
     LightConv (Wu et al. 2019) without its two restrictions: channels share no kernel and kernels are not normalised.
     For each channel a Toeplitz matrix of width K. Static depthwise convolution is that of Chollet 2017, 'Xception',
     and of Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'. Parameters
-    3 D^2 + D K (2 D^2 + D K without GLU), cost O(T K D + T D^2), state: the last K - 1 inputs.
+    3 D^2 + 3 D + D K (2 D^2 + D + D K without GLU), cost O(T K D + T D^2), state: the last K - 1 inputs.
     """
 
     state_growth = "constant"

@@ -18,8 +18,9 @@ class DynamicConv(SelfMixer):
 
     Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 4: W predicts H kernels
     of K taps from the position alone. The softmax is over all K taps, then taps outside the sequence meet zeros.
-    weight_dropout is DropConnect on the normalised kernels, per (b, t, h, k). Parameters 3 D^2 + D H K
-    (2 D^2 + D H K without GLU), cost O(T K D + T D H K + T D^2), state: the last K inputs.
+    weight_dropout is DropConnect on the normalised kernels, per (b, t, h, k). Parameters 3 D^2 + 3 D + D H K
+    (2 D^2 + 2 D + D H K without GLU), cost O(T K D + T D H K + T D^2), state O(T D): a cache of all inputs to the
+    convolution, which moves nothing when beams are reordered and of which a step reads the last K.
     """
 
     def __init__(

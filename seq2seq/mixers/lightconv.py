@@ -19,7 +19,8 @@ class LightConv(SelfMixer):
 
     Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 3. W_i is D x 2D with
     GLU and D x D without. weight_dropout is DropConnect on the normalised kernels, [H, K] once per forward.
-    Parameters 3 D^2 + H K (2 D^2 + H K without GLU), cost O(T K D + T D^2), state: the last K inputs.
+    Parameters 3 D^2 + 3 D + H K (2 D^2 + 2 D + H K without GLU), cost O(T K D + T D^2), state O(T D): a cache of all
+    inputs to the convolution, which moves nothing when beams are reordered and of which a step reads the last K.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ class LinearAttention(SelfMixer):
     """M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, over j' <= i when causal.
 
     Katharopoulos et al. 2020, 'Transformers are RNNs', in H heads with the projections of attention. M is
-    dense, dynamic, of rank D / H in each head, shared by its channels. Sums are taken in float32 at least. Parameters 4
-    D^2; cost O(T D^2 / H + T D^2), causal by chunks of c = 64 O(T c D) more; state: H (D / H) (D / H + 1) numbers,
-    whatever the length.
+    dense, dynamic, bidirectional of rank D / H in each head, shared by its channels. Sums are taken in float32 at
+    least. Parameters 4 D^2; cost O(T D^2 / H + T D^2), causal by chunks of c = 64 O(T c D) more; state: H (D / H)
+    (D / H + 1) numbers, whatever the length.
     """
 
     properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -45,8 +45,8 @@ class LinearAttention(SelfMixer):
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
             k = k.masked_fill(~mask[:, None, :, None], 0.0)
-            memory = k.transpose(-1, -2) @ v  # (B, H, d, d + 1)
-            return self._merge(q @ memory, x)
+            y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
+        return self._merge(y, x)
 
     class State(NamedTuple):
         """The sum of phi(k) v' over the past, and beside it that of phi(k): (N, H, d, d + 1)."""

@@ -14,14 +14,15 @@ from seq2seq.mixers.heads import merge, projection, split
 
 
 class LowRank(SelfMixer):
-    """M = softmax(Q (E K)' / sqrt(D / H)) F with learned E and F (r, max_len), of rank r.
+    """M = softmax(Q (E K)' / sqrt(D / H)) F with learned E and F (r, max_len); bidirectional of rank r.
 
     Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7. E and F are shared by heads and layers
     have their own ('headwise sharing'). Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j} k_j and
     likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not attended to, so that E = F =
-    identity, r = max_len, is attention. Entries start from N(0, 1 / (r + j)) at position j, so that sums over a long
-    sentence are not much larger than over a short one. M is dense, dynamic, shared by the D / H channels of a head.
-    dropout acts on the weights of slots. max_len bounds the length. Parameters 4 D^2 + 2 r max_len; cost O(T r D +
+    identity, r = max_len, is attention. At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from
+    N(0, 1 / (1 + j)), so that a long sentence gives hardly more than a short one. M is dense, dynamic, shared by the
+    D / H channels of a head. dropout acts on the weights of slots. max_len bounds the length; positions that no
+    sentence of training reached keep what they started with. Parameters 4 D^2 + 2 r max_len; cost O(T r D +
     T D^2) bidirectional, O(T^2 (D + r H) + T D^2) causal, where the slots of no position are stored; state:
     2 r D numbers.
     """
@@ -42,9 +43,9 @@ class LowRank(SelfMixer):
         self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
-        scale = (rank + torch.arange(max_len)) ** -0.5
-        self.key_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # E
-        self.value_slots = nn.Parameter(torch.randn(rank, max_len) * scale)  # F
+        position = torch.arange(max_len)
+        self.key_slots = nn.Parameter(torch.randn(rank, max_len) * (rank + position) ** -0.5)  # E
+        self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
@@ -92,7 +93,7 @@ class LowRank(SelfMixer):
     def _require_fits(self, length: int) -> None:
         if length > self.max_len:
             raise ValueError(
-                f"{length} positions are more than max_len {self.max_len}, for which slots were learned; "
+                f"{length} positions are more than max_len {self.max_len}, for which there are slots; "
                 "shorten the input, or train with a larger model.max_len"
             )
 

@@ -14,8 +14,9 @@ class PositionMatrix(nn.Module):
     """y_i = sum_j M_{h(c),ij} z_j: a learned N x N matrix for each of H heads; lower-triangular where causal.
 
     It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
-    a such that the squares of a row sum to std^2. So a sentence of ten tokens starts out as a long one does, at about
-    the scale of its input, where entries of equal size 1 / sqrt(N) would leave nearly nothing of it.
+    a such that the squares of all w_d sum to about std^2. So a sentence of ten tokens starts out as a long one does, at
+    about the scale of its input, where entries of equal size 1 / sqrt(N) would leave nearly nothing of it. Rows and
+    columns that no sentence of training reached stay that convolution: max_len should be about the longest sentence.
     """
 
     def __init__(self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0) -> None:
@@ -25,7 +26,8 @@ class PositionMatrix(nn.Module):
         self.max_len, self.causal = max_len, causal
         offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
         scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())
-        taps = torch.randn(num_heads, 2 * max_len - 1) * scale * (std / scale.square().sum().sqrt())
+        used = scale[:max_len] if causal else scale
+        taps = torch.randn(num_heads, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
         self.weight = nn.Parameter(taps[:, offset + max_len - 1])
 
     def check(self, length: int) -> None:
@@ -70,7 +72,8 @@ class MLP(SelfMixer):
     ResMLP's linear map over positions (Touvron et al. 2021, 'ResMLP: Feedforward networks for image classification with
     data-efficient training'), whose MLP over positions is MLP-Mixer's (Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP
     Architecture for Vision'); they have one matrix for all channels, so num_heads = 1. M is anything, lower-triangular
-    where causal, and the same for every sentence. N = max_len: longer sequences are a ValueError. Parameters
+    where causal, and the same for every sentence. N = max_len: longer sequences are a ValueError, and what is beyond
+    the longest sentence of training is untrained (see PositionMatrix). Parameters
     2 D^2 + D + H N^2, cost O(T^2 D + T D^2), state O(T D): all inputs.
     """
 

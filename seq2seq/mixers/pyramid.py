@@ -18,7 +18,7 @@ class Pyramid(SelfMixer):
     """M = softmax(Q (P K)' / sqrt(D / H)) P with P_bj = 1 / |b| for j in block b: a block of r positions is one key.
 
     Wang et al. 2021, 'Pyramid Vision Transformer', reduce keys and values by a linear map of each block;
-    here it is the mean of its real positions, so M has rank T / r at most, and r = 1 is attention. Causal: position t
+    here it is the mean of its real positions; r = 1 is attention. M has rank T / r at most, but when causal: position t
     sees the completed blocks before its own, and of its own the mean of what has come, up to and including t, as one
     key more. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on the weights of blocks.
     Parameters 4 D^2, cost O(T^2 D / r + T D^2), state O(T D / r).

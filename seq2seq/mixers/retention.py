@@ -21,8 +21,9 @@ class Retention(SelfMixer):
 
     y = W_o (swish(W_g x) * norm(M W_v x)) (Sun et al. 2023, 'Retentive Network', eq. 5 to 8). norm divides each head by
     its root mean square (what the authors' code has for the group norm); its divisor is part of M, since it weighs
-    whole rows. Bidirectional: gamma^|i-j| over the real positions, which is ours. gate=false and norm=false leave M
-    alone. M is dense, dynamic, shared by the D / H channels of a head, whose rows the gate then scales one by one.
+    whole rows. Bidirectional: gamma^|i-j| over the real positions, which is ours. Values and gate are D wide (in the
+    published models 2 D). gate=false and norm=false leave M alone. M is dense, dynamic, shared by the D / H channels of
+    a head, whose rows the gate then scales one by one.
     Parameters 5 D^2 (4 D^2 without gate); cost O(T (c + D / H) D + T D^2), causal by chunks of c = 64, O(T^2 D + T D^2)
     bidirectional; state: D^2 / H numbers.
     """
