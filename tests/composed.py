@@ -68,8 +68,11 @@ def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
     return jiggle(build_model(config(*TINY, *overrides, **extra))).eval()
 
 
-def variants(slot: str, name: str, *overrides: str) -> list[Any]:
-    """The distinct mixers that settings file `name` makes in slot encoder, decoder or cross of an 8-layer stack."""
+def variants(slot: str, name: str, *overrides: str, moved: bool = True) -> list[Any]:
+    """The distinct mixers that settings file `name` makes in slot encoder, decoder or cross of an 8-layer stack.
+
+    Their parameters are moved off the initial values unless moved=False.
+    """
     group = f"mixer/cross={name}" if slot == "cross" else f"mixer/self@mixer.{slot}={name}"
     deep = ("model.encoder_layers=8", "model.decoder_layers=8")
     settings = config("mixer=transformer", group, *TINY, *deep, *overrides)
@@ -81,7 +84,8 @@ def variants(slot: str, name: str, *overrides: str) -> list[Any]:
         if values not in seen:
             seen.append(values)
             stack = model.encoder.layers if slot == "encoder" else model.decoder.layers
-            found.append(jiggle(getattr(stack[layer], "cross_mixer" if slot == "cross" else "self_mixer")))
+            mixer = getattr(stack[layer], "cross_mixer" if slot == "cross" else "self_mixer")
+            found.append(jiggle(mixer) if moved else mixer)
     return found
 
 

@@ -340,6 +340,7 @@ def test_options_run_in_bf16_and_without_data(kind, settings, causal):
     expected = mixer(x, mask)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = mixer(x, mask)
+        assert y.dtype == torch.bfloat16  # the output's projection is not left in float32
     error = (y.float() - expected)[mask].square().mean().sqrt() / expected[mask].square().mean().sqrt()
     assert error < 0.1
     assert mixer.to("meta")(x.to("meta"), mask.to("meta")).shape == x.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import Any
 
@@ -268,12 +269,38 @@ class _Whole(nn.Module):
 
 
 @every_mixer
-def test_eval_is_deterministic(slot, name):
-    """No dropout in eval mode, though the settings ask for every kind of it."""
+def test_dropout_acts_in_training_alone(slot, name):
+    """The settings ask for every kind of it: a mixer that has one differs each time in training, and never in eval."""
     for mixer in variants(slot, name):
-        mixer.eval()
         parts = inputs(3, taps(mixer) + 2, torch.empty(0))
-        assert torch.equal(run(mixer, *parts), run(mixer, *parts))
+        drops = any(getattr(mixer, kind, 0.0) for kind in ("dropout", "weight_dropout"))
+        assert torch.equal(run(mixer.train(), *parts), run(mixer, *parts)) != drops
+        assert torch.equal(run(mixer.eval(), *parts), run(mixer, *parts))
+
+
+@every_mixer
+def test_takes_bf16_under_autocast(slot, name):
+    """A layer without norm or residual hands bf16 to the next."""
+    for mixer in variants(slot, name):
+        x, mask, memory, memory_mask = inputs(3, taps(mixer) + 2, torch.empty(0))
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+            y = run(mixer.eval(), x.bfloat16(), mask, memory.bfloat16(), memory_mask)
+        assert y.isfinite().all()
+
+
+@every_mixer
+def test_starts_at_about_the_scale_of_its_input(slot, name):
+    """Freshly initialised and given normed inputs, a mixer's output is neither next to nothing nor a multiple.
+
+    That of the first layer: the long normalised kernels of later ones give less, as published.
+    """
+    mixer = variants(slot, name, "model.dim=64", moved=False)[0].eval()
+    for length in (10, 40):
+        x, memory = torch.randn(8, length, 64), torch.randn(8, length, 64)
+        full = torch.ones(8, length).bool()
+        with torch.no_grad():
+            y = run(mixer, x, full, memory, full)
+        assert 0.08 < y.square().mean().sqrt() < 1.6
 
 
 @every_mixer
@@ -300,18 +327,23 @@ BAD = [
 @every_mixer
 def test_impossible_sizes(slot, name):
     """A size that cannot work is a ValueError that names slot, setting and value."""
+    tried = set()
     for key, value in BAD:
         group = f"mixer/cross={name}" if slot == "cross" else f"mixer/self@mixer.{slot}={name}"
         settings = config("mixer=transformer", group)
         values = settings["mixer"][slot]
+        values = next(iter(values.get("kinds", {}).values()), values)
         if key in values.get("per_layer", {}):
             values["per_layer"][key] = [value]
         elif key in values:
             values[key] = value
         else:
             continue
+        tried.add(key)
         with pytest.raises(ValueError, match=rf"{slot}: .*{key}.* {value}"):
             build_model(settings)
+    mixer = variants(slot, name)[0]
+    assert tried == {key for key, _ in BAD} & {*inspect.signature(type(mixer)).parameters}
 
 
 @pytest.mark.parametrize("name", [name for name in SELF if not decodes(name)])

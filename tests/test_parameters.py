@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from composed import config
+from composed import SELF, config, variants
 
 from seq2seq.build import build_model
 
@@ -64,3 +66,61 @@ def test_rnnsearch_has_the_published_sizes():
     assert encoder.feed_forward is decoder.feed_forward is decoder.self_mixer is model.encoder.norm is None
     assert not encoder.around_self.residual
     assert model.decoder.embedding.positions is None
+
+
+def attention(m: Any, more: int = 0) -> int:
+    return 4 * m.dim**2 + more
+
+
+def gated_convolution(m: Any, kernels: int) -> int:
+    return 3 * m.dim**2 + 3 * m.dim + kernels
+
+
+# What docstrings say, with the settings of conf, by self mixer: m.dim is D, and so on.
+COUNTS = {
+    "attention": attention,
+    "average": lambda m: m.dim**2 + m.dim,
+    "bigru": lambda m: 6 * (m.dim + m.dim // 2 + 2) * (m.dim // 2),
+    "conv": lambda m: m.kernel_size * m.dim**2 + m.dim,
+    "depthwise": lambda m: gated_convolution(m, m.dim * m.kernel_size),
+    "dynamic_depthwise": lambda m: ((13 + m.kernel_size) * m.dim**2 + 13 * m.dim) // 4 + m.dim * m.kernel_size,
+    "dynamicconv": lambda m: gated_convolution(m, m.dim * m.num_heads * m.kernel_size),
+    "gated_delta": lambda m: (
+        5 * m.dim**2 + 3 * m.dim * m.kernel_size + 2 * (m.dim + 1) * m.num_heads + m.dim // m.num_heads
+    ),
+    "gmlp": lambda m: 3 * m.dim**2 + 5 * m.dim + 256**2 + 256,
+    "grouped_query": lambda m: 2 * m.dim**2 + 2 * m.dim**2 * 2 // m.num_heads,
+    "gru": lambda m: (12 * m.dim**2 if m.causal else 9 * m.dim**2) // 2 + 6 * m.dim,
+    "identity": lambda m: m.dim**2 + m.dim,
+    "lightconv": lambda m: gated_convolution(m, m.num_heads * m.kernel_size),
+    "linear_attention": attention,
+    "local": attention,
+    "local_blocks": attention,
+    "lowrank": lambda m: attention(m, 2 * m.rank * m.max_len),
+    "lstm": lambda m: (8 if m.causal else 6) * m.dim**2 + 4 * m.dim,
+    "mlp": lambda m: 2 * m.dim**2 + m.dim + m.positions.weight.shape[0] * 256**2,
+    "multiscale": lambda m: gated_convolution(m, m.dim * (sum(m.kernel_sizes) + len(m.kernel_sizes))),
+    "nonlocal": attention,
+    "postconv_attention": lambda m: attention(m, m.num_heads * m.kernel_size),
+    "preconv_attention": lambda m: attention(m, 2 * m.dim * m.kernel_size),
+    "pyramid": attention,
+    "quadratic": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
+    "relative": lambda m: 5 * m.dim**2 + 2 * m.dim + m.dim * ((1 if m.causal else 2) * m.max_offset + 1),
+    "relative_bias": lambda m: attention(m, m.num_heads * ((1 if m.causal else 2) * m.max_offset + 1)),
+    "retention": lambda m: 5 * m.dim**2,
+    "rotary": attention,
+    "separable": lambda m: 4 * m.dim**2 + 4 * m.dim + m.positions.weight.shape[0] * 256**2,
+    "talk": lambda m: gated_convolution(m, (1 if m.causal else 2) * (m.dim + 1) * m.num_heads),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameters_are_as_documented(name):
+    """Both forms of every self mixer, and every kernel size of its list but one that leaves a side of `talk` empty."""
+    for slot in ("encoder",) if name == "bigru" else ("encoder", "decoder"):
+        for mixer in variants(slot, name, "model.num_heads=4"):
+            assert sum(p.numel() for p in mixer.parameters()) == COUNTS[name](mixer)
+
+
+def test_every_mixer_is_counted():
+    assert set(COUNTS) == set(SELF) - {"hybrid"}

@@ -32,7 +32,8 @@ class Relative(SelfMixer):
     max_offset either way (farther offsets share its encoding) or sinusoidal. content=False drops the terms with x and
     leaves softmax(v'W_r r_d): static weights, the same for all positions. With grid_width = w (encoder only) position p
     lies at row p // w, column p % w, and r_d = [r_row; r_column], D / 2 numbers each (Cordonnier et al. 2020,
-    section 4). M is dense, shared by the D / H channels of a head. Parameters 5 D^2 + 2 D (3 D^2 + D without content),
+    section 4). M is dense, shared by the D / H channels of a head. dropout acts on M, which without content a causal
+    batch shares. Parameters 5 D^2 + 2 D (3 D^2 + D without content),
     and D (2 max_offset + 1), when causal D (max_offset + 1), where learned; cost O(T^2 D + T D^2), state O(T D).
     """
 
