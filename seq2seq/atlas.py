@@ -21,6 +21,7 @@ from seq2seq.mixer import Cache, Properties, SelfMixer, hold_routing
 
 LENGTH, DIM, HEADS = 36, 4, 2
 KERNEL = WINDOW = 11  # a row of a full convolution then meets more than DIM equal columns: its rank is above DIM
+SPARSE = LENGTH // 2  # the widest window that counts as one
 VECTORS = 4  # in turn at the columns that are compared, so that a matrix which depends on them shows
 TOLERANCE = 1e-8  # of the largest singular value or entry
 ROUNDING = 1e-13  # of the largest entry
@@ -69,11 +70,13 @@ def measure(mixer: SelfMixer) -> Measured:
     """The properties of a mixer of width DIM and HEADS heads, of either form; its parameters are made random."""
     mixer = _randomised(mixer.double().eval())
     inputs = _inputs()
-    one, two, equal = (_jacobian(mixer, x) for x in inputs)  # (N, D, N, D)
+    one, two = (_jacobian(mixer, x) for x in inputs[:2])  # (N, D, N, D)
+    # equal columns would have equal keys, and a matrix of their own for each channel would not show
+    equal = _jacobian(mixer, inputs[2], routed_by=inputs[0])
     window = _window(one, _jacobian(copy.deepcopy(mixer).float(), inputs[0].float()))
     rank = int(_ranks(equal[::2, :, 1::2].transpose(1, 2).flatten(2)).max())
     found = Properties(
-        sparse=window < LENGTH,
+        sparse=window <= SPARSE,
         shares_positions=_same_rows(one),
         shares_channels=rank <= HEADS,
         dynamic=_spans_differ(one[::2, :, 1::2].flatten(2), two[::2, :, 1::2].flatten(2)),
@@ -121,7 +124,7 @@ def _inputs() -> Tensor:
     """Three sequences (3, N, D), random at even positions, whose rows are looked at; at odd ones are their columns.
 
     There the first and the second agree and go through VECTORS in turn: V of these columns is the same in both, and
-    again after each turn. In the third all odd positions are equal.
+    again after each turn. In the third all odd positions are equal, and so is V, which then has one rank for all.
     """
     found = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     for start in range(VECTORS):
@@ -130,9 +133,9 @@ def _inputs() -> Tensor:
     return found
 
 
-def _jacobian(mixer: SelfMixer, x: Tensor) -> Tensor:
+def _jacobian(mixer: SelfMixer, x: Tensor, routed_by: Tensor | None = None) -> Tensor:
     mask = torch.ones(1, len(x), dtype=torch.bool)
-    return jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x)
+    return jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x, routed_by=routed_by)
 
 
 def _window(found: Tensor, single: Tensor) -> int:

@@ -17,15 +17,25 @@ PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
 HEADER = ("mixer", "sparse (window)", "shared over positions", "shared over channels", "dynamic", "linear in values",
           "rank", "parameters", "state", "time ~ N^p", "memory ~ N^p")  # fmt: skip
 GRAPH = ("point", "sparse over positions", "sparse over channels", "shared over positions", "shared over channels",
-         "dynamic weight")  # fmt: skip
+         "dynamic weight", "in the paper")  # fmt: skip
+# the same five of the points that the paper's table 1 has too: the MLP over positions is its 'separable MLP'
+PUBLISHED = {
+    "attention": (False, True, False, True, True),
+    "local": (True, True, False, True, True),
+    "conv": (True, False, True, False, False),
+    "depthwise": (True, True, True, False, False),
+    "dynamic_depthwise": (True, True, True, False, True),
+    "mlp": (False, True, False, True, False),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One self mixer: what it declares (None: nothing) and what was measured of its two forms."""
+    """One self mixer: what its two forms declare (None: nothing, or no such form) and what was measured of them."""
 
     name: str
     declared: Properties | None
+    declared_causal: Properties | None
     bidirectional: Measured
     causal: Measured | None
     state: str | None
@@ -38,9 +48,14 @@ class Point:
         if self.declared is None:
             return [f"{self.name} declares no `properties`: set them in its class (measured: {self._measured()})"]
         wrong = [
-            f"{self.name} declares {key}={said}, but measured is {key}={seen} (window {self.bidirectional.window}, "
-            f"rank {self.bidirectional.rank})"
-            for key, said, seen in zip(Properties._fields, self.declared, self.bidirectional.properties, strict=True)
+            f"{self.name}{form} declares {key}={said}, but measured is {key}={seen} (window {found.window}, "
+            f"rank {found.rank})"
+            for form, declared, found in (
+                ("", self.declared, self.bidirectional),
+                (", causal,", self.declared_causal, self.causal),
+            )
+            if declared is not None and found is not None
+            for key, said, seen in zip(Properties._fields, declared, found.properties, strict=True)
             if said != seen
         ]
         if self.state != self.declared_state:
@@ -59,6 +74,7 @@ def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
         return Point(
             name=name,
             declared=declared,
+            declared_causal=None if decoder is None else decoder.properties,
             bidirectional=found,
             causal=causal,
             state=None if decoder is None else atlas.state_growth(decoder),
@@ -126,7 +142,9 @@ def _exponents(found: Growth | None) -> list[str]:
 def _graph_row(point: Point) -> list[str]:
     p = point.bidirectional.properties
     cells = (p.sparse, point.bidirectional.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic)
-    return [f"`{point.name}`", *("yes" if each else "–" for each in cells)]
+    published = PUBLISHED.get(point.name)
+    agrees = "" if published is None else "the same" if published == cells else "not so"
+    return [f"`{point.name}`", *("yes" if each else "–" for each in cells), agrees]
 
 
 def _word(value: bool, causal: bool | None = None) -> str:
@@ -140,7 +158,10 @@ def _measured_how(lengths: Sequence[int]) -> str:
         f"positions, width {atlas.DIM}, {atlas.HEADS} heads, kernel_size {atlas.KERNEL}, window {atlas.WINDOW}, "
         "float64. Window: the longest span that a position reads, where not all. Rank: of the blocks of a row at equal "
         f"columns, at most {atlas.HEADS} where the channels of a head share a matrix, at most {atlas.DIM} where no "
-        "two channels mix outside projections. Linear: in the values, the mixing matrix held. Parameters: at width "
+        "two channels mix outside projections. Linear: in the values, the mixing matrix held; the convolutions' gate "
+        "(`glu: true` in their YAML) is not, without it they are. State: of the causal form in decoding, by the "
+        "target's length; it is linear where keys or inputs are kept in a cache, however few of them a step reads. "
+        "Parameters: at width "
         "{dim}, {heads} heads, max_len {max_len:,} where the YAML does not say another.".format(**PARAMETER_SIZES)
     )
     if lengths:
