@@ -95,6 +95,8 @@ def draw(run: Path, path: Path) -> None:
     for layer, (axes, now, then) in enumerate(zip(panels, found, first, strict=True)):
         _layer(axes, now, then[0])
         axes.set_title(f"layer {layer + 1}", fontsize=8)
+    reach = 1 + max(float(places.abs().max()) for layer in (*found, *first) for places in layer[:1])
+    panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))  # of all panels: rows are counted downwards
     panels[0].set_ylabel("rows", fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -103,15 +105,16 @@ def draw(run: Path, path: Path) -> None:
 def _layer(axes: Any, now: tuple[torch.Tensor, torch.Tensor], then: torch.Tensor) -> None:
     from matplotlib.patches import Circle
 
-    from seq2seq.figure import COLOURS
+    from seq2seq.drawing import look
 
     for head, ((row, column), a, old) in enumerate(zip(now[0].tolist(), now[1].tolist(), then.tolist(), strict=True)):
-        colour = COLOURS[head % len(COLOURS)]
-        axes.plot([old[1], column], [old[0], row], color=colour, linewidth=0.6)
-        axes.plot(column, row, marker="o", markersize=3, color=colour)
-        axes.add_patch(Circle((column, row), (2 * a) ** -0.5, fill=False, color=colour, linewidth=0.7, alpha=0.7))
+        style = look(head)
+        axes.plot([old[1], column], [old[0], row], color=style["color"], linewidth=0.6)
+        axes.plot(column, row, marker=style["marker"], markersize=3, color=style["color"])
+        bell = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.7, "alpha": 0.7}
+        axes.add_patch(Circle((column, row), (2 * a) ** -0.5, fill=False, **bell))
     axes.plot(0, 0, marker="+", color="black")
-    axes.set(xlim=(-8, 8), ylim=(8, -8), aspect="equal")
+    axes.set(aspect="equal")
     axes.tick_params(labelsize=6)
     axes.set_xlabel("columns", fontsize=7)
 

@@ -127,7 +127,7 @@ def _captions(axes: Axes, tops: Sequence[float], heights: Sequence[float], total
         axes.text(-0.3, tops[row] + heights[row] / 2, names[key], ha="right", va="center", fontsize=10)
     axes.text(-0.3, -0.35, "weights shared over", ha="right", fontsize=9, color="#666666")
     text = (
-        "A line joins places that differ in one of these four properties.    * not linear in its values (a gate, a state)"
-        "    † mixes channels also between projections"
+        "A line joins places that differ in one of these four properties.    "
+        "* not linear in its values (a gate, a state)    † mixes channels also between projections"
     )
     axes.text(0, total + 0.25, text, fontsize=8, color="#666666")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive
+from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder
 
 if TYPE_CHECKING:
     from seq2seq.results import Found
@@ -61,6 +61,8 @@ def _run(options: argparse.Namespace) -> int:
         from seq2seq.figure import require_matplotlib
 
         require_matplotlib()
+    if options.out:
+        require_folder(Path(options.out))
     failed = _watch(options) if options.watch else 0
     from seq2seq.results import collect
 

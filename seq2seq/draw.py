@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive
+from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder, seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +39,7 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--height", type=positive, default=10, metavar="N", help="pixels from top to bottom (10)")
     add("--width", type=positive, default=32, metavar="N", help="pixels from left to right (32)")
-    add("--seed", type=int, default=1, metavar="N", help="another number, other pictures (1)")
+    add("--seed", type=seed, default=1, metavar="N", help="another number, other pictures (1)")
     add("--corpus", metavar="DIR", help="write a corpus to this folder instead of reading lines")
     add("--letters", type=positive, default=6, metavar="N", help="at most so many in a text of --corpus (6)")
     add("--train", type=positive, default=8000, metavar="N", help="pictures to train on, of --corpus (8000)")
@@ -76,15 +76,16 @@ def _line(text: str, number: int, options: argparse.Namespace) -> str:
 
 
 def draw(text: str, *, height: int, width: int, seed: Any) -> np.ndarray:
-    """A picture of `text`, (height, width) uint8; ValueError if it has no room in letters of any size.
+    """A picture of `text`, (height, width) uint8; seed: of numpy's default_rng.
 
-    seed: of numpy's default_rng.
+    ValueError if it has no room in letters of any size, or a letter that the font has not.
     """
     import numpy as np
-    from PIL import Image, ImageDraw
+
+    fitting = _fitting(text, height, width)
+    from PIL import Image, ImageDraw  # which `_fitting` has asked for
 
     rng = np.random.default_rng(seed)
-    fitting = _fitting(text, height, width)
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
     font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
@@ -98,13 +99,22 @@ def draw(text: str, *, height: int, width: int, seed: Any) -> np.ndarray:
 
 
 def _fitting(text: str, height: int, width: int) -> list[tuple[Any, tuple[int, int, int, int]]]:
-    """The fonts in which `text` has room, and its box in each."""
+    """The fonts in which `text` has room, and its box in each; ValueError for a letter that they have not."""
+    if strange := [letter for letter in text if not _has(letter)]:
+        raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {strange[0]!r}; leave it out")
     fitting = []
     for size in SIZES:
         left, top, right, bottom = (int(edge) for edge in _font(size).getbbox(text))
         if right - left <= width and bottom - top <= height:
             fitting.append((_font(size), (left, top, right, bottom)))
     return fitting
+
+
+@lru_cache
+def _has(letter: str) -> bool:
+    """Whether the font draws anything else than the box that stands for what it has not."""
+    font = _font(SIZES[0])
+    return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
 
 
 @lru_cache
@@ -122,11 +132,15 @@ def _corpus(options: argparse.Namespace) -> int:
 
     from seq2seq.checkpoint import atomic_file
 
+    held, folder = options.held_out, require_folder(Path(options.corpus), "--corpus")
     texts = [text for text in phrases(options.letters) if _fitting(text, options.height, options.width)]
     np.random.default_rng(options.seed).shuffle(texts)
-    held, folder = options.held_out, Path(options.corpus)
     if 2 * held >= len(texts):
-        raise UsageError(f"--held-out {held}: there are only {len(texts):,} texts")
+        raise UsageError(
+            f"--held-out {held} twice leaves nothing to train on: of up to {options.letters} letters {len(texts):,} "
+            f"texts have room in {options.width} x {options.height} pixels; lower it, or raise --letters, --height or "
+            "--width"
+        )
     parts = {"valid": texts[:held], "test": texts[held : 2 * held], "train": texts[2 * held :]}
     parts["train"] = list(_repeated(parts["train"], options.train))
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,6 +152,8 @@ def _corpus(options: argparse.Namespace) -> int:
                 words.write(f"{text}\n".encode())
                 number += 1
     print(f"{', '.join(f'{len(lines):,} {split}' for split, lines in parts.items())} pictures in {folder}")
+    if (different := len(set(parts["train"]))) < options.train:
+        print(f"the training pictures repeat {different:,} texts, for there are no more", file=sys.stderr)
     return 0
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from seq2seq.figure import COLOURS
+from seq2seq.figure import COLOURS, MARKERS, STYLES
 from seq2seq.kernels.band import left_padding
-from seq2seq.mixing import View, distance_profile, mean_distance
+from seq2seq.mixing import View, distance_profile, equal_shares, locality
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +26,16 @@ WIDE_FONTS = (
     *("Droid Sans Fallback", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
     "Arial Unicode MS",
 )
+
+
+def look(index: int) -> dict[str, Any]:
+    """Colour, line and marker of a head or layer: eight colours, then the same with another line and marker."""
+    turn = index // len(COLOURS)
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": STYLES[turn % len(STYLES)],
+        "marker": MARKERS[turn % len(MARKERS)],
+    }
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -129,27 +139,34 @@ def weights(views: Sequence[View], name: str, down: list[str], across: list[str]
     return matrices(rows, down, across)
 
 
-def distances(views: Sequence[View]) -> Figure:
-    """The share at each distance by layer, a panel for each part, and the mean distance of all layers."""
+def distances(views: Sequence[View], columns: int | None = None) -> Figure:
+    """The share at each distance by layer, a panel for each part, and the mean distance of all layers.
+
+    Dashed: equal shares; of their mean distance, the last panel has the part that each layer's is. columns: of a source
+    that is a grid.
+    """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
     *panels, last = figure.subplots(1, len(parts) + 1)
     ticks: list[str] = []
     for part, axes in zip(parts, panels, strict=True):
-        for view in (v for v in views if v.part == part):
-            profile = distance_profile(view.total).cpu().numpy()
-            colour = COLOURS[(view.layer - 1) % len(COLOURS)]
-            axes.plot(
-                profile, marker="o", markersize=2.5, linewidth=1.2, color=colour, label=f"{view.layer} {view.kind}"
-            )
-            last.barh(len(ticks), mean_distance(view.total), color=colour)
+        mine, width = [view for view in views if view.part == part], columns if part == "encoder" else None
+        for view in mine:
+            style = look(view.layer - 1)
+            profile = distance_profile(view.total, width).cpu().numpy()
+            axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.kind}", **style)
+            last.barh(len(ticks), locality(view, width), color=style["color"])
             ticks.append(f"{part} {view.layer}")
+        everything = equal_shares(len(mine[0].total), causal=part == "decoder")
+        profile = distance_profile(everything, width).numpy()
+        axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="equal shares")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        _label(axes, f"{part}: mean share at a distance", "|i - j|", "share of the row")
+        _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")
         axes.legend(fontsize=6, frameon=False)
+    last.axvline(1, color="#999999", linestyle="--", linewidth=1)
     last.set_yticks(range(len(ticks)), ticks)
     last.invert_yaxis()
-    _label(last, "mean distance", "positions", "")
+    _label(last, "mean distance", "of that of equal shares", "")
     return figure
 
 
@@ -158,9 +175,9 @@ def kernels(views: Sequence[View], name: str) -> Figure:
     figure = new_figure(2.3 * len(views) + 0.4, 2.3)
     for axes, view in zip(np.atleast_1d(figure.subplots(1, len(views), sharey=True)), views, strict=True):
         for head, each in enumerate(view.portrait[name].detach().cpu().numpy()):
-            colour = COLOURS[head % len(COLOURS)]
-            axes.plot(_offsets(view, len(each)), each, marker="o", markersize=2.5, linewidth=1, color=colour,
-                      label=f"head {head + 1}")  # fmt: skip
+            axes.plot(
+                _offsets(view, len(each)), each, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head)
+            )
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{view.layer} {view.kind}", "offset j - i", "weight" if view is views[0] else "")
     axes.legend(fontsize=6, frameon=False)
@@ -194,8 +211,7 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
 def centers(views: Sequence[View]) -> Figure:
     """Where heads look by layer: their centres (H,) as points with a bar of one standard deviation each way.
 
-    Centres on a grid (H, 2) are circles in a panel for each layer. A head whose sharpness is not above 0 looks away
-    from its centre and is drawn hollow and without a width.
+    Centres on a grid (H, 2) are circles in a panel for each layer.
     """
     if views[0].portrait["centers"].dim() == 2:
         return _centers_on_a_grid(views)
@@ -204,18 +220,9 @@ def centers(views: Sequence[View]) -> Figure:
     for row, view in enumerate(views):
         places, widths = _widths(view)
         for head, (center, width) in enumerate(zip(places, widths, strict=True)):
-            y, look = row + 0.5 * (head / max(1, len(places) - 1) - 0.5), COLOURS[head % len(COLOURS)]
-            axes.errorbar(
-                center,
-                y,
-                xerr=width or None,
-                marker="o",
-                markersize=4,
-                linewidth=1,
-                color=look,
-                markerfacecolor=look if width else "none",
-                label=None if row else f"head {head + 1}",
-            )
+            y, style = row + 0.5 * (head / max(1, len(places) - 1) - 0.5), look(head)
+            axes.errorbar(center, y, xerr=width, marker=style["marker"], markersize=4, linewidth=1,
+                          color=style["color"], label=None if row else f"head {head + 1}")  # fmt: skip
     axes.axvline(0, color="#999999", linewidth=0.6)
     axes.legend(fontsize=6, frameon=False)
     axes.set_yticks(range(len(views)), [f"{view.part} {view.layer}" for view in views])
@@ -231,9 +238,11 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
 
         places, widths = _widths(view)
         for head, (center, width) in enumerate(zip(places, widths, strict=True)):
-            colour = COLOURS[head % len(COLOURS)]
-            axes.plot(center[1], center[0], marker="o", markersize=3, color=colour)
-            axes.add_patch(Circle((center[1], center[0]), width, alpha=0.25, color=colour, linewidth=0))
+            style = look(head)
+            axes.plot(center[1], center[0], marker=style["marker"], markersize=4, color=style["color"])
+            circle = Circle((center[1], center[0]), width, fill=False, color=style["color"], linewidth=0.8)
+            circle.set_linestyle(style["linestyle"])
+            axes.add_patch(circle)
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
     axes.invert_yaxis()  # of all panels, which share it: rows are counted downwards
@@ -241,13 +250,9 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
 
 
 def _widths(view: View) -> tuple[np.ndarray, list[float]]:
-    """The centres, and the deviation 1 / sqrt(2 a) of each head's bell; 0 where a is not above 0 or not told."""
-    places = view.portrait["centers"].detach().cpu().numpy()
-    sharpness = view.portrait.get("sharpness")
-    if sharpness is None:
-        return places, [0.0] * len(places)
-    values = [float(a) for a in sharpness.detach().flatten()]
-    return places, [(2 * a) ** -0.5 if a > 0 else 0.0 for a in values]
+    """The centres, and the deviation 1 / sqrt(2 a) of each head's bell."""
+    sharpness = view.portrait["sharpness"].detach().flatten().tolist()
+    return view.portrait["centers"].detach().cpu().numpy(), [(2 * a) ** -0.5 for a in sharpness]
 
 
 def numbers(views: Sequence[View], name: str) -> Figure:
@@ -257,7 +262,7 @@ def numbers(views: Sequence[View], name: str) -> Figure:
     for view in views:
         values = view.portrait[name].detach().flatten().cpu().numpy()
         for head, value in enumerate(values):
-            axes.plot(view.layer, value, marker="o", markersize=4, color=COLOURS[head % len(COLOURS)])
+            axes.plot(view.layer, value, markersize=4, color=look(head)["color"], marker=look(head)["marker"])
     axes.set_xticks(sorted({view.layer for view in views}))
     _label(axes, f"{name} of the heads", "layer", name)
     return figure

@@ -31,10 +31,10 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def require_matplotlib() -> None:
-    """ValueError with the remedy where matplotlib is not installed."""
+def require_matplotlib(what: str = "--figure") -> None:
+    """ValueError with the remedy where matplotlib, which `what` needs, is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--figure needs matplotlib: pip install -c constraints.txt -e '.[figure]'")
+        raise ValueError(f"{what} needs matplotlib: pip install -c constraints.txt -e '.[figure]'")
 
 
 def band(curves: Sequence[Curve]) -> Band | None:

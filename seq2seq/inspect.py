@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import os
 import sys
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, warn
+from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder, seed, warn
 
 if TYPE_CHECKING:
     from seq2seq.model import Seq2Seq
@@ -33,6 +34,7 @@ Exit status: 0 done; 1 a mixer's declared properties differ from the measured on
 NEEDS = {
     "--text": "--ckpt",
     "--target": "--ckpt",
+    "--tgt-lang": "--ckpt",
     "--length": "mixer=<name>",
     "--mixers": "--atlas",
     "--limit": "--atlas",
@@ -47,6 +49,7 @@ def _parser() -> Parser:
     add("--ckpt", metavar="FILE", help="the checkpoint to look into")
     add("--text", metavar="TEXT", help="the source sentence (with --ckpt)")
     add("--target", metavar="TEXT", help="the target sentence (the model's own translation)")
+    add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
     add("--length", type=positive, metavar="N", help="positions of a model with random weights (16)")
@@ -55,14 +58,14 @@ def _parser() -> Parser:
     add("--limit", type=float, metavar="SECONDS", help="of each mixer's growth; 0: no growth (10; with --atlas)")
     add("--figure", action="store_true", help="draw the map too (with --atlas)")
     add("--out", metavar="DIR", help="where figures and tables go (inspect/<name>)")
-    add("--seed", type=int, default=1, metavar="N", help="of random weights and inputs (1)")
+    add("--seed", type=seed, default=1, metavar="N", help="of random weights and inputs (1)")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_intermixed_args(argv)
     _check(parser, options)
     try:
         return exit_status(lambda: _run(options))
@@ -76,7 +79,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
     for name, needed in NEEDS.items():
         given = options.overrides if needed == "mixer=<name>" else getattr(options, needed[2:])
-        if getattr(options, name[2:]) not in (None, False) and not given:
+        if getattr(options, name[2:].replace("-", "_")) not in (None, False) and not given:
             parser.error(f"{name} goes with {needed}")
     if options.ckpt is not None and not (options.text or "").strip():
         parser.error("--ckpt needs a sentence to look at: --text TEXT" + (", which is empty" if options.text else ""))
@@ -90,21 +93,14 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.figure import require_matplotlib
 
     if options.figure or not options.atlas:
-        require_matplotlib()
+        require_matplotlib("--figure" if options.atlas else "a report")
     work = _atlas if options.atlas else _checkpoint if options.ckpt else _random
     return work(options)
 
 
 def _folder(options: argparse.Namespace, name: str) -> Path:
-    """The folder that is written to, made; UsageError, before any work, where nothing can be written."""
-    folder = Path(options.out or Path("inspect") / name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot be made ({error.strerror}); choose another folder") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"--out {folder}: not writable; choose another folder")
-    return folder
+    """The folder that will be written to; UsageError, before any work, where nothing can be written."""
+    return require_folder(Path(options.out or Path("inspect") / name))
 
 
 def _atlas(options: argparse.Namespace) -> int:
@@ -129,6 +125,7 @@ def _atlas(options: argparse.Namespace) -> int:
                 points.append(survey(name, settings, limit=limit or None))
     page = markdown(points)
     print(page, end="", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / "atlas.md", page)
     write_json(folder / "atlas.json", as_json(points))
     if options.figure:
@@ -201,15 +198,21 @@ def _random(options: argparse.Namespace) -> int:
 
     from seq2seq.build import build_model
     from seq2seq.report import Pair
+    from seq2seq.tokenizer import TokenizerSettings
 
-    length = options.length or 16
+    length, grid = options.length or 16, TokenizerSettings.from_mapping(config["tokenizer"]).patches
     torch.manual_seed(options.seed)
-    sizes = {"src_vocab_size": length + 1, "tgt_vocab_size": length + 1, "pad_id": length, "joint": True}
+    sizes = {"src_vocab_size": length + 1, "tgt_vocab_size": length + 1, "pad_id": length, "joint": grid is None}
+    sizes |= {"patches": dataclasses.asdict(grid)} if grid else {}
     model = build_model({"model": config["model"], "mixer": config["mixer"], **sizes})
+    read, given = [f"s{i}" for i in range(1, length + 1)], f"{length} random tokens on each side"
     src, tgt = torch.randperm(length)[None], torch.randperm(length)[None]
-    pair = Pair([f"s{i}" for i in range(1, length + 1)], [f"t{i}" for i in range(1, length + 1)])
+    if grid:
+        read, given = _patches(grid), f"a picture of random patches, and {length} random tokens"
+        src = torch.randint(grid.vocab_size, (1, grid.length))
+    pair = Pair(read, [f"t{i}" for i in range(1, length + 1)], grid.columns if grid else None)
     facts = [("settings", " ".join(options.overrides)), ("weights", f"random (seed {options.seed})"),
-             ("input", f"{length} random tokens on each side")]  # fmt: skip
+             ("input", given)]  # fmt: skip
     return _report(folder, f"{name}, untrained", facts, model, src, tgt, pair)
 
 
@@ -220,13 +223,18 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from seq2seq.keys import unknown_key
     from seq2seq.resources import conf_dir
 
+    if message := unknown_key(overrides):
+        raise UsageError(message)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         try:
             return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)  # type: ignore[return-value]
         except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(f"settings: {str(error).splitlines()[0]}") from None
+            raise UsageError(
+                f"settings: {'; '.join(' '.join(line.split()) for line in str(error).splitlines())}"
+            ) from None
 
 
 def _checkpoint(options: argparse.Namespace) -> int:
@@ -242,7 +250,7 @@ def _checkpoint(options: argparse.Namespace) -> int:
     from seq2seq.translate import Translator
 
     torch.manual_seed(options.seed)
-    translator = Translator.load(path, device="cpu", trust=options.trust)
+    translator = Translator.load(path, device="cpu", trust=options.trust, tgt_lang=options.tgt_lang)
     tokenizer, meta = translator.tokenizer, translator.meta
     text = " ".join(options.text.split())
     source = [*translator.tags, *tokenizer.encode_src([text])[0]]
@@ -251,10 +259,11 @@ def _checkpoint(options: argparse.Namespace) -> int:
     target_text = " ".join(options.target.split()) if told else translator.texts([text])[0]
     target = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target, translator.max_len)
-    read = _patches(tokenizer.patches) if tokenizer.patches else _pieces(tokenizer, tokenizer.src, source)
-    pair = Pair(read, _pieces(tokenizer, tokenizer.tgt, target))
+    grid = tokenizer.patches
+    read = _patches(grid) if grid else _pieces(tokenizer, tokenizer.src, source)
+    pair = Pair(read, _pieces(tokenizer, tokenizer.tgt, target), grid.columns if grid else None)
     text = shorten(text, 200)  # a picture is a long line
-    languages = f"{meta['src_lang']} to {meta['tgt_lang']}"
+    languages = f"{meta['src_lang']} to {options.tgt_lang or meta['tgt_lang']}"
     facts = [("checkpoint", path.name), ("data", f"{meta['data']}, {languages}"), ("source", text),
              ("target" if told else "translation", target_text)]  # fmt: skip
     src, tgt = torch.tensor([source]), torch.tensor([target])
@@ -283,7 +292,10 @@ def _report(
     from seq2seq.mixing import views
     from seq2seq.report import sections, write
 
-    found = list(sections(views(model, src, tgt), pair))
+    def tell(what: str) -> None:
+        print(f"looking at {what} ...", file=sys.stderr, flush=True)
+
+    found = list(sections(views(model, src, tgt, tell=tell), pair))
     print(f"written: {write(folder, title, facts, found)} and {len(found)} figures", flush=True)
     return 0
 

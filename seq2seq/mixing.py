@@ -31,8 +31,12 @@ class View:
     portrait: dict[str, Tensor]
 
 
-def views(model: Seq2Seq, src: Tensor, tgt: Tensor) -> list[View]:
-    """Every mixer of `model` with one pair of token rows, src (1, S) and the decoder's input tgt (1, T)."""
+def views(model: Seq2Seq, src: Tensor, tgt: Tensor, *, tell: Callable[[str], None] = lambda what: None) -> list[View]:
+    """Every mixer of `model` with one pair of token rows, src (1, S) and the decoder's input tgt (1, T).
+
+    Each is differentiated for every position in up to DIRECTIONS directions: S^2 and T^2 times its cost for a
+    position, at least, so that long sentences take minutes. `tell` is called with what is next.
+    """
     model.eval()
     calls = _calls(model, src, tgt)
     memory = calls.pop("memory")
@@ -42,8 +46,10 @@ def views(model: Seq2Seq, src: Tensor, tgt: Tensor) -> list[View]:
         for layer, block in enumerate(stack.layers, 1):
             mixer: Any = block.self_mixer
             if mixer is not None:
+                tell(f"{part} layer {layer} of {len(stack.layers)}")
                 found.append(_self_view(mixer, calls[part, layer], real, part, layer))
     for layer, block in enumerate(model.decoder.layers, 1):
+        tell(f"cross mixer {layer} of {len(model.decoder.layers)}")
         found.append(_cross_view(block.cross_mixer, calls["cross", layer], memory, mask, layer))
     return found
 
@@ -54,17 +60,35 @@ def shares(blocks: Tensor) -> Tensor:
     return norms / norms.sum(-1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
 
 
-def distance_profile(total: Tensor) -> Tensor:
-    """The mean share of a matrix (T, T) at each distance |i - j|, (T,), over the rows; sums to 1."""
+def distance_profile(total: Tensor, columns: int | None = None) -> Tensor:
+    """The mean share of a matrix (T, T) at each distance, over the rows; sums to 1.
+
+    The distance is |i - j|; where positions fill a grid of so many columns, the more of rows and columns apart.
+    """
     position = torch.arange(len(total), device=total.device)
-    apart = (position[:, None] - position).abs()
-    return torch.zeros_like(total[0]).index_add_(0, apart.flatten(), total.flatten()) / len(total)
+    places = torch.stack([position // columns, position % columns] if columns else [position])
+    apart = (places[:, :, None] - places[:, None]).abs().amax(0)
+    found = total.new_zeros(int(apart.max()) + 1)
+    return found.index_add_(0, apart.flatten(), total.flatten()) / len(total)
 
 
-def mean_distance(total: Tensor) -> float:
-    """The mean |i - j| of a matrix (T, T), weighted by its shares."""
-    profile = distance_profile(total)
+def mean_distance(total: Tensor, columns: int | None = None) -> float:
+    """The mean distance in a matrix (T, T), weighted by its shares."""
+    profile = distance_profile(total, columns)
     return float(profile @ torch.arange(len(profile), dtype=profile.dtype, device=profile.device))
+
+
+def equal_shares(length: int, *, causal: bool) -> Tensor:
+    """The matrix (T, T) that reads everything alike, of a causal mixer the past: what a profile is compared with."""
+    seen = torch.ones(length, length)
+    seen = seen.tril() if causal else seen
+    return seen / seen.sum(-1, keepdim=True)
+
+
+def locality(view: View, columns: int | None = None) -> float:
+    """The mean distance over that of equal shares: 0 reads only itself, 1 everything alike."""
+    everything = mean_distance(equal_shares(len(view.total), causal=view.part == "decoder"), columns)
+    return mean_distance(view.total, columns) / everything if everything else 0.0
 
 
 def _calls(model: Seq2Seq, src: Tensor, tgt: Tensor) -> dict[Any, Tensor]:

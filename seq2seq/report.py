@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq import drawing
-from seq2seq.mixing import View, mean_distance
+from seq2seq.mixing import View, locality, mean_distance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,10 +24,14 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
 
 
 class Pair(NamedTuple):
-    """The pieces that each side's positions read: the source's, and the decoder's input (begin, then the target)."""
+    """The pieces that each side's positions read: the source's, and the decoder's input (begin, then the target).
+
+    columns: of a source that is a picture's patches, how many there are in a row.
+    """
 
     source: list[str]
     target: list[str]
+    columns: int | None = None
 
 
 class Section(NamedTuple):
@@ -66,20 +71,25 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
     if own:
         text = (
             "How local each layer is: the mean share of what lies |i - j| positions away, over all rows, and the mean "
-            f"distance. {_locality(own)}"
+            "distance as a part of what it is where all shares are equal (in a decoder, those of the past). "
+            + ("In the source the distance is the more of rows and columns apart. " if pair.columns else "")
+            + _locality(own, pair.columns)
         )
-        yield Section("distance", "How far layers look", text, drawing.distances(own))
+        yield Section("distance", "How far layers look", text, drawing.distances(own, pair.columns))
     for part, found in by_part.items():
         yield from _portraits(part, found, *names[part])
 
 
-def _locality(views: Sequence[View]) -> str:
-    near, far = (choose(views, key=lambda view: mean_distance(view.total)) for choose in (min, max))
-    return (
-        f"The most local is layer {near.layer} of the {near.part} ({near.kind}, {mean_distance(near.total):.1f} "
-        f"positions away on average), the least local layer {far.layer} of the {far.part} ({far.kind}, "
-        f"{mean_distance(far.total):.1f})."
-    )
+def _locality(views: Sequence[View], columns: int | None) -> str:
+    def width(view: View) -> int | None:
+        return columns if view.part == "encoder" else None
+
+    def told(view: View) -> str:
+        far, part = mean_distance(view.total, width(view)), locality(view, width(view))
+        return f"layer {view.layer} of the {view.part} ({view.kind}: {far:.1f} on average, {part:.0%} of equal shares)"
+
+    near, far = (choose(views, key=lambda view: locality(view, width(view))) for choose in (min, max))
+    return f"The most local is {told(near)}, the least local {told(far)}."
 
 
 def _portraits(part: str, views: Sequence[View], down: list[str], across: list[str]) -> Iterator[Section]:
@@ -95,8 +105,8 @@ def _portraits(part: str, views: Sequence[View], down: list[str], across: list[s
             lambda found, name: drawing.weights(found, name, down, across),
         ),
         "centers": (
-            "Each head's scores are -a |d - c|^2 at offset d: its centre c, and a bar of one standard deviation of the "
-            "bell, 1 / sqrt(2 a), each way.",
+            "Each head's scores are -a |d - c|^2 at offset d: its centre c, and one standard deviation of the bell, "
+            "1 / sqrt(2 a), each way, as a bar or, on a grid, a circle.",
             lambda found, name: drawing.centers(found),
         ),
     }
@@ -111,9 +121,15 @@ def _portraits(part: str, views: Sequence[View], down: list[str], across: list[s
 
 
 def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], found: Sequence[Section]) -> Path:
-    """Write the figures of `found` and the page `report.html`, which needs no other file; the page's path."""
+    """Write the figures of `found` and the page `report.html`, which needs no other file; the page's path.
+
+    Figures of an earlier page in `folder` that this one has not are removed.
+    """
     from seq2seq.run import write_atomic
 
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / "report.html"
+    earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
     parts = []
     for section in found:
         path = drawing.save(section.figure, folder / section.name)
@@ -125,11 +141,14 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], found: Seq
         )
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
     links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in found)
-    page = (
+    text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         f"<style>\n{STYLE}</style>\n<h1>{html.escape(title)}</h1>\n<table>{rows}</table>\n<p>{links}</p>\n"
         + "\n".join(parts)
         + "\n</html>\n"
     )
-    write_atomic(folder / "report.html", page)
-    return folder / "report.html"
+    write_atomic(page, text)
+    for name in earlier - {section.name for section in found}:
+        for suffix in ("png", "svg"):
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+    return page

@@ -454,6 +454,23 @@ def positive(text: str) -> int:
     return value
 
 
+def seed(text: str) -> int:
+    """What starts random numbers, a whole number from 0 that 63 bits hold, for argparse."""
+    if not text.isdecimal() or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def require_folder(folder: Path, option: str = "--out") -> Path:
+    """`folder`, which need not be there yet; UsageError where it cannot be made or not be written in."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(f"{option} {folder}: cannot be made ({there} is a file); choose another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {folder}: {there} is not writable; choose another folder")
+    return folder
+
+
 def _from_zero(text: str) -> float:
     try:
         value = float(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import random
 import re
@@ -104,14 +105,36 @@ def test_distances_by_hand():
     total = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.0, 0.5]])
     torch.testing.assert_close(mixing.distance_profile(total), torch.tensor([2.0, 0.5, 0.5]) / 3)
     assert mixing.mean_distance(total) == pytest.approx((0.5 + 2 * 0.5) / 3)
+    # in a row of three and a row of one, the fourth is one away from the first and the second, two from the third
+    wide = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0]])
+    torch.testing.assert_close(mixing.distance_profile(wide, 3), torch.tensor([1.0, 2.0, 1.0]) / 4)
+    # all alike: (1 + 2) / 3 away at the ends of three, 2 / 3 in the middle; of the past 0, 1 / 2, (1 + 2) / 3
+    assert mixing.mean_distance(mixing.equal_shares(3, causal=False)) == pytest.approx((1 + 2 / 3 + 1) / 3)
+    assert mixing.mean_distance(mixing.equal_shares(3, causal=True)) == pytest.approx((0 + 1 / 2 + 1) / 3)
+    own = View("decoder", 1, "Some", mixing.equal_shares(5, causal=True), None, {})
+    assert mixing.locality(own) == pytest.approx(1)
+    assert mixing.locality(dataclasses.replace(own, total=torch.eye(5))) == 0
 
 
 def test_centres_are_drawn(tmp_path):
-    """On a line and on a grid, with a head whose bell is upside down."""
-    for shape in ((4,), (4, 2)):
-        portrait = {"centers": torch.randn(shape), "sharpness": torch.tensor([0.1, 2.0, -1.0, 0.5])}
-        own = View("encoder", 1, "Some", torch.eye(3), None, portrait)
-        assert drawing.save(drawing.centers([own]), tmp_path / f"c{len(shape)}").stat().st_size > 3000
+    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads can be told apart."""
+    sharpness = torch.rand(9) + 0.1
+    line, grid = torch.randn(9), torch.randn(9, 2)
+    views = [
+        View("encoder", 1, "Some", torch.eye(3), None, {"centers": c, "sharpness": sharpness}) for c in (line, grid)
+    ]
+    (axes,) = drawing.centers([views[0]]).axes
+    found = [container.lines[0] for container in axes.containers]
+    assert [float(dot.get_xdata()[0]) for dot in found] == pytest.approx(line.tolist())
+    bars = [container.lines[2][0].get_segments()[0][:, 0] for container in axes.containers]
+    assert [float(right - left) for left, right in bars] == pytest.approx((2 * (2 * sharpness) ** -0.5).tolist())
+    assert len({(dot.get_color(), dot.get_marker()) for dot in found}) == 9
+    (axes,) = drawing.centers([views[1]]).axes
+    assert [(float(dot.get_ydata()[0]), float(dot.get_xdata()[0])) for dot in axes.lines] == [
+        *map(tuple, grid.tolist())
+    ]
+    torch.testing.assert_close(torch.tensor([circle.radius for circle in axes.patches]), (2 * sharpness) ** -0.5)
+    assert axes.yaxis_inverted()
 
 
 def test_pieces_are_drawn_as_they_are(tmp_path):
@@ -119,7 +142,10 @@ def test_pieces_are_drawn_as_they_are(tmp_path):
     figure = drawing.matrices([("layer", [("all", torch.rand(3, 3))])], ["$$", "a_{", "你"], ["$x_{$", "b", "c"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert drawing.save(figure, tmp_path / "m").stat().st_size > 3000
+        drawing.save(figure, tmp_path / "m")
+    (axes, _) = figure.axes  # and the scale
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["$$", "a_{", "你"]
+    assert not any(label.get_parse_math() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()])
 
 
 def images(page: Path) -> list[bytes]:
@@ -156,6 +182,22 @@ def test_checkpoint(tmp_path, capsys):
     assert (out / "alignments.png").read_bytes() != first
     assert "the dog walks today" in (out / "report.html").read_text("utf-8")
     capsys.readouterr()
+
+
+def test_an_untrained_picture_model_and_the_figures_of_another(tmp_path, capsys):
+    """The recipe of docs/images.md with random weights, whose figures make way for those of the next model."""
+    out, small = tmp_path / "out", ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "model.encoder_layers=1"]
+    pictures = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
+    assert inspect.main(["mixer=quadratic", *pictures, *small, "--length", "3", "--out", str(out)]) == 0
+    assert "encoder layer 1 of 1" in capsys.readouterr().err
+    assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
+    assert (out / "encoder-centers.svg").is_file()
+    (out / "mine.png").touch()
+    assert (
+        inspect.main(["mixer=transformer", *small, "model.decoder_layers=1", "--length", "3", "--out", str(out)]) == 0
+    )
+    assert not [*out.glob("encoder-centers.*")]
+    assert (out / "mine.png").is_file()
 
 
 def test_same_command_same_files(tmp_path):
@@ -196,12 +238,16 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--atlas", "--text", "Hund"], "--text goes with --ckpt"),
         (["mixer=lightconv", "--figure"], "--figure goes with --atlas"),
         (["--ckpt", "nowhere.ckpt", "--text", "Hund"], "no such checkpoint: nowhere.ckpt"),
-        (["--ckpt", str(tmp_path / "file"), "--text", "Hund"], "file"),
+        (["--ckpt", str(tmp_path / "file"), "--text", "Hund", "--out", str(tmp_path / "o")], "file"),
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
-        (["mixer=lightconv", "model.dmi=3"], "dmi"),
+        (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is no setting; did you mean model.dim"),
+        (["mixer=lightconv", "model=tyni"], "Available options"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
+        (["mixer=lightconv", "--seed", "-1"], "--seed"),
+        (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
+        (["mixer=lightconv", "--tgt-lang", "fr"], "--tgt-lang goes with --ckpt"),
         (["--atlas", "--mixers", "atention", "--out", str(tmp_path)], "did you mean attention"),
         (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be made"),
     ]
@@ -214,9 +260,10 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         assert status == 2, arguments
         assert expected in told, told
         assert told.count("\n") == 1, told
+    assert not (tmp_path / "o").exists()  # nothing is left of what failed
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert inspect.main(["mixer=lightconv"]) == 2
-    assert "matplotlib" in capsys.readouterr().err
+    assert "a report needs matplotlib" in capsys.readouterr().err
 
 
 def test_no_stranger_code(tmp_path, capsys):

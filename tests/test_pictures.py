@@ -332,6 +332,26 @@ def test_text_without_room_is_refused(capsys, monkeypatch):
     assert "--width" in error
 
 
+def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
+    """They would all be the same box."""
+    letters = "".join(map(chr, range(33, 127)))
+    assert all(draw._has(letter) for letter in letters)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))
+    assert draw.main([]) == 2
+    assert "line 2: '你好': Pillow's own font, in which words are drawn, has no '你'" in capsys.readouterr().err
+
+
+def test_impossible_corpora_are_refused(tmp_path, capsys):
+    for given, told in ((["--height", "3"], "raise --letters, --height or --width"), (["--seed", "-1"], "--seed")):
+        try:
+            status = draw.main(["--corpus", str(tmp_path / "drawn"), *given])
+        except SystemExit as stop:
+            status = stop.code
+        assert status == 2
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / "drawn").exists()
+
+
 def test_a_drawn_corpus_keeps_its_parts_apart(drawn):
     texts = {split: (drawn / f"{split}.en").read_text().split("\n")[:-1] for split in ("train", "valid", "test")}
     assert [len(part) for part in texts.values()] == [60, 6, 6]
@@ -399,7 +419,8 @@ def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
     picture = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.ckpt"
     assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
-    assert (tmp_path / "seen" / "encoder-centers.png").stat().st_size > 3000
+    assert (tmp_path / "seen" / "encoder-centers.png").is_file()
+    assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
     names = inspect._patches(GRID)
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
 

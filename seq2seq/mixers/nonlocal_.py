@@ -21,9 +21,9 @@ class NonLocal(SelfMixer):
     With q = W_q x, k = W_k x, and N_i the number of positions that i sees (real ones, up to i when causal): gaussian f
     = exp(x_i . x_j), embedded_gaussian f = exp(q_i . k_j), additive f = exp(w . tanh(q_i + k_j)) (Bahdanau et al.
     2015), C the sum over j; dot_product f = q_i . k_j, concatenation f = ReLU(w . [q_i; k_j]), C = N_i. The mixing
-    matrix is dense, dynamic and shared by the channels of a head. Products are not scaled, as published; instead W_q and
-    W_k start smaller by (D / H)^(1/4) each where q . k is taken, so that no weight starts near 1 (the published block
-    starts as the identity). dropout acts on M's entries. Parameters 4 D^2 (2 D^2 for gaussian), and D more for
+    matrix is dense, dynamic and shared by the channels of a head. Products are not scaled, as published; instead W_q
+    and W_k start smaller by (D / H)^(1/4) each where q . k is taken, so that no weight starts near 1 (the published
+    block starts as the identity). dropout acts on M's entries. Parameters 4 D^2 (2 D^2 for gaussian), and D more for
     additive, 2 D for concatenation; cost O(T^2 D + T D^2), memory O(T^2 H), O(T^2 D) for additive alone; state O(T D).
     """
 
