@@ -15,8 +15,9 @@ train: setup
 	@printf '\n%s\n%s\n%s\n\n' $(SENTENCES)
 	@printf '%s\n%s\n%s\n' $(SENTENCES) | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)/checkpoints/best.ckpt
 
+# a process for each core; each test computes in one thread
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 lint: setup
 	$(BIN)/python -m ruff check .
