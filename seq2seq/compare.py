@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,6 +119,10 @@ def _notes(found: Found, split: str) -> str:
     """What the scores are of: split, signatures, and runs that significance leaves out."""
     signatures = found.runs[0].results[split].get("signatures") or ["no signature"]
     lines = [f"Scores of the {split} set, {len(found.runs)} runs. BLEU: {signatures[0]}"]
+    revisions = Counter(str(run.results.get("git_revision")) for run in found.runs)
+    if len(revisions) > 1:
+        told = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
+        lines.append(f"Not of one revision of the code: {told}")
     old = [run.name for run in found.runs if run.test_lines("hyp") is None] if split == "test" else []
     if old:
         lines.append(f"No test translations, so no significance: {', '.join(old)}")

@@ -12,7 +12,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.results import RunResult
-from seq2seq.run import HARMLESS, UNSET, flat
+from seq2seq.run import HARMLESS, UNSET
+
+# Settings that leave the weights alone may still cost time, of which a budget or a table of speeds tells.
+_COSTLY = {f"trainer.{key}" for key in ("accelerator", "checkpoint_activations", "profile", "strategy")}
+HARMLESS_HERE = {*HARMLESS, "seed"} - _COSTLY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +69,14 @@ class Significance:
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     """The runs by everything but the seed and harmless settings, in order of appearance.
 
-    A setting of the mixer counts as a difference only among groups of the same mixer's label.
+    A setting of the mixer is shown among groups of the same mixer's label, and where a command gave it.
     """
     together: dict[str, list[RunResult]] = {}
+    ignored = HARMLESS_HERE | ({"data.corpus"} if any("corpus" not in run.results for run in runs) else set())
     for run in runs:
-        together.setdefault(json.dumps([run.mixer, _identity(run)], default=str), []).append(run)
+        together.setdefault(json.dumps([run.mixer, _identity(run, ignored)], default=str), []).append(run)
     members = [sorted(group, key=lambda run: run.seed) for group in together.values()]
-    settings = [_identity(group[0]) for group in members]
+    settings = [_identity(group[0], ignored) for group in members]
     plain = _varying([{k: v for k, v in mine.items() if not k.startswith("mixer.")} for mine in settings])
     # most values of a mixer are references to the model's
     copies = {tuple(str(mine.get(key, UNSET)) for mine in settings) for key in plain}
@@ -79,25 +84,28 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     for mine, group in zip(settings, members, strict=True):
         alike = [theirs for theirs, other in zip(settings, members, strict=True) if other[0].mixer == group[0].mixer]
         own = {key for key in _varying(alike) if tuple(str(each.get(key, UNSET)) for each in settings) not in copies}
+        own |= {key for run in group for key in run.typed if key.startswith("mixer.") and _differs(key, settings)}
         shown = plain | own
         found.append(Group(group[0].mixer, {key: mine[key] for key in mine if key in shown}, group))
     return found
 
 
-def _identity(run: RunResult) -> dict[str, Any]:
+def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
     """The settings that make a run another experiment, by `section.name`."""
-    ignored = {*HARMLESS, "seed"}
     return {
         key: value
-        for key, value in sorted(flat(run.config).items())
+        for key, value in sorted(run.resolved().items())
         if key not in ignored and not any(key.startswith(f"{name}.") for name in ignored)
     }
 
 
 def _varying(settings: Sequence[dict[str, Any]]) -> set[str]:
     """The keys that not all of `settings` have with the same value."""
-    keys = {key for mine in settings for key in mine}
-    return {key for key in keys if any(mine.get(key, UNSET) != settings[0].get(key, UNSET) for mine in settings)}
+    return {key for key in {key for mine in settings for key in mine} if _differs(key, settings)}
+
+
+def _differs(key: str, settings: Sequence[dict[str, Any]]) -> bool:
+    return any(mine.get(key, UNSET) != settings[0].get(key, UNSET) for mine in settings)
 
 
 def require_same_test(runs: Sequence[RunResult], split: str) -> None:
@@ -189,8 +197,8 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
 
 # ---- the table
 
-COLUMNS = ("mixer", "settings", "seeds", "BLEU", "chrF", "parameters", "tokens/s", "time", "best step")
-_RIGHT = {"BLEU", "chrF", "parameters", "tokens/s", "time", "best step", "Δ BLEU"}
+COLUMNS = ("mixer", "settings", "seeds", "BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best step")
+_RIGHT = {"BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best step", "Δ BLEU"}
 
 
 def markdown(groups: Sequence[Group], split: str, baseline: Group, tests: dict[str, Significance]) -> str:
@@ -221,6 +229,7 @@ def _cells(group: Group, split: str, baseline: Group, tests: dict[str, Significa
         "parameters": _count(group.mean("parameters")),
         "tokens/s": f"{group.mean('target_tokens_per_second'):,.0f}",
         "time": f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}",
+        "updates": f"{group.mean('steps'):,.0f}",
         "best step": f"{group.mean('best_step'):,.0f}",
         "Δ BLEU": f"{test.difference:+.2f}" if test else "",
         "p": str(test) if test else ("baseline" if group is baseline and tests else ""),

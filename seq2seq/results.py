@@ -8,14 +8,22 @@ import glob
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.jobs import Job, common_overrides, is_sweep, read_jobs
-from seq2seq.run import RunFolder
+from seq2seq.run import RunFolder, flat, with_window
 
 SPLITS = ("test", "valid")
+# Settings that results.json tells more exactly than the configuration.
+DECIDED = {
+    "data.max_tokens": "max_tokens",
+    "data.corpus": "corpus",
+    "trainer.precision": "precision",
+    "trainer.accelerator": "accelerator",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +52,20 @@ class RunResult:
     def number(self, key: str) -> float:
         """A number of results.json; nan where an older run has none."""
         return float(self.results.get(key, "nan"))
+
+    def resolved(self) -> dict[str, Any]:
+        """The settings by `section.name`, those that a run decides (`auto`) as they came to be; and its corpus.
+
+        Processes count as micro-batches of an update.
+        """
+        decided = {key: self.results[name] for key, name in DECIDED.items() if self.results.get(name) is not None}
+        return flat(with_window(self.config)) | decided
+
+    @property
+    def typed(self) -> set[str]:
+        """The keys that its command set."""
+        words = shlex.split(str(self.results.get("command", "")))[3:]  # python -m seq2seq.train
+        return {word.lstrip("+~").split("=", 1)[0] for word in words}
 
     def test_lines(self, side: str) -> list[str] | None:
         """The lines of `src`, `ref` or `hyp` of the test set; None where the run saved none."""
@@ -166,10 +188,10 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         results = json.loads(folder.results.read_text(encoding="utf-8"))
         config = _yaml(folder.config)
         parsed = RunResult(folder, _mixer(results, config), config, results)
+        if results.get("stopped"):
+            return Unusable(str(path), f"stopped early: {results['stopped']}")
         _ = parsed.score(split, "bleu"), parsed.score(split, "chrf"), parsed.seed
     except KeyError as error:
-        if error.args == (split,) and results.get("stopped"):
-            return Unusable(str(path), f"stopped early: {results['stopped']}")
         if error.args == (split,):
             other = "valid" if split == "test" else "test"
             return Unusable(str(path), f"has no {split} score (--split {other}, or finish it with resume=auto)")

@@ -96,11 +96,11 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
-    text = json.dumps(_without(_with_window(config), HARMLESS), sort_keys=True, default=str)
+    text = json.dumps(_without(with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _with_window(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
     """`config` with the micro-batches of an update over all processes for `trainer.accumulate`: the same weights."""
     found = copy.deepcopy(dict(config))
     trainer = found.get("trainer", {})
@@ -201,7 +201,7 @@ class Resumed(NamedTuple):
             )
         free, budget = (*HARMLESS, *BUDGETS), payload[ORIGIN].get("max_tokens")
         before, now = (
-            _without(_decided(_with_window(each), budget), free) for each in (payload[ORIGIN]["settings"], config)
+            _without(_decided(with_window(each), budget), free) for each in (payload[ORIGIN]["settings"], config)
         )
         over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
         changed = [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(before, now)]

@@ -467,6 +467,7 @@ class Run:
             "accelerator": self.accelerator,
             "versions": checkpoint.versions(),
             "git_revision": runs.git_revision(),
+            "corpus": self.data.fingerprint,
         }
 
 

@@ -135,6 +135,52 @@ def test_settings_that_differ_set_rows_apart(tmp_path):
     assert labels == {"lightconv", "lightconv mixer.encoder.kernel_size=3", "bahdanau"}
 
 
+def rewrite(run: Path, **results: Any) -> None:
+    (run / "results.json").write_text(json.dumps(results_of(run) | results))
+
+
+def test_what_a_run_decided_sets_rows_apart(tmp_path, capsys):
+    """Processes are micro-batches, `auto` is what it came to, a mixer's setting that was typed is shown."""
+    refs = references(5)
+
+    def labels(name: str, *runs: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, int]]:
+        for seed, (settings, results) in enumerate(runs):
+            rewrite(write_run(tmp_path / name / str(seed), refs, seed=seed, **settings), **results)
+        return [(g.label, len(g.runs)) for g in group_runs(collect([str(tmp_path / name)], "test").runs)]
+
+    trainer = {"max_steps": 9, "accumulate": 1, "precision": "auto"}
+    whole, parts = ({"trainer": trainer | {key: 8}} for key in ("devices", "accumulate"))
+    assert labels("processes", (whole, {}), (parts, {})) == [("lightconv", 2)]
+    assert len(labels("one", (whole, {}), ({"trainer": trainer}, {}))) == 2
+    auto = {"data": {"name": "toy", "max_tokens": "auto"}}
+    found = labels("auto", (auto, {"max_tokens": 64}), (auto, {"max_tokens": 16}), (auto, {"max_tokens": 64}))
+    assert found == [("lightconv data.max_tokens=64", 2), ("lightconv data.max_tokens=16", 1)]
+    found = labels(
+        "precision", ({"trainer": trainer}, {"precision": "32"}), ({"trainer": trainer}, {"precision": "bf16"})
+    )
+    assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
+    assert len(labels("corpus", ({}, {"corpus": "a"}), ({}, {"corpus": "b"}))) == 2
+    assert len(labels("older", ({}, {"corpus": "a"}), ({}, {}))) == 1
+    own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
+    run = write_run(tmp_path / "typed" / "a", refs)
+    config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    rewrite(run, git_revision="abc", **own)
+    write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau")
+    assert compare.main([str(tmp_path / "typed")]) == 0
+    printed = capsys.readouterr().out
+    assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=False", ""]
+    assert "Not of one revision of the code: abc (1 runs), None (1 runs)" in printed
+
+
+def test_a_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
+    rewrite(write_run(tmp_path / "run", references(5)), stopped="BLEU 2 is below the other jobs' median")
+    for split in ("test", "valid"):
+        found = collect([str(tmp_path)], split)
+        assert not found.runs
+        assert "stopped early: BLEU 2" in found.unusable[0].reason
+
+
 @pytest.mark.parametrize("change", ["fewer", "reference", "source", "signature"])
 def test_different_test_sets_are_refused(tmp_path, capsys, change):
     refs = references()
