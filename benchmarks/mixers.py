@@ -61,19 +61,14 @@ def growth(atlas: Path) -> dict[str, Growth]:
 
 
 def markdown(corpora: dict[str, dict[str, dict[str, float]]], grown: dict[str, Growth]) -> str:
-    """The table, best BLEU on the last corpus first."""
-    header = ["mixer"]
-    for name in corpora:
-        header += [f"{name}: BLEU", "updates", "tokens/s", "parameters"]
-    header += ["time ~ N^p", "memory ~ N^p"]
+    """The table, best BLEU on the last corpus first, whose updates, speed and sizes are shown."""
+    header = ["mixer", *corpora, "updates", "tokens/s", "parameters", "time ~ N^p", "memory ~ N^p"]
     last = corpora[list(corpora)[-1]]
     lines = [header, ["---", *["---:"] * (len(header) - 1)]]
     for preset in sorted(last, key=lambda each: -last[each]["bleu"]):
-        line = [f"`{preset}`"]
-        for rows in corpora.values():
-            row = rows[preset]
-            line += [f"{row['bleu']:.2f}", f"{row['steps']:,.0f}", f"{row['target_tokens_per_second']:,.0f}"]
-            line.append(f"{row['parameters'] / 1e6:.2f}M")
+        row = last[preset]
+        line = [f"`{preset}`", *(f"{rows[preset]['bleu']:.2f}" for rows in corpora.values())]
+        line += [f"{row['steps']:,.0f}", f"{row['target_tokens_per_second']:,.0f}", f"{row['parameters'] / 1e6:.2f}M"]
         mine = grown.get(self_mixer(preset))
         line += [f"{mine.time_exponent:.2f}", f"{mine.memory_exponent:.2f}"] if mine else ["", ""]
         lines.append(line)
