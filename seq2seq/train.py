@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from seq2seq import finetune, keys, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
+from seq2seq.kinds import require_kinds
 from seq2seq.loggers import make_loggers, require_installed
 from seq2seq.resources import conf_dir
 
@@ -92,6 +93,7 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
+        require_kinds(config)
         self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from seq2seq.build import build_model
 from seq2seq.convention import check_convention
 from seq2seq.corpus import CorpusSettings
+from seq2seq.kinds import require_kinds
 from seq2seq.optim import OptimSettings, learning_rate
 from seq2seq.resources import conf_dir
 from seq2seq.search import SearchSettings
@@ -47,6 +48,7 @@ def settings(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_composes_and_builds(name):
     config = settings(name)
+    require_kinds(config)
     TrainerSettings.from_config(config["trainer"])
     OptimSettings.from_config(config["optim"])
     SearchSettings.from_config(config["search"])
