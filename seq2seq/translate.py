@@ -471,6 +471,30 @@ def require_folder(folder: Path, option: str = "--out") -> Path:
     return folder
 
 
+def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
+    """UsageError for a file that cannot be written, or that is one of the `inputs` (paths, or descriptors)."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+    if path.is_file() and any(_same_file(path, other) for other in inputs):
+        raise UsageError(f"{option} {path} is the {what}; choose another file")
+
+
+def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
+    """UsageError for what `require_output` refuses, and where text would replace the checkpoint, or any other."""
+    require_output(path, option, inputs=inputs)
+    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"PK\x03\x04":
+                raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+
+
+def _same_file(path: Path, other: str | Path | int) -> bool:
+    with contextlib.suppress(OSError):  # no such file
+        return os.path.samestat(path.stat(), os.stat(other))
+    return False
+
+
 def _from_zero(text: str) -> float:
     try:
         value = float(text)
@@ -597,18 +621,10 @@ def _check_output(options: argparse.Namespace, source: BinaryIO | IO[bytes]) -> 
         if sys.stdout is None:
             raise UsageError("there is no standard output; name a file with --output")
         return
-    path = Path(options.output)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"--output {path}: is a directory" if path.is_dir() else f"--output {path}: no such folder")
-    if not path.is_file():
-        return
-    same = False
+    inputs: list[str | int] = []
     with contextlib.suppress(OSError, ValueError):  # an input that is no file
-        same = os.path.samestat(os.fstat(source.fileno()), path.stat())
-    if same:
-        raise UsageError(f"--output {path} is the input; choose another file")
-    if Path(options.ckpt).exists() and os.path.samefile(path, options.ckpt):
-        raise UsageError(f"--output {path} is the checkpoint; choose another file")
+        inputs = [source.fileno()]
+    require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:

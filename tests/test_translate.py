@@ -152,6 +152,11 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
         assert printed.out == ""
     assert text.read_text() == "der Hund.\n"
     assert ckpt.read_bytes() == before
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(before)
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(other)]) == 2
+    assert f"--output {other} is a checkpoint" in capsys.readouterr().err
+    assert other.read_bytes() == before
     link = tmp_path / "link"
     link.symlink_to(text)
     assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(link)]) == 2
