@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,10 +60,11 @@ def _run(options: argparse.Namespace) -> int:
     if _is_of_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     from seq2seq import checkpoint
+    from seq2seq.run import translate_command
 
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
-    print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
+    print(f"translate with: {translate_command(out)}")
     return 0
 
 

@@ -138,7 +138,7 @@ class Run:
         if self.settings.test and not stopped:
             self._write(trainer, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
-        log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
+        log.info("translate with: %s", runs.translate_command(self.folder.best))
         return control.best
 
     def _write(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
@@ -272,6 +272,7 @@ class Run:
             tgt_lang=data.tgt_lang,
             tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
+            search=self.search,
         )
         if data.target_languages:
             description["tgt_langs"] = data.target_languages
@@ -389,7 +390,7 @@ class Run:
         if self.folder.last.exists():
             log.info(
                 "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
-                stop, self.folder.last, runs.translate_command(self.folder.last, self.search),
+                stop, self.folder.last, runs.translate_command(self.folder.last),
             )  # fmt: skip
         else:
             log.info("stopped (%s), before there was a checkpoint", stop)
@@ -409,7 +410,7 @@ class Run:
             with interruptible():
                 trainer.test(task, datamodule=self.data, verbose=False)
         except TrainingInterrupt as stop:
-            ready = runs.translate_command(self.folder.best, self.search)
+            ready = runs.translate_command(self.folder.best)
             log.info(
                 "stopped (%s) while scoring the test set; training is done, and best.ckpt is ready: %s", stop, ready
             )

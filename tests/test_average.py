@@ -11,13 +11,14 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.search import SearchSettings
 from seq2seq.translate import Translator
 
 
 @pytest.fixture(scope="module")
 def base() -> dict:
     """One payload: a tokenizer is trained once."""
-    return tiny.payload()
+    return tiny.payload(search=SearchSettings(beam_size=3, length_penalty=0.6))
 
 
 def perturbed(base: dict, generator_seed: int) -> dict:
@@ -76,7 +77,9 @@ def test_the_mean_of_the_same_weights_translates_alike(base, tmp_path):
     checkpoint.save(one, base)
     checkpoint.save(out, average.average([one, one, one]))
     lines = tiny.sentences(tiny.GERMAN, 5)
-    assert Translator.load(out).texts(lines) == Translator.load(one).texts(lines)
+    mean = Translator.load(out)
+    assert mean.texts(lines) == Translator.load(one).texts(lines)
+    assert (mean.settings.beam_size, mean.settings.length_penalty) == (3, 0.6)
 
 
 @pytest.mark.parametrize(
