@@ -80,6 +80,28 @@ def test_a_published_recipe_says_what_to_expect(name):
     assert config["trainer"]["max_time"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "count", "steps"),
+    [
+        ("iwslt14_de_en_transformer", 10, None),
+        ("iwslt14_de_en_lightconv", 10, None),
+        ("wmt16_en_de_dynamicconv", 10, None),
+        ("wmt14_en_fr_lightconv", 10, None),
+        ("wmt17_zh_en_dynamicconv", 10, None),
+        ("wmt14_en_de_transformer_base", 5, 1250),
+        ("wmt14_en_fr_transformer_base", 5, 1250),
+        ("wmt14_en_de_transformer_big", 20, 600),
+        ("wmt14_en_fr_transformer_big", 20, 600),
+        ("wmt14_en_fr_rnnsearch", None, None),
+    ],
+)
+def test_what_a_published_score_averages_is_kept(name, count, steps):
+    """As many validations as papers average checkpoints, each an epoch (no steps) or an equal part of the run."""
+    trainer = settings(name)["trainer"]
+    assert (trainer["keep_last"], trainer["val_steps"], trainer["val_time"]) == (count, steps, None)
+    assert trainer["max_steps"] % (steps or 1) == 0
+
+
 def test_values_of_the_recipes():
     """Values that are easily lost on the way through three files."""
     wmt, french, chinese = (settings(f"{pair}_dynamicconv") for pair in ("wmt16_en_de", "wmt14_en_fr", "wmt17_zh_en"))
