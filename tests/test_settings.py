@@ -99,6 +99,17 @@ def test_what_is_neither_true_nor_false_is_named(defaults, value):
     for key in ("force", "trainer.test", "data.streaming", "model.residual", "tokenizer.joint"):
         with pytest.raises(ValueError, match=f"^{key}={shown} is neither true nor false$"):
             require_kinds(changed(defaults, key, value))
+    mixer = changed(defaults["mixer"], "decoder.glu", value)
+    with pytest.raises(ValueError, match=f"^mixer.decoder.glu={shown} is neither true nor false$"):
+        require_kinds(defaults | {"mixer": mixer})
+
+
+def test_a_flag_of_a_mixer_among_several_kinds_is_named():
+    config = composed("mixer=local_blocks")
+    require_kinds(config)
+    config["mixer"]["encoder"]["kinds"]["shifted"]["blocks"] = "no"
+    with pytest.raises(ValueError, match=r"^mixer.encoder.kinds.shifted.blocks=no is neither"):
+        require_kinds(config)
 
 
 @pytest.mark.parametrize("value", ["abc", None, math.nan, math.inf, True, [1]])
