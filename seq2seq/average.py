@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive
+from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_output
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +25,8 @@ be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or 
 
 # What the `seq2seq` entries of checkpoints must agree in; the data's name and versions may differ.
 _SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tokenize")
+# What training calls its checkpoints.
+_TRAINING = r"(last|best|step-\d+|top-\d+)\.ckpt"
 
 
 def _parser() -> Parser:
@@ -54,14 +56,22 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.ckpt"
     if options.last:
         paths = latest(paths[0], options.last)
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise UsageError(f"--out {out}: is a folder, or its folder does not exist")
+    require_output(out, "--out", inputs=paths)
+    if _is_of_training(out):
+        raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     from seq2seq import checkpoint
+    from seq2seq.run import translate_command
 
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
-    print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
+    print(f"translate with: {translate_command(out)}")
     return 0
+
+
+def _is_of_training(path: Path) -> bool:
+    """Whether a run wrote the file `path`, and may need it."""
+    place = path.resolve()
+    return place.is_file() and place.parent.name == "checkpoints" and bool(re.fullmatch(_TRAINING, place.name))
 
 
 def latest(run: Path, count: int) -> list[Path]:

@@ -26,6 +26,7 @@ import seq2seq
 
 if TYPE_CHECKING:
     from seq2seq.model import Seq2Seq
+    from seq2seq.search import SearchSettings
     from seq2seq.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -42,6 +43,8 @@ _FIELDS: dict[str, type] = {
     "data": str,
     "versions": dict,
 }
+# What it holds of the settings of a search; checkpoints of earlier versions have none.
+_SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
 # torch's reader would make one of any size from a few bytes.
 _BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
 _PLAIN = (str, int, float, bool, bytes, type(None))
@@ -60,12 +63,20 @@ class Loaded(NamedTuple):
 
 
 def describe(
-    *, model_config: Mapping[str, Any], tokenizer: Tokenizer, src_lang: str, tgt_lang: str, tokenize: str, data: str
+    *,
+    model_config: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    src_lang: str,
+    tgt_lang: str,
+    tokenize: str,
+    data: str,
+    search: SearchSettings | None = None,
 ) -> dict[str, Any]:
     """The `seq2seq` entry of a checkpoint; ValueError, with the place, for a value that is not a plain type.
 
-    `model_config` is what `build_model` was given, `tokenize` sacreBLEU's tokenizer, `data` the data set's name. The
-    normaliser stands there to be read: the tokenizer's SentencePiece model applies its own.
+    `model_config` is what `build_model` was given, `tokenize` sacreBLEU's tokenizer, `data` the data set's name,
+    `search` how the run decodes its test set. The normaliser stands there to be read: the tokenizer's SentencePiece
+    model applies its own.
     """
     entry = {
         "format": FORMAT,
@@ -78,7 +89,16 @@ def describe(
         "data": data,
         "versions": versions(),
     }
+    if search:
+        entry["search"] = {key: getattr(search, key) for key in _SEARCH}
     return _plain(entry, KEY)
+
+
+def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
+    """How the run of a `seq2seq` entry decodes: the defaults where it does not say; ValueError if impossible."""
+    from seq2seq.search import SearchSettings
+
+    return SearchSettings.from_config({key: value for key, value in meta.get("search", {}).items() if key in _SEARCH})
 
 
 def versions() -> dict[str, str]:
@@ -252,6 +272,12 @@ def _check(payload: Any, path: Path) -> None:
     for name, kind in _FIELDS.items():
         if not isinstance(meta.get(name), kind):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {kind.__name__}")
+    if not isinstance(meta.get("search", {}), dict):
+        raise CheckpointError(f"{path}: its '{KEY}.search' is no dict")
+    try:
+        search_settings(meta)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: its settings of a search cannot be used ({error})") from None
     if not isinstance(weights, Mapping) or not weights:
         raise CheckpointError(f"{path}: has no weights (no 'state_dict')")
     if not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):

@@ -44,6 +44,10 @@ class OptimSettings:
         for key in ("weight_decay", "warmup_steps", "warmup_init_lr", "min_lr", "clip_norm"):
             _at_least(f"optim.{key}", getattr(self, key), 0)
         _at_least("optim.period", self.period, 1)
+        if len(self.betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas):
+            raise ValueError(f"optim.betas={list(self.betas)} must be two numbers, each at least 0 and below 1")
+        if not 0 <= self.rho < 1:
+            raise ValueError(f"optim.rho={self.rho} must be at least 0 and below 1")
         if not 0 <= self.warmup_share < 1:
             raise ValueError(f"optim.warmup_share={self.warmup_share} must be at least 0 and below 1")
         if not 0 <= self.label_smoothing < 1:
@@ -58,7 +62,8 @@ class OptimSettings:
             raise ValueError(f"unknown setting optim.{unknown[0]}; known: {', '.join(sorted(known))}")
         values = dict(config)
         if "betas" in values:
-            values["betas"] = tuple(values["betas"])
+            betas = values["betas"]
+            values["betas"] = tuple(betas) if isinstance(betas, list | tuple) else (betas,)
         return cls(**values)
 
 
@@ -157,5 +162,5 @@ def _one_of(key: str, value: str, names: tuple[str, ...]) -> None:
 
 
 def _at_least(key: str, value: float, bound: float, *, above: bool = False) -> None:
-    if value < bound or (above and value == bound):
+    if not (value > bound if above else value >= bound):  # not a number, too
         raise ValueError(f"{key}={value} must be {'above' if above else 'at least'} {bound}")

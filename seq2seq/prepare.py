@@ -14,6 +14,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from seq2seq import keys
+from seq2seq.kinds import require_kinds
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def prepare(config: dict[str, Any]) -> None:
     from seq2seq.corpus import SPLITS
     from seq2seq.datamodule import TranslationDataModule
 
+    require_kinds(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     if config["init_from"]:

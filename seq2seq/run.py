@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import json
 import logging
@@ -12,10 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from seq2seq.search import SearchSettings
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +37,6 @@ BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "train
 ORIGIN = "run"
 
 
-# Settings of a search that `translate` has as options, with the same defaults.
-_SEARCH_OPTIONS = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
 # In place of a value that is not there.
 UNSET = "(unset)"
 
@@ -252,11 +246,6 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(checkpoint: Path, search: SearchSettings) -> str:
-    """The command that translates with `checkpoint` as `search` says; what is `translate`'s default is left out."""
-    words = ["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)]
-    for field in dataclasses.fields(search):
-        value = getattr(search, field.name)
-        if field.name in _SEARCH_OPTIONS and value != field.default:
-            words += ["--" + field.name.replace("_", "-"), str(value)]
-    return shlex.join(words)
+def translate_command(checkpoint: Path) -> str:
+    """The command that translates with `checkpoint`, which knows how its run decodes."""
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)])

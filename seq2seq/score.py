@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.resources import conf_dir
-from seq2seq.translate import Note, Parser, UsageError, add_model_options, exit_status, fail, positive, warn
+from seq2seq.translate import (
+    Note,
+    Parser,
+    UsageError,
+    add_model_options,
+    exit_status,
+    fail,
+    positive,
+    require_output,
+    require_text_output,
+    warn,
+)
 
 if TYPE_CHECKING:
     from seq2seq.translate import Translator
@@ -174,14 +185,16 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.convention import check_convention
     from seq2seq.translate import load_translator
 
-    if options.save and not Path(options.save).absolute().parent.is_dir():
-        raise UsageError(f"--save {options.save}: no such folder")
+    if options.save:
+        require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
     if options.tokenize or options.lang:
         _tokenize(options)
     translator = load_translator(options)
     if options.convention:
         check_convention(options.convention, options.lang or translator.meta["tgt_lang"])
     data = data_settings(options.data, ckpt=options.ckpt, meta=translator.meta)
+    if options.save:
+        require_output(Path(options.save), "--save", inputs=_files(data, options.split))
     tokenize = _tokenize(options, known=translator.meta["tokenize"])
     sources, references = load_pairs(data, options.split, cache=Path(options.cache), limit=options.limit)
     began = time.perf_counter()
@@ -308,6 +321,15 @@ def load_pairs(
     if not pairs:
         raise UsageError(f"--data {data['name']}: its {split} split is empty")
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
+def _files(data: dict[str, Any], split: str) -> list[str]:
+    """The files that `load_pairs` reads; none for what is on the hub, or is missing."""
+    from seq2seq.corpus import CorpusSettings, find_source
+
+    settings = CorpusSettings.from_mapping(data)
+    found = split if settings.place(split) is not None else "train"
+    return [] if settings.path or settings.place(found) is None else find_source(found, settings).files
 
 
 # ---- printing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
@@ -18,8 +19,8 @@ class SearchSettings:
     """How to decode: at most int(max_len_ratio * S) + max_len_extra tokens, the end counted, for S source tokens.
 
     Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
-    probability, 1 by its mean per token, more favours long outputs. `max_len` bounds the tokens of every sentence: a
-    model with learned positions has no more of them.
+    probability, 1 by its mean per token; more favours long outputs, less than 0 short ones. `max_len` bounds the tokens
+    of every sentence: a model with learned positions has no more of them.
     """
 
     beam_size: int = 5
@@ -34,11 +35,13 @@ class SearchSettings:
             raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
-        if self.max_len_ratio < 0 or self.max_len_extra < 1:
+        if not 0 <= self.max_len_ratio < math.inf or self.max_len_extra < 1:
             raise ValueError(
                 f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "
                 "choose a ratio from 0 and an extra from 1"
             )
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is {self.length_penalty}; choose a finite number")
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> SearchSettings:

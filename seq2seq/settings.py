@@ -58,9 +58,10 @@ class TrainerSettings:
             if value is not None and (type(value) is not int or value < 1):
                 raise ValueError(f"trainer.{key}={value} must be a whole number, at least 1")
         for key in ("samples", "max_skipped"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"trainer.{key}={getattr(self, key)} must be at least 0")
-        if self.ema is not None and not 0 < self.ema < 1:
+            value = getattr(self, key)
+            if type(value) is not int or value < 0:
+                raise ValueError(f"trainer.{key}={value} must be a whole number, at least 0")
+        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
             raise ValueError(f"trainer.ema={self.ema} must lie between 0 and 1, 0.999 for example; null = off")
         for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
             if getattr(self, key) not in names:

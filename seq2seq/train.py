@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from seq2seq import finetune, keys, parallel, sweep
 from seq2seq import run as runs
 from seq2seq.faults import TrainingFault, as_fault
+from seq2seq.kinds import require_kinds
 from seq2seq.loggers import make_loggers, require_installed
 from seq2seq.resources import conf_dir
 
@@ -92,6 +93,7 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
+        require_kinds(config)
         self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
@@ -136,7 +138,7 @@ class Run:
         if self.settings.test and not stopped:
             self._write(trainer, results | {"test": self._test(trainer, task)})
         log.info("results: %s", self.folder.results)
-        log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
+        log.info("translate with: %s", runs.translate_command(self.folder.best))
         return control.best
 
     def _write(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
@@ -270,6 +272,7 @@ class Run:
             tgt_lang=data.tgt_lang,
             tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
+            search=self.search,
         )
         if data.target_languages:
             description["tgt_langs"] = data.target_languages
@@ -387,7 +390,7 @@ class Run:
         if self.folder.last.exists():
             log.info(
                 "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
-                stop, self.folder.last, runs.translate_command(self.folder.last, self.search),
+                stop, self.folder.last, runs.translate_command(self.folder.last),
             )  # fmt: skip
         else:
             log.info("stopped (%s), before there was a checkpoint", stop)
@@ -407,7 +410,7 @@ class Run:
             with interruptible():
                 trainer.test(task, datamodule=self.data, verbose=False)
         except TrainingInterrupt as stop:
-            ready = runs.translate_command(self.folder.best, self.search)
+            ready = runs.translate_command(self.folder.best)
             log.info(
                 "stopped (%s) while scoring the test set; training is done, and best.ckpt is ready: %s", stop, ready
             )

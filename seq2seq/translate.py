@@ -103,13 +103,13 @@ class Translator:
     ) -> Translator:
         """Open the checkpoint `path`; ValueError, in one line, for a checkpoint, device or dtype that cannot be used.
 
-        A batch holds at most `max_tokens` source pieces, padding counted (default: by device); a line, `max_len`.
+        Without `settings` the search is the run's: what the checkpoint says, else SearchSettings' defaults. A batch
+        holds at most `max_tokens` source pieces, padding counted (default: by device); a line, `max_len`.
         `tgt_lang` chooses among the languages of a checkpoint that has several (default: the one it names first).
         """
         place = choose_device(device)
         from seq2seq.build import max_positions
-        from seq2seq.checkpoint import load
-        from seq2seq.search import SearchSettings
+        from seq2seq.checkpoint import load, search_settings
 
         loaded = load(path, device=place, trust=trust)
         _convert(loaded.model, dtype)
@@ -118,7 +118,7 @@ class Translator:
             model=loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
-            settings=dataclasses.replace(settings or SearchSettings(), max_len=positions),
+            settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
             device=place,
             max_tokens=max_tokens or (CPU_TOKENS if place == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
@@ -471,6 +471,30 @@ def require_folder(folder: Path, option: str = "--out") -> Path:
     return folder
 
 
+def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
+    """UsageError for a file that cannot be written, or that is one of the `inputs` (paths, or descriptors)."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+    if path.is_file() and any(_same_file(path, other) for other in inputs):
+        raise UsageError(f"{option} {path} is the {what}; choose another file")
+
+
+def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
+    """UsageError for what `require_output` refuses, and where text would replace the checkpoint, or any other."""
+    require_output(path, option, inputs=inputs)
+    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"PK\x03\x04":
+                raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+
+
+def _same_file(path: Path, other: str | Path | int) -> bool:
+    with contextlib.suppress(OSError):  # no such file
+        return os.path.samestat(path.stat(), os.stat(other))
+    return False
+
+
 def _from_zero(text: str) -> float:
     try:
         value = float(text)
@@ -484,12 +508,13 @@ def _from_zero(text: str) -> float:
 def add_model_options(parser: argparse._ActionsContainer) -> None:
     """The options of everything that translates with a checkpoint."""
     add = parser.add_argument
-    add("--beam-size", type=positive, default=5, metavar="N", help="hypotheses kept at each step; 1 is greedy (5)")
-    text = "alpha in log-probability / length^alpha; larger favours longer output (1.0)"
-    add("--length-penalty", type=_from_zero, default=1.0, metavar="ALPHA", help=text)
-    text = "longest translation in pieces: this times the source's ..."
-    add("--max-len-ratio", type=_from_zero, default=2.0, metavar="R", help=text + " (2.0)")
-    add("--max-len-extra", type=positive, default=20, metavar="N", help="... plus this (20)")
+    text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
+    add("--beam-size", type=positive, metavar="N", help=text)
+    text = "alpha in log-probability / length^alpha; larger favours longer output (default: the run's)"
+    add("--length-penalty", type=_from_zero, metavar="ALPHA", help=text)
+    text = "longest translation in pieces: this times the source's ... (default: the run's)"
+    add("--max-len-ratio", type=_from_zero, metavar="R", help=text)
+    add("--max-len-extra", type=positive, metavar="N", help="... plus this (default: the run's)")
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
@@ -512,26 +537,16 @@ def _parser() -> Parser:
 
 
 def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
-    """The translator that the options of `add_model_options` ask for."""
+    """The translator that the options of `add_model_options` ask for; what they leave open is the checkpoint's."""
     device = choose_device(options.device)
     import torch
-
-    from seq2seq.search import SearchSettings
 
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
     torch.backends.cudnn.allow_tf32 = False
-    settings = SearchSettings(
-        beam_size=options.beam_size,
-        max_len_ratio=options.max_len_ratio,
-        max_len_extra=options.max_len_extra,
-        length_penalty=options.length_penalty,
-        n_best=n_best,
-    )
-    return Translator.load(
+    translator = Translator.load(
         options.ckpt,
-        settings=settings,
         device=device,
         dtype=options.dtype,
         trust=options.trust,
@@ -539,13 +554,22 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
     )
+    names = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    beam_size = given.get("beam_size", translator.settings.beam_size)
+    if n_best > beam_size:
+        raise UsageError(
+            f"--n-best {n_best} needs at least as large a --beam-size, not {beam_size}, which is the run's"
+        )
+    translator.settings = dataclasses.replace(translator.settings, n_best=n_best, **given)
+    return translator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.n_best > options.beam_size:
+    if options.beam_size and options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
     return exit_status(lambda: _run(options))
 
@@ -597,18 +621,10 @@ def _check_output(options: argparse.Namespace, source: BinaryIO | IO[bytes]) -> 
         if sys.stdout is None:
             raise UsageError("there is no standard output; name a file with --output")
         return
-    path = Path(options.output)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"--output {path}: is a directory" if path.is_dir() else f"--output {path}: no such folder")
-    if not path.is_file():
-        return
-    same = False
+    inputs: list[str | int] = []
     with contextlib.suppress(OSError, ValueError):  # an input that is no file
-        same = os.path.samestat(os.fstat(source.fileno()), path.stat())
-    if same:
-        raise UsageError(f"--output {path} is the input; choose another file")
-    if Path(options.ckpt).exists() and os.path.samefile(path, options.ckpt):
-        raise UsageError(f"--output {path} is the checkpoint; choose another file")
+        inputs = [source.fileno()]
+    require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:

@@ -11,13 +11,14 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.search import SearchSettings
 from seq2seq.translate import Translator
 
 
 @pytest.fixture(scope="module")
 def base() -> dict:
     """One payload: a tokenizer is trained once."""
-    return tiny.payload()
+    return tiny.payload(search=SearchSettings(beam_size=3, length_penalty=0.6))
 
 
 def perturbed(base: dict, generator_seed: int) -> dict:
@@ -76,7 +77,9 @@ def test_the_mean_of_the_same_weights_translates_alike(base, tmp_path):
     checkpoint.save(one, base)
     checkpoint.save(out, average.average([one, one, one]))
     lines = tiny.sentences(tiny.GERMAN, 5)
-    assert Translator.load(out).texts(lines) == Translator.load(one).texts(lines)
+    mean = Translator.load(out)
+    assert mean.texts(lines) == Translator.load(one).texts(lines)
+    assert (mean.settings.beam_size, mean.settings.length_penalty) == (3, 0.6)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,29 @@ def test_the_last_of_a_run(paths, tmp_path, capsys):
         assert mean[name].equal(((parts[0][name].double() + parts[1][name].double()) / 2).float())
     assert average.main(["--last", "4", str(tmp_path / "run")]) == 2
     assert "kept 3 step checkpoints, not 4; train with trainer.keep_last=4" in capsys.readouterr().err
+
+
+def test_nothing_that_is_needed_is_overwritten(paths, tmp_path, capsys):
+    """Neither an input, under whatever name, nor what training wrote; an earlier average is."""
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    names = ("last", "best", "step-7", "top-7")
+    for path in [*(folder / f"{name}.ckpt" for name in names), folder / "step-8.ckpt", folder / "step-9.ckpt"]:
+        path.write_bytes(paths[len(path.stem) % 3].read_bytes())
+    (tmp_path / "link.ckpt").symlink_to(folder / "last.ckpt")
+    (tmp_path / "input.ckpt").symlink_to(paths[1])
+    before = {path: path.read_bytes() for path in [*paths, *folder.iterdir()]}
+    outs = [*(folder / f"{name}.ckpt" for name in names), tmp_path / "link.ckpt"]
+    for out in outs:
+        assert average.main(["--last", "2", str(tmp_path / "run"), "--out", str(out)]) == 2
+        assert f"--out {out} is a checkpoint of a run; choose another file" in capsys.readouterr().err
+    for out in (paths[0], tmp_path / "input.ckpt"):
+        assert average.main(["--out", str(out), *map(str, paths)]) == 2
+        assert f"--out {out} is the input; choose another file" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in [*paths, *folder.iterdir()]}
+    for out in (folder / "average.ckpt", tmp_path / "best.ckpt"):
+        for _ in range(2):
+            assert average.main(["--out", str(out), *map(str, paths)]) == 0
 
 
 def test_a_single_checkpoint_is_no_average(paths, tmp_path, capsys):

@@ -17,6 +17,7 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.checkpoint import CheckpointError
+from seq2seq.search import SearchSettings
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +208,19 @@ def test_missing_entry(good, path, field):
     entry = {k: v for k, v in good["seq2seq"].items() if k != field}
     write(path, {**good, "seq2seq": entry})
     assert f"'seq2seq.{field}' is missing" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "search", [[], None, {"beam_size": 0}, {"beam_size": 2.5}, {"length_penalty": float("nan")}, {"max_len_ratio": "2"}]
+)
+def test_a_search_that_cannot_be(good, path, search):
+    write(path, changed(good, search=search))
+    assert "search" in refusal(path)
+
+
+def test_what_a_later_version_says_of_the_search_is_ignored(good, path):
+    write(path, changed(good, search={"beam_size": 2, "max_len_ratio": 1, "diversity": 0.5}))
+    assert checkpoint.search_settings(checkpoint.load(path).meta) == SearchSettings(beam_size=2, max_len_ratio=1)
 
 
 def test_wrong_weights(good, path):

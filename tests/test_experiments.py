@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from seq2seq.build import build_model
 from seq2seq.convention import check_convention
 from seq2seq.corpus import CorpusSettings
+from seq2seq.kinds import require_kinds
 from seq2seq.optim import OptimSettings, learning_rate
 from seq2seq.resources import conf_dir
 from seq2seq.search import SearchSettings
@@ -47,6 +48,7 @@ def settings(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_composes_and_builds(name):
     config = settings(name)
+    require_kinds(config)
     TrainerSettings.from_config(config["trainer"])
     OptimSettings.from_config(config["optim"])
     SearchSettings.from_config(config["search"])
@@ -76,6 +78,28 @@ def test_a_published_recipe_says_what_to_expect(name):
     config = settings(name)
     assert config["trainer"]["max_steps"]
     assert config["trainer"]["max_time"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "steps"),
+    [
+        ("iwslt14_de_en_transformer", 10, None),
+        ("iwslt14_de_en_lightconv", 10, None),
+        ("wmt16_en_de_dynamicconv", 10, None),
+        ("wmt14_en_fr_lightconv", 10, None),
+        ("wmt17_zh_en_dynamicconv", 10, None),
+        ("wmt14_en_de_transformer_base", 5, 1250),
+        ("wmt14_en_fr_transformer_base", 5, 1250),
+        ("wmt14_en_de_transformer_big", 20, 600),
+        ("wmt14_en_fr_transformer_big", 20, 600),
+        ("wmt14_en_fr_rnnsearch", None, None),
+    ],
+)
+def test_what_a_published_score_averages_is_kept(name, count, steps):
+    """As many validations as papers average checkpoints, each an epoch (no steps) or an equal part of the run."""
+    trainer = settings(name)["trainer"]
+    assert (trainer["keep_last"], trainer["val_steps"], trainer["val_time"]) == (count, steps, None)
+    assert trainer["max_steps"] % (steps or 1) == 0
 
 
 def test_values_of_the_recipes():

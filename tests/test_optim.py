@@ -127,6 +127,12 @@ def test_scale_and_clip(clip_norm):
         ({"label_smoothing": 1.0}, "label_smoothing"),
         ({"warmup_steps": -1}, "warmup_steps=-1"),
         ({"learning_rate": 1}, "optim.learning_rate"),
+        ({"lr": math.nan}, "optim.lr=nan"),
+        ({"betas": [0.9]}, r"optim.betas=\[0.9\] must be two numbers"),
+        ({"betas": 0.9}, r"optim.betas=\[0.9\]"),
+        ({"betas": [0.9, 2.0]}, r"optim.betas=\[0.9, 2.0\]"),
+        ({"betas": [0.9, "x"]}, r"optim.betas=\[0.9, 'x'\]"),
+        ({"name": "adadelta", "rho": 1.0}, "optim.rho=1.0"),
     ],
 )
 def test_wrong_settings_are_named(values, word):

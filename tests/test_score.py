@@ -194,17 +194,39 @@ def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
     assert few["scores"][0]["value"] == metrics.chrf(expected[:5], reference[:5]).value
 
 
+def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
+    for lang, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+        write(tmp_path / f"test.{lang}", tiny.sentences(words, 3))
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(ckpt.read_bytes())
+    (tmp_path / "link").symlink_to(ckpt)
+    before = {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
+    common = ["--ckpt", ckpt, "--data", "files", f"data.test={tmp_path / 'test'}", "--device", "cpu", "--save"]
+    for name, what in (
+        (ckpt, "the checkpoint"),
+        (tmp_path / "link", "the checkpoint"),
+        (other, "a checkpoint"),
+        (tmp_path / "test.de", "the input"),
+        (tmp_path / "test.en", "the input"),
+    ):
+        assert f"--save {name} is {what}; choose another file" in refusal(capsys, *common, name)
+    assert before == {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
+    for _ in range(2):
+        report(capsys, *common, tmp_path / "out", "--cache", tmp_path / "cache")
+
+
 def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
-    """runs/<name>/config.yaml beside checkpoints/: the data section of the run, with what is held out of training."""
+    """runs/<name>/config.yaml beside checkpoints/: the run's data section, with what is held out; and its search."""
     (tmp_path / "checkpoints").mkdir()
-    ckpt = tiny.save(tmp_path / "checkpoints")
+    ckpt = tiny.save(tmp_path / "checkpoints", search=SearchSettings(beam_size=1, length_penalty=0.6))
     write(tmp_path / "train.de", tiny.sentences(tiny.GERMAN, 200, seed=6))
     write(tmp_path / "train.en", tiny.sentences(tiny.ENGLISH, 200, seed=7))
     own = {"name": "mine", "src": "de", "tgt": "en", "train": str(tmp_path / "train"), "valid": None, "test": None}
     (tmp_path / "config.yaml").write_text(json.dumps({"data": {**own, "holdout": 20, "clean": {}}, "seed": 1}))
-    common = ["--ckpt", ckpt, "--beam-size", "1", "--device", "cpu", "--cache", tmp_path / "cache", "--metrics", "bleu"]
+    common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--metrics", "bleu"]
     found = report(capsys, *common)
     assert (found["data"], found["lines"]) == ("mine", 20)
+    assert (found["beam_size"], found["length_penalty"]) == (1, 0.6)
     assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
 
 

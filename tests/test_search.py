@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -257,6 +258,9 @@ def test_autocast_search():
         {"n_best": 0},
         {"max_len_ratio": -1.0},
         {"max_len_extra": 0},
+        {"max_len_ratio": math.inf},
+        {"length_penalty": math.nan},
+        {"length_penalty": -math.inf},
     ],
 )
 def test_settings_that_cannot_work(wrong):

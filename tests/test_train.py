@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import itertools
 import json
@@ -26,6 +27,7 @@ from seq2seq.control import Control
 from seq2seq.run import Resumed, RunFolder
 from seq2seq.settings import TrainerSettings
 from seq2seq.train import Run, train
+from seq2seq.translate import Translator
 
 
 @pytest.fixture(scope="session")
@@ -98,6 +100,11 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert results["versions"]["torch"] == torch.__version__
     loaded = checkpoint.load(folder / "checkpoints" / "best.ckpt")
     assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
+    translator = Translator.load(folder / "checkpoints" / "best.ckpt", device="cpu")
+    src, hyp = ((folder / f"test.{side}").read_text().splitlines() for side in ("src", "hyp"))
+    assert translator.texts(src) == hyp
+    assert dataclasses.asdict(translator.settings) == results["test"]["search"]
+    assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
     assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
     assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
@@ -457,6 +464,9 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("trainer.accelerator=gpu", "no GPU"),
         ("trainer.max_steps=null", "nothing bounds"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
+        ("trainer.test=no", "trainer.test=no is neither true nor false"),
+        ("optim.lr=abc", "optim.lr=abc is no finite number"),
+        ("optim.betas=[0.9,2.0]", "optim.betas"),
         ("trainer.precision=16", "precision=16"),
         ("trainer.devices=0", "devices=0"),
         ("optim.schedule=linear", "schedule=linear"),

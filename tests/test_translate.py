@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import io
 import random
@@ -152,6 +153,11 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
         assert printed.out == ""
     assert text.read_text() == "der Hund.\n"
     assert ckpt.read_bytes() == before
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(before)
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(other)]) == 2
+    assert f"--output {other} is a checkpoint" in capsys.readouterr().err
+    assert other.read_bytes() == before
     link = tmp_path / "link"
     link.symlink_to(text)
     assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(link)]) == 2
@@ -289,6 +295,27 @@ def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
     assert sum(shape[0] for shape, _ in seen) == 10
     assert all(shape[0] * shape[1] <= 12 for shape, _ in seen)
     assert {(s.beam_size, s.length_penalty, s.n_best) for _, s in seen} == {(3, 0.5, 1)}
+
+
+def searches(ckpt: Path, *options: str) -> SearchSettings:
+    """What the command's search is with these options."""
+    return translate.load_translator(translate._parser().parse_args(["--ckpt", str(ckpt), *options])).settings
+
+
+def test_the_search_is_the_runs_unless_an_option_says_otherwise(tmp_path, ckpt, capsys):
+    own = SearchSettings(beam_size=3, length_penalty=0.6, max_len_ratio=0.5, max_len_extra=7)
+    theirs = tiny.save(tmp_path, search=own)
+    assert Translator.load(theirs, device="cpu").settings == searches(theirs) == own
+    assert searches(theirs, "--beam-size", "4") == dataclasses.replace(own, beam_size=4)
+    assert searches(theirs, "--length-penalty", "0") == dataclasses.replace(own, length_penalty=0.0)
+    lengths = ("--max-len-ratio", "0", "--max-len-extra", "3")
+    assert searches(theirs, *lengths) == dataclasses.replace(own, max_len_ratio=0.0, max_len_extra=3)
+    assert Translator.load(theirs, settings=SearchSettings(), device="cpu").settings == SearchSettings()
+    assert searches(ckpt) == SearchSettings(beam_size=5, length_penalty=1.0)  # it does not say
+    text = tmp_path / "text"
+    text.write_text("der Hund\n")
+    assert translate.main(["--ckpt", str(theirs), "--input", str(text), "--n-best", "4"]) == 2
+    assert "--n-best 4 needs at least as large a --beam-size, not 3, which is the run's" in capsys.readouterr().err
 
 
 def test_bfloat16_keeps_positions_exact(ckpt):
@@ -475,13 +502,7 @@ def test_standard_streams_that_are_closed(ckpt, monkeypatch, capsys):
 
 
 def test_the_length_of_translations_is_an_option(ckpt, tmp_path):
-    """At most int(ratio * source pieces) + extra pieces, the end counted; the defaults are SearchSettings' own."""
-    parser = translate._parser()
-    given = parser.parse_args(["--ckpt", "x"])
-    assert (given.max_len_ratio, given.max_len_extra) == (
-        SearchSettings().max_len_ratio,
-        SearchSettings().max_len_extra,
-    )
+    """At most int(ratio * source pieces) + extra pieces, the end counted."""
     line = b"der Hund geht und die Katze kommt nicht.\n"
     status, long = run_main(tmp_path, ckpt, line)
     short_status, short = run_main(tmp_path, ckpt, line, "--max-len-ratio", "0", "--max-len-extra", "3")

@@ -10,6 +10,7 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.search import SearchSettings
 from seq2seq.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "du", "nicht"]
@@ -45,7 +46,7 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
     }
 
 
-def payload(seed: int = 0, **model: Any) -> dict[str, Any]:
+def payload(seed: int = 0, *, search: SearchSettings | None = None, **model: Any) -> dict[str, Any]:
     """A checkpoint's dictionary."""
     t = tokenizer()
     config = model_config(t, **model)
@@ -55,13 +56,13 @@ def payload(seed: int = 0, **model: Any) -> dict[str, Any]:
         for parameter in built.parameters():
             parameter.mul_(2.0)  # sharper than at the start: translations differ from line to line
     entry = checkpoint.describe(
-        model_config=config, tokenizer=t, src_lang="de", tgt_lang="en", tokenize="13a", data="phrasebook"
+        model_config=config, tokenizer=t, src_lang="de", tgt_lang="en", tokenize="13a", data="phrasebook", search=search
     )
     return {"state_dict": {"model." + k: v.clone() for k, v in built.state_dict().items()}, "seq2seq": entry}
 
 
-def save(folder: Path, **model: Any) -> Path:
+def save(folder: Path, *, search: SearchSettings | None = None, **model: Any) -> Path:
     """Write such a checkpoint and return its path."""
     path = folder / "tiny.ckpt"
-    checkpoint.save(path, payload(**model))
+    checkpoint.save(path, payload(search=search, **model))
     return path
