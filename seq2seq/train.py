@@ -93,6 +93,7 @@ class Run:
         from seq2seq.optim import OptimSettings
 
         self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
+        self.config_yaml = OmegaConf.to_yaml(config)
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
         parallel.require_startable(self.settings.processes, sweep=swept)
@@ -122,24 +123,35 @@ class Run:
         if self.data.undecided:
             self.data.set_budget(self._largest_budget())
         if parallel.is_first_process():
-            self.folder.create(OmegaConf.to_yaml(self.config))
+            self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
         task = self._task()
         control, progress = self._callbacks(task)
         median = self._median_stop(control)
-        trainer = self._trainer([progress, *self._profile(), *self._keep_best(), control, *self._keep_last(), *median])
+        first = [self._keep_results(), progress, *self._profile(), *self._keep_best()]
+        trainer = self._trainer([*first, control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
         results = self._results(task, trainer, control, progress)
         stopped = next((each.stopped for each in median), None)
-        self._write(trainer, results | ({"stopped": stopped} if stopped else {}))
-        if self.settings.test and not stopped:
-            self._write(trainer, results | {"test": self._test(trainer, task)})
+        self._report(trainer, task, results | ({"stopped": stopped} if stopped else {}))
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
         return control.best
 
-    def _write(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
+    def _report(self, trainer: L.Trainer, task: TranslationTask, results: dict[str, Any]) -> None:
+        """Write results.json, then score the test set and write it again; what it says of this very update stays."""
+        earlier = trainer.strategy.broadcast(self.folder.read_results())
+        if earlier.get("steps") == results["steps"]:
+            log.info("nothing was left to train: %s stays", self.folder.results)
+            results = earlier
+        elif trainer.is_global_zero:
+            runs.write_atomic(self.folder.config, self.config_yaml)
+            runs.write_json(self.folder.results, results)
+        tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
+        if not self.settings.test or tested or "stopped" in results:
+            return
+        results = results | {"test": self._test(trainer, task)}
         if trainer.is_global_zero:
             runs.write_json(self.folder.results, results)
 
@@ -296,6 +308,11 @@ class Run:
         average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
         control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
+
+    def _keep_results(self) -> L.Callback:
+        from seq2seq.keep import KeepResults
+
+        return KeepResults(folder=self.folder, config_yaml=self.config_yaml)
 
     def _keep_best(self) -> list[L.Callback]:
         from seq2seq.keep import KeepBest

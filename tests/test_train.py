@@ -23,6 +23,7 @@ from rich.console import Console
 
 from seq2seq import checkpoint
 from seq2seq.control import Control
+from seq2seq.results import RunResult, read_run
 from seq2seq.run import Resumed, RunFolder
 from seq2seq.settings import TrainerSettings
 from seq2seq.train import Run, train
@@ -342,6 +343,7 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     given = ("trainer.max_steps=3", "trainer.test=false")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
     before, seen, earlier = weights(first), Recorder(), json.loads(first.folder.results.read_text())
+    first.folder.results.unlink()  # killed before it was written
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
     assert seen.batches == []
     assert_same(before, weights(again))
@@ -354,6 +356,46 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     assert used["model_flops_per_second"] > 0
     assert found == earlier
     assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
+
+
+@pytest.mark.parametrize("test", ["true", "false"])
+def test_results_of_a_finished_run_stay_as_they_are(corpus, tmp_path, test):
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.max_steps=2"))
+    before = {path: path.read_bytes() for path in first.folder.path.glob("*.*")}
+    assert first.folder.results in before
+    again = ("run=it", "trainer.max_steps=2", "resume=auto", f"trainer.test={test}")
+    execute(toycorpus.settings(corpus, tmp_path, *again))
+    assert {path: path.read_bytes() for path in first.folder.path.glob("*.*")} == before
+
+
+def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    given = ("run=it", "optim.schedule=constant", "resume=auto")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
+    before = {path.name: path.read_bytes() for path in folder.path.glob("*.*") if path.suffix != ".csv"}
+    assert before.keys() == {"config.yaml", "results.json", "test.src", "test.ref", "test.hyp"}
+    assert "another budget" not in caplog.text
+    more = toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=5", "trainer.patience=9")
+
+    class Fail(L.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            raise RuntimeError("no device")
+
+    with pytest.raises(RuntimeError, match="no device"):
+        execute(more, Fail())
+    assert "trainer.max_steps was 2 and is now 5; trainer.patience was None and is now 9" in caplog.text
+    for name, content in before.items():
+        assert (folder.path / name).read_bytes() == content, name
+    with pytest.raises(SystemExit):
+        execute(more, Signal(signal.SIGINT))
+    assert "unfinished" in str(read_run(folder.path, "test"))
+    assert not list(folder.path.glob("test.*"))
+    assert {path.name: path.read_bytes() for path in (folder.path / "before-2").iterdir()} == before
+    assert "max_steps: 5" in folder.config.read_text()
+    execute(more)
+    found = read_run(folder.path, "test")
+    assert isinstance(found, RunResult)
+    assert (found.results["steps"], found.config["trainer"]["max_steps"]) == (5, 5)
 
 
 def test_a_run_stopped_early_is_finished(corpus, tmp_path):
