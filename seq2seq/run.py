@@ -119,6 +119,9 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
+    from seq2seq.settings import bounded  # which imports torch
+
+    config = {**config, "trainer": bounded(config["trainer"])}
     text = json.dumps(_without(_with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -92,6 +92,7 @@ class Run:
         from seq2seq import checkpoint, settings
         from seq2seq.optim import OptimSettings
 
+        config = {**config, "trainer": settings.bounded(config["trainer"])}
         self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
         self.config_yaml = OmegaConf.to_yaml(config)
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
@@ -132,12 +133,24 @@ class Run:
         trainer = self._trainer([*first, control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
+        if trainer.is_global_zero:
+            self._warn_of_clock(control.ended_by, trainer.global_step)
         results = self._results(task, trainer, control, progress)
         stopped = next((each.stopped for each in median), None)
-        self._report(trainer, task, results | ({"stopped": stopped} if stopped else {}))
+        self._report(trainer, task, results | ({"stopped": stopped, "ended_by": "median_stop"} if stopped else {}))
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best, self.search))
         return control.best
+
+    def _warn_of_clock(self, ended_by: str | None, step: int) -> None:
+        """Say so where the clock ended a run that was to have a number of updates or epochs."""
+        given = self.config["trainer"]
+        counts = " and ".join(f"trainer.{key}={given[key]}" for key in ("max_steps", "max_epochs") if given[key])
+        if ended_by == "max_time" and counts:
+            log.warning(
+                "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
+                "no run", given["max_time"], step, counts
+            )  # fmt: skip
 
     def _report(self, trainer: L.Trainer, task: TranslationTask, results: dict[str, Any]) -> None:
         """Write results.json, then score the test set and write it again; what it says of this very update stays."""
@@ -469,6 +482,7 @@ class Run:
             "valid": control.best_scores,
             "best_step": control.best_step,
             "steps": trainer.global_step,
+            "ended_by": control.ended_by,
             "skipped_updates": task.skipped.count,
             "epochs": round(progress.epochs, 3),
             "parameters": sum(p.numel() for p in task.model.parameters()),

@@ -19,10 +19,12 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
 from seq2seq.control import Control
+from seq2seq.resources import conf_dir
 from seq2seq.results import RunResult, read_run
 from seq2seq.run import Resumed, RunFolder
 from seq2seq.settings import TrainerSettings
@@ -443,8 +445,8 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
     frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
     given = ("trainer.val_steps=2", "trainer.patience=2", "trainer.test=false")
     run = execute(toycorpus.settings(corpus, tmp_path, *frozen, *given))
-    assert json.loads(run.folder.results.read_text())["steps"] == 6
-    assert json.loads(run.folder.results.read_text())["best_step"] == 2
+    found = json.loads(run.folder.results.read_text())
+    assert (found["steps"], found["best_step"], found["ended_by"]) == (6, 2, "patience")
 
 
 def test_max_time_bounds_a_run(corpus, tmp_path):
@@ -452,9 +454,53 @@ def test_max_time_bounds_a_run(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, *given))
     results = json.loads(run.folder.results.read_text())
     assert 0.9 < results["seconds"] < 3
-    assert results["max_time"] == 1
+    assert (results["max_time"], results["ended_by"]) == (1, "max_time")
     assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
     assert run.folder.best.exists()
+
+
+def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=100000", "trainer.max_time=0.3s", "trainer.test=false")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
+    found = json.loads(folder.results.read_text())
+    told = f"trainer.max_time=0.3s ended the run at update {found['steps']}, before trainer.max_steps=100000; with"
+    assert told in caplog.text
+    assert found["ended_by"] == "max_time"
+
+
+def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch):
+    """Although its last validation was shorter than what was kept free for it."""
+    given = ("run=it", "trainer.max_steps=null", "trainer.max_time=1h", "trainer.test=false", "resume=auto")
+    share = [0.0]
+    monkeypatch.setattr(Control, "_time_share", lambda self: share[0])
+
+    class Clock(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            share[0] = 1.0
+
+        def on_validation_start(self, *_: Any) -> None:
+            share[0] = 0.9
+
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given), Clock()).folder
+    assert json.loads(folder.results.read_text())["steps"] == 1
+
+    class Refuse(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise RuntimeError("it trains on")
+
+    execute(toycorpus.settings(corpus, tmp_path, *given), Refuse())
+    more = ("trainer.max_time=2h", "trainer.max_steps=3")
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more))
+    found = json.loads(folder.results.read_text())
+    assert (found["steps"], found["ended_by"]) == (3, "max_steps")
+
+
+def test_without_a_bound_the_run_says_that_it_has_four_minutes(corpus, tmp_path):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert [compose("train", given).trainer.max_time for given in ([], ["trainer.max_steps=5"])] == [None, None]
+    run = Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
+    assert (run.settings.max_time, run.config["trainer"]["max_time"]) == (240, "4m")
+    assert "max_time: 4m" in run.config_yaml
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
@@ -497,7 +543,6 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("+search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
-        ("trainer.max_steps=null", "nothing bounds"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
         ("trainer.precision=16", "precision=16"),
         ("trainer.devices=0", "devices=0"),
