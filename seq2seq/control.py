@@ -84,6 +84,27 @@ def plugins() -> list[Any]:
     return [AtomicCheckpointIO(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])]
 
 
+class Stopwatch:
+    """Seconds of training alone: validation and saving are paused out, until the next micro-batch begins."""
+
+    def __init__(self) -> None:
+        self._total, self._mark = 0.0, time.monotonic()
+        self._running = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds counted so far."""
+        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+
+    def run(self, running: bool) -> None:
+        """Start or stop."""
+        self._total, self._mark, self._running = self.seconds, time.monotonic(), running
+
+    def load(self, seconds: float) -> None:
+        """Take up the seconds of an earlier part."""
+        self._total = seconds
+
+
 class Control(L.Callback):
     """Validates every `val_steps` updates or `val_time` seconds, always between two windows and once at the end.
 
@@ -106,6 +127,7 @@ class Control(L.Callback):
         self.best_scores: dict[str, Any] = {}
         self.validated_step, self._pending = -1, False  # pending: a validation is due, or under way, at this step
         self.ended_by: str | None = None  # one of BOUNDS
+        self.watch = Stopwatch()
         self._starting = False
         self._earlier, self._started = 0.0, time.monotonic()
         self._validated, self._saved, self._validation_seconds = 0.0, 0.0, 0.0
@@ -312,6 +334,7 @@ class Control(L.Callback):
         self._starting, trainer.training = False, True
 
     def _save_last(self, trainer: L.Trainer) -> None:
+        self.watch.run(False)
         self._saved = self.elapsed
         if not self._starting:
             trainer.save_checkpoint(self.folder.last)

@@ -449,6 +449,34 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
     assert (found["steps"], found["best_step"], found["ended_by"]) == (6, 2, "patience")
 
 
+def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
+    given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
+    run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
+    make, watches, running = run._callbacks, [], {"saving": [], "training": []}
+
+    def callbacks(task):
+        control, progress = make(task)
+        watches.append(progress.watch)
+        return control, progress
+
+    def save(path, payload):
+        running["saving"].append(watches[0]._running)
+        checkpoint.save(path, payload)
+
+    class Look(L.Callback):
+        def on_before_optimizer_step(self, *_: Any) -> None:
+            running["training"].append(watches[0]._running)
+
+    run._callbacks = callbacks  # type: ignore[method-assign]
+    trainer = run._trainer
+    run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
+    monkeypatch.setattr("seq2seq.control._save", save)
+    run.execute()
+    assert len(running["saving"]) > 6
+    assert not any(running["saving"])
+    assert running["training"] == [True] * 4
+
+
 def test_max_time_bounds_a_run(corpus, tmp_path):
     given = ("trainer.max_steps=null", "trainer.max_time=1s", "trainer.test=false")
     run = execute(toycorpus.settings(corpus, tmp_path, *given))
