@@ -141,7 +141,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
 def resolve_precision(precision: str, accelerator: str) -> str:
     """Lightning's name for the precision: float32, or bf16 autocast over float32 weights where the hardware has it.
 
-    tf32 is float32 whose matrix products may be rounded to TF32 (`torch.set_float32_matmul_precision`).
+    tf32 is float32 whose matrix products and recurrent layers may be rounded to TF32.
     """
     if precision == "auto":
         precision = "bf16" if has_bf16(accelerator) else "32"

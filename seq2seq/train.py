@@ -81,7 +81,9 @@ def train(config: dict[str, Any], *, mixer: str) -> float:
     import torch
 
     _quiet_lightning()
-    torch.set_float32_matmul_precision("high" if config["trainer"]["precision"] == "tf32" else "highest")
+    tf32 = config["trainer"]["precision"] == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32  # recurrent layers; torch's own default is True
     return Run(config, mixer=mixer).execute()
 
 
@@ -426,11 +428,17 @@ class Run:
         sys.exit(128 + stop.signum)
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        from lightning.pytorch.plugins import Precision
+
         from seq2seq import checkpoint
         from seq2seq.control import TrainingInterrupt, interruptible
         from seq2seq.sharding import load_weights
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
+        if self.precision == "bf16-true" and not self.settings.sharded:
+            # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
+            trainer.strategy.precision_plugin = Precision()
+            task.float()
         load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
         task.search = self.search
         try:

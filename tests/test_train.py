@@ -137,6 +137,19 @@ def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
     assert any(not torch.equal(a, b) for a, b in zip(weights(first).values(), weights(other).values(), strict=True))
 
 
+@pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
+def test_only_tf32_allows_tf32(monkeypatch, precision):
+    monkeypatch.setattr("seq2seq.train.Run", lambda *_, **__: SimpleNamespace(execute=float))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
+    before = torch.get_float32_matmul_precision()
+    try:
+        train({"trainer": {"precision": precision}}, mixer="x")
+        assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+        assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def test_every_epoch_has_its_own_order(corpus, tmp_path):
     seen = Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
