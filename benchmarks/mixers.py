@@ -1,6 +1,6 @@
 """Every preset in one table: BLEU, parameters and speed of one sweep a corpus, and growth in N from the atlas.
 
-    python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_time=null trainer.max_steps=1000 runs=runs/phrasebook
+    python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/phrasebook
     python -m seq2seq.train -m 'mixer=glob(*)' experiment=tatoeba trainer.max_time=150s ... runs=runs/tatoeba
     python -m benchmarks.mixers phrasebook=runs/phrasebook Tatoeba=runs/tatoeba --out docs/atlas
 

@@ -28,6 +28,8 @@ _save = checkpoint.save
 
 # As a number of batches between validations: only when `Control` says so.
 NEVER = 2**62
+# What may end a run; where several are met, the last one is named.
+BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
 # Ctrl-C and kill; and what clusters announce the end of a job's time, or its preemption, with.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -82,6 +84,27 @@ def plugins() -> list[Any]:
     return [AtomicCheckpointIO(), *([SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else [])]
 
 
+class Stopwatch:
+    """Seconds of training alone: validation and saving are paused out, until the next micro-batch begins."""
+
+    def __init__(self) -> None:
+        self._total, self._mark = 0.0, time.monotonic()
+        self._running = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds counted so far."""
+        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+
+    def run(self, running: bool) -> None:
+        """Start or stop."""
+        self._total, self._mark, self._running = self.seconds, time.monotonic(), running
+
+    def load(self, seconds: float) -> None:
+        """Take up the seconds of an earlier part."""
+        self._total = seconds
+
+
 class Control(L.Callback):
     """Validates every `val_steps` updates or `val_time` seconds, always between two windows and once at the end.
 
@@ -103,6 +126,8 @@ class Control(L.Callback):
         self.best, self.best_step, self.bad_validations = -1.0, 0, 0
         self.best_scores: dict[str, Any] = {}
         self.validated_step, self._pending = -1, False  # pending: a validation is due, or under way, at this step
+        self.ended_by: str | None = None  # one of BOUNDS
+        self.watch = Stopwatch()
         self._starting = False
         self._earlier, self._started = 0.0, time.monotonic()
         self._validated, self._saved, self._validation_seconds = 0.0, 0.0, 0.0
@@ -146,8 +171,25 @@ class Control(L.Callback):
     def _out_of_patience(self) -> bool:
         return bool(self.settings.patience) and self.bad_validations >= (self.settings.patience or 0)
 
+    def _met(self, trainer: L.Trainer) -> int:
+        """Which of BOUNDS is met, counted from 1; 0 for none."""
+        steps, epochs = self.settings.max_steps, self.settings.max_epochs
+        met = {
+            "max_time": self._time_share() >= 1,
+            "patience": self._out_of_patience,
+            "max_epochs": bool(epochs) and epochs_done(trainer) >= (epochs or 0),
+            "max_steps": bool(steps) and trainer.global_step >= (steps or 0),
+        }
+        return max((number for number, bound in enumerate(BOUNDS, 1) if met[bound]), default=0)
+
+    def _end_at(self, number: int) -> None:
+        """Note the bound that `_met` numbered, unless the run has ended before."""
+        if number and not self.ended_by:
+            self.ended_by = BOUNDS[number - 1]
+
     def _spent(self, trainer: L.Trainer) -> bool:
-        return self._out_of_patience or self.share_done(trainer) >= 1
+        self._end_at(int(self._agreement.of([self._met(trainer)])[0]))
+        return self.ended_by is not None
 
     # Lightning's hooks
 
@@ -157,10 +199,10 @@ class Control(L.Callback):
         self._saved = self.elapsed
         self._agreement = Agreement(trainer.world_size)
         self._take_signals()
-        spent = self._agree(self._spent(trainer))
+        spent = self._spent(trainer)
         if self._pending or (spent and self.validated_step != trainer.global_step):
             self._validate_first(trainer)
-            spent = self._agree(self._spent(trainer))
+            spent = self._spent(trainer)
         trainer.should_stop = spent
 
     def on_train_batch_end(
@@ -174,9 +216,11 @@ class Control(L.Callback):
             self.average.update()
         every, share = self.settings.save_time, self.share_done(trainer)
         save = bool(every) and self.elapsed - self._saved >= (every or 0)
-        wishes = (trainer.should_stop or share >= 1, self._validation_due(trainer), save, self._signum, share)
-        stop, validate, save, signum, self._agreed_share = self._agreement.of(wishes)
-        trainer.should_stop, self._pending = bool(stop), bool(stop or validate)
+        wishes = (self._met(trainer), self._validation_due(trainer), save, self._signum, share)
+        met, validate, save, signum, self._agreed_share = self._agreement.of(wishes)
+        self._end_at(int(met))
+        trainer.should_stop = trainer.should_stop or bool(met)
+        self._pending = trainer.should_stop or bool(validate)
         self._obey(int(signum), trainer)
         # Lightning reads this right after the hook; it validates in any case when it is about to stop.
         if self._pending:
@@ -216,6 +260,7 @@ class Control(L.Callback):
             self.bad_validations += 1
         if self._out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.bad_validations)
+            self._end_at(self._met(trainer))
             trainer.should_stop = True
         if better:
             trainer.save_checkpoint(self.folder.best, weights_only=True)
@@ -251,6 +296,7 @@ class Control(L.Callback):
             "validated": self._validated,
             "validated_step": self.validated_step,
             "pending": self._pending,
+            "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
             **({"average": self.average.state_dict()} if self.average else {}),
         }
 
@@ -261,6 +307,9 @@ class Control(L.Callback):
         self.best_scores, self.bad_validations = state_dict["best_scores"], state_dict["bad_validations"]
         self._validation_seconds, self._validated = state_dict["validation_seconds"], state_dict["validated"]
         self.validated_step, self._pending = state_dict["validated_step"], state_dict["pending"]
+        # The clock may say otherwise: a last validation that is short leaves less time used than it was given.
+        by, limit = state_dict.get("ended") or (None, None)
+        self.ended_by = by if by and getattr(self.settings, by) == limit else None
         if self.average and "average" in state_dict:
             self.average.load_state_dict(state_dict["average"])
 
@@ -272,9 +321,6 @@ class Control(L.Callback):
         by_time = s.val_time is not None and self.elapsed - self._validated >= s.val_time
         by_epoch = s.val_steps is None and s.val_time is None and trainer.is_last_batch
         return by_steps or by_time or by_epoch
-
-    def _agree(self, wish: bool) -> bool:
-        return bool(self._agreement.of([wish])[0])
 
     def _validate_first(self, trainer: L.Trainer) -> None:
         """Validate before the first batch, as Lightning does between two."""
@@ -288,6 +334,7 @@ class Control(L.Callback):
         self._starting, trainer.training = False, True
 
     def _save_last(self, trainer: L.Trainer) -> None:
+        self.watch.run(False)
         self._saved = self.elapsed
         if not self._starting:
             trainer.save_checkpoint(self.folder.last)

@@ -1,4 +1,4 @@
-"""Keep the weights of the last, or of the best, validations, for averaging."""
+"""Keep the weights of the last, or of the best, validations, for averaging; and results that training outdates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ import lightning as L
 from seq2seq.average import step_checkpoints
 from seq2seq.run import RunFolder
 from seq2seq.task import TranslationTask
+
+
+class KeepResults(L.Callback):
+    """Sets the results of an earlier part aside when training goes on, so that an unfinished run looks like one."""
+
+    def __init__(self, *, folder: RunFolder, config_yaml: str) -> None:
+        self.folder, self.config_yaml, self._begun = folder, config_yaml, False
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Before the first one."""
+        if not self._begun and trainer.is_global_zero:
+            self.folder.train_from(trainer.global_step, self.config_yaml)
+        self._begun = True
 
 
 class KeepLast(L.Callback):

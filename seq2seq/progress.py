@@ -20,27 +20,6 @@ _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the dev
 _MOST_SHOWN = 300  # characters of a sample: a picture's line has many
 
 
-class Stopwatch:
-    """Seconds of training alone: validation and saving are paused out."""
-
-    def __init__(self) -> None:
-        self._total, self._mark = 0.0, time.monotonic()
-        self._running = False
-
-    @property
-    def seconds(self) -> float:
-        """Seconds counted so far."""
-        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
-
-    def run(self, running: bool) -> None:
-        """Start or stop."""
-        self._total, self._mark, self._running = self.seconds, time.monotonic(), running
-
-    def load(self, seconds: float) -> None:
-        """Take up the seconds of an earlier part."""
-        self._total = seconds
-
-
 class Reading:
     """Averages since the last reading of the sums that the task keeps."""
 
@@ -69,7 +48,7 @@ class ProgressLog(L.Callback):
 
     def __init__(self, *, control: Control, settings: TrainerSettings, console: Console) -> None:
         self.control, self.settings, self.console = control, settings, console
-        self.watch, self._for_log, self._for_bar = Stopwatch(), Reading(), Reading()
+        self.watch, self._for_log, self._for_bar = control.watch, Reading(), Reading()
         self._shown, self._tokens, self.epochs = 0.0, 0.0, 0.0
         self._logged_step = 0
         self.meter: Meter | None = None
@@ -99,6 +78,12 @@ class ProgressLog(L.Callback):
             self._task = bar.add_task("starting", total=1.0, left="?")
             bar.start()
             self._bar = bar
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Training goes on after a validation or a save."""
+        self.watch.run(True)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -144,7 +129,6 @@ class ProgressLog(L.Callback):
         )
         for line in sample_lines(result, self.settings.samples):
             self.console.print(line, highlight=False, soft_wrap=True)
-        self.watch.run(True)
 
     def best(self, result: Evaluation) -> float:
         """The best BLEU so far, this validation included, whichever callback is called first."""

@@ -37,6 +37,8 @@ BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "train
 ORIGIN = "run"
 
 
+# What is kept of the test set.
+SIDES = ("src", "ref", "hyp")
 # In place of a value that is not there.
 UNSET = "(unset)"
 
@@ -52,11 +54,32 @@ class RunFolder:
         self.last = path / "checkpoints" / "last.ckpt"
 
     def create(self, config_yaml: str) -> None:
-        """Make the folder, write config.yaml, and clear away what a killed run was writing."""
+        """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
         self.best.parent.mkdir(parents=True, exist_ok=True)
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
+        if not self.config.exists():  # else it is that of the weights that are there, until training goes on
+            write_atomic(self.config, config_yaml)
+
+    def train_from(self, step: int, config_yaml: str) -> None:
+        """Move results, which training from update `step` on will outdate, to `before-<step>/`; write config.yaml."""
+        outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
+        if outdated:
+            aside = self.path / f"before-{step}"
+            aside.mkdir(exist_ok=True)
+            write_atomic(aside / self.config.name, self.config.read_text(encoding="utf-8"))
+            for path in outdated:
+                path.replace(aside / path.name)
+            log.info("training goes on: the results so far are in %s", aside)
         write_atomic(self.config, config_yaml)
+
+    def read_results(self) -> dict[str, Any]:
+        """What results.json says; nothing where it cannot be read."""
+        try:
+            found = json.loads(self.results.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def test_file(self, side: str) -> Path:
         """Where the `src`, `ref` or `hyp` (translations) of the test set is, one sentence a line."""
@@ -64,7 +87,7 @@ class RunFolder:
 
     def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
         """Write the test set and its translations; line i of each belongs together."""
-        for side, lines in (("src", src), ("ref", ref), ("hyp", hyp)):
+        for side, lines in zip(SIDES, (src, ref, hyp), strict=True):
             # a table's field may hold a line break
             write_atomic(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
@@ -90,6 +113,9 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
+    from seq2seq.settings import bounded  # which imports torch
+
+    config = {**config, "trainer": bounded(config["trainer"])}
     text = json.dumps(_without(with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -183,7 +209,7 @@ class Resumed(NamedTuple):
     def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
         """Read `path`; ValueError unless it holds training state that was reached under the settings `config`.
 
-        HARMLESS settings and BUDGETS may have changed.
+        HARMLESS settings and BUDGETS may have changed; the budgets are told.
         """
         from seq2seq import checkpoint
 
@@ -203,6 +229,10 @@ class Resumed(NamedTuple):
             raise _another_run(path, "; ".join(changed))
         for what in changed:
             log.warning("force=true: %s", what)
+        budgets = [each for each in differences(payload[ORIGIN]["settings"], config) if each[0] in BUDGETS]
+        if budgets:
+            told = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
+            log.info("the run goes on under another budget: %s", told)
         tokenizer = payload[checkpoint.KEY]["tokenizer"]
         return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], tokenizer, budget)
 

@@ -12,6 +12,8 @@ import torch
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("ddp", "fsdp")
+# max_time of a run that nothing bounds.
+DEFAULT_TIME = "4m"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +88,18 @@ class TrainerSettings:
         unknown = sorted(set(config) - known)
         if unknown:
             raise ValueError(f"unknown setting trainer.{unknown[0]}; known: {', '.join(sorted(known))}")
-        values = dict(config, precision=str(config.get("precision", "auto")))
+        values = bounded(config)
+        values["precision"] = str(config.get("precision", "auto"))
         for key in ("max_time", "val_time", "save_time", "line_time"):
             if values.get(key) is not None:
                 values[key] = seconds(values[key], f"trainer.{key}")
         return cls(**values)
+
+
+def bounded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain dict of conf/trainer, with max_time=4m where neither max_steps, max_epochs nor max_time is set."""
+    free = all(config.get(key) is None for key in ("max_steps", "max_epochs", "max_time"))
+    return {**config, **({"max_time": DEFAULT_TIME} if free else {})}
 
 
 def _require_sharding() -> None:
@@ -133,7 +142,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
 def resolve_precision(precision: str, accelerator: str) -> str:
     """Lightning's name for the precision: float32, or bf16 autocast over float32 weights where the hardware has it.
 
-    tf32 is float32 whose matrix products may be rounded to TF32 (`torch.set_float32_matmul_precision`).
+    tf32 is float32 whose matrix products and recurrent layers may be rounded to TF32.
     """
     if precision == "auto":
         precision = "bf16" if has_bf16(accelerator) else "32"

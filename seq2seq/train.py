@@ -82,7 +82,9 @@ def train(config: dict[str, Any], *, mixer: str) -> float:
     import torch
 
     _quiet_lightning()
-    torch.set_float32_matmul_precision("high" if config["trainer"]["precision"] == "tf32" else "highest")
+    tf32 = config["trainer"]["precision"] == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32  # recurrent layers; torch's own default is True
     return Run(config, mixer=mixer).execute()
 
 
@@ -94,7 +96,9 @@ class Run:
         from seq2seq.optim import OptimSettings
 
         require_kinds(config)
+        config = {**config, "trainer": settings.bounded(config["trainer"])}
         self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
+        self.config_yaml = OmegaConf.to_yaml(config)
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
         parallel.require_startable(self.settings.processes, sweep=swept)
@@ -124,24 +128,47 @@ class Run:
         if self.data.undecided:
             self.data.set_budget(self._largest_budget())
         if parallel.is_first_process():
-            self.folder.create(OmegaConf.to_yaml(self.config))
+            self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
         task = self._task()
         control, progress = self._callbacks(task)
         median = self._median_stop(control)
-        trainer = self._trainer([progress, *self._profile(), *self._keep_best(), control, *self._keep_last(), *median])
+        first = [self._keep_results(), progress, *self._profile(), *self._keep_best()]
+        trainer = self._trainer([*first, control, *self._keep_last(), *median])
         task.share_done = lambda: control.schedule_share(trainer)
         self._fit(trainer, task)
+        if trainer.is_global_zero:
+            self._warn_of_clock(control.ended_by, trainer.global_step)
         results = self._results(task, trainer, control, progress)
         stopped = next((each.stopped for each in median), None)
-        self._write(trainer, results | ({"stopped": stopped} if stopped else {}))
-        if self.settings.test and not stopped:
-            self._write(trainer, results | {"test": self._test(trainer, task)})
+        self._report(trainer, task, results | ({"stopped": stopped, "ended_by": "median_stop"} if stopped else {}))
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best))
         return control.best
 
-    def _write(self, trainer: L.Trainer, results: dict[str, Any]) -> None:
+    def _warn_of_clock(self, ended_by: str | None, step: int) -> None:
+        """Say so where the clock ended a run that was to have a number of updates or epochs."""
+        given = self.config["trainer"]
+        counts = " and ".join(f"trainer.{key}={given[key]}" for key in ("max_steps", "max_epochs") if given[key])
+        if ended_by == "max_time" and counts:
+            log.warning(
+                "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
+                "no run", given["max_time"], step, counts
+            )  # fmt: skip
+
+    def _report(self, trainer: L.Trainer, task: TranslationTask, results: dict[str, Any]) -> None:
+        """Write results.json, then score the test set and write it again; what it says of this very update stays."""
+        earlier = trainer.strategy.broadcast(self.folder.read_results())
+        if earlier.get("steps") == results["steps"]:
+            log.info("nothing was left to train: %s stays", self.folder.results)
+            results = earlier
+        elif trainer.is_global_zero:
+            runs.write_atomic(self.folder.config, self.config_yaml)
+            runs.write_json(self.folder.results, results)
+        tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
+        if not self.settings.test or tested or "stopped" in results:
+            return
+        results = results | {"test": self._test(trainer, task)}
         if trainer.is_global_zero:
             runs.write_json(self.folder.results, results)
 
@@ -300,6 +327,11 @@ class Run:
         control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
 
+    def _keep_results(self) -> L.Callback:
+        from seq2seq.keep import KeepResults
+
+        return KeepResults(folder=self.folder, config_yaml=self.config_yaml)
+
     def _keep_best(self) -> list[L.Callback]:
         from seq2seq.keep import KeepBest
 
@@ -399,11 +431,17 @@ class Run:
         sys.exit(128 + stop.signum)
 
     def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        from lightning.pytorch.plugins import Precision
+
         from seq2seq import checkpoint
         from seq2seq.control import TrainingInterrupt, interruptible
         from seq2seq.sharding import load_weights
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
+        if self.precision == "bf16-true" and not self.settings.sharded:
+            # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
+            trainer.strategy.precision_plugin = Precision()
+            task.float()
         load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
         task.search = self.search
         try:
@@ -455,6 +493,7 @@ class Run:
             "valid": control.best_scores,
             "best_step": control.best_step,
             "steps": trainer.global_step,
+            "ended_by": control.ended_by,
             "skipped_updates": task.skipped.count,
             "epochs": round(progress.epochs, 3),
             "parameters": sum(p.numel() for p in task.model.parameters()),

@@ -211,7 +211,16 @@ def test_activations_made_again_change_nothing(corpus, tmp_path):
 
 
 def test_weights_in_bfloat16(corpus, tmp_path):
-    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.precision=bf16-true", "optim.lr=0.02"))
+    seen = []
+
+    class Types(L.Callback):
+        def on_test_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            seen.append({weight.dtype for weight in pl_module.parameters()})
+
+    given = ("trainer.precision=bf16-true", "optim.lr=0.02", "data.max_tokens=128")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given), Types())
+    assert seen
+    assert all(types == {torch.float32} for types in seen), "the test is decoded as translate decodes it"
     assert {weight.dtype for weight in saved(run)["state_dict"].values()} == {torch.bfloat16}
     assert json.loads(run.folder.results.read_text())["test"]["nll"] > 0
     checkpoint.load(run.folder.best)

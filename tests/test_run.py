@@ -44,6 +44,12 @@ def test_all_others_do(key):
     assert run.config_hash(changed(key, "other")) != run.config_hash(CONFIG)
 
 
+def test_the_default_budget_counts_as_if_it_were_typed():
+    free = changed("trainer.max_steps", None)
+    assert run.config_hash(free) == run.config_hash({**free, "trainer": {**free["trainer"], "max_time": "4m"}})
+    assert run.config_hash(free) != run.config_hash({**free, "trainer": {**free["trainer"], "max_time": "5m"}})
+
+
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
     before = copy.deepcopy(CONFIG)
     assert run.config_hash(dict(reversed(CONFIG.items()))) == run.config_hash(CONFIG)

@@ -41,6 +41,17 @@ def test_no_durations(text):
         seconds(text, "trainer.max_time")
 
 
+def test_four_minutes_bound_a_run_that_nothing_else_does():
+    assert TrainerSettings.from_config({}).max_time == 240
+    free = {"max_steps": None, "max_epochs": None, "max_time": None}
+    assert TrainerSettings.from_config(free).max_time == 240
+    for key in free:
+        given = TrainerSettings.from_config(free | {key: 7})
+        assert (given.max_time, getattr(given, key)) == (7 if key == "max_time" else None, 7)
+    with pytest.raises(ValueError, match="nothing bounds"):
+        TrainerSettings()
+
+
 def test_precision_follows_the_hardware(monkeypatch):
     monkeypatch.setattr("seq2seq.settings.has_bf16", lambda accelerator: True)
     assert resolve_precision("auto", "cpu") == "bf16-mixed"
@@ -60,7 +71,6 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({}, "nothing bounds"),
         ({"max_steps": 0}, "max_steps=0"),
         ({"max_steps": 1, "accumulate": 1.5}, "accumulate=1.5"),
         ({"max_steps": 1, "samples": -1}, "samples=-1"),

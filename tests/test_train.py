@@ -20,10 +20,13 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
 from seq2seq.control import Control
+from seq2seq.resources import conf_dir
+from seq2seq.results import RunResult, read_run
 from seq2seq.run import Resumed, RunFolder
 from seq2seq.settings import TrainerSettings
 from seq2seq.train import Run, train
@@ -139,6 +142,19 @@ def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
     other = execute(toycorpus.settings(corpus, tmp_path, "run=c", "seed=2", *given))
     assert_same(weights(first), weights(second))
     assert any(not torch.equal(a, b) for a, b in zip(weights(first).values(), weights(other).values(), strict=True))
+
+
+@pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
+def test_only_tf32_allows_tf32(monkeypatch, precision):
+    monkeypatch.setattr("seq2seq.train.Run", lambda *_, **__: SimpleNamespace(execute=float))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
+    before = torch.get_float32_matmul_precision()
+    try:
+        train({"trainer": {"precision": precision}}, mixer="x")
+        assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+        assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_every_epoch_has_its_own_order(corpus, tmp_path):
@@ -349,6 +365,7 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     given = ("trainer.max_steps=3", "trainer.test=false")
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
     before, seen, earlier = weights(first), Recorder(), json.loads(first.folder.results.read_text())
+    first.folder.results.unlink()  # killed before it was written
     again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
     assert seen.batches == []
     assert_same(before, weights(again))
@@ -361,6 +378,46 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     assert used["model_flops_per_second"] > 0
     assert found == earlier
     assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
+
+
+@pytest.mark.parametrize("test", ["true", "false"])
+def test_results_of_a_finished_run_stay_as_they_are(corpus, tmp_path, test):
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.max_steps=2"))
+    before = {path: path.read_bytes() for path in first.folder.path.glob("*.*")}
+    assert first.folder.results in before
+    again = ("run=it", "trainer.max_steps=2", "resume=auto", f"trainer.test={test}")
+    execute(toycorpus.settings(corpus, tmp_path, *again))
+    assert {path: path.read_bytes() for path in first.folder.path.glob("*.*")} == before
+
+
+def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    given = ("run=it", "optim.schedule=constant", "resume=auto")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
+    before = {path.name: path.read_bytes() for path in folder.path.glob("*.*") if path.suffix != ".csv"}
+    assert before.keys() == {"config.yaml", "results.json", "test.src", "test.ref", "test.hyp"}
+    assert "another budget" not in caplog.text
+    more = toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=5", "trainer.patience=9")
+
+    class Fail(L.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            raise RuntimeError("no device")
+
+    with pytest.raises(RuntimeError, match="no device"):
+        execute(more, Fail())
+    assert "trainer.max_steps was 2 and is now 5; trainer.patience was None and is now 9" in caplog.text
+    for name, content in before.items():
+        assert (folder.path / name).read_bytes() == content, name
+    with pytest.raises(SystemExit):
+        execute(more, Signal(signal.SIGINT))
+    assert "unfinished" in str(read_run(folder.path, "test"))
+    assert not list(folder.path.glob("test.*"))
+    assert {path.name: path.read_bytes() for path in (folder.path / "before-2").iterdir()} == before
+    assert "max_steps: 5" in folder.config.read_text()
+    execute(more)
+    found = read_run(folder.path, "test")
+    assert isinstance(found, RunResult)
+    assert (found.results["steps"], found.config["trainer"]["max_steps"]) == (5, 5)
 
 
 def test_a_run_stopped_early_is_finished(corpus, tmp_path):
@@ -408,8 +465,36 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
     frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
     given = ("trainer.val_steps=2", "trainer.patience=2", "trainer.test=false")
     run = execute(toycorpus.settings(corpus, tmp_path, *frozen, *given))
-    assert json.loads(run.folder.results.read_text())["steps"] == 6
-    assert json.loads(run.folder.results.read_text())["best_step"] == 2
+    found = json.loads(run.folder.results.read_text())
+    assert (found["steps"], found["best_step"], found["ended_by"]) == (6, 2, "patience")
+
+
+def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
+    given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
+    run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
+    make, watches, running = run._callbacks, [], {"saving": [], "training": []}
+
+    def callbacks(task):
+        control, progress = make(task)
+        watches.append(progress.watch)
+        return control, progress
+
+    def save(path, payload):
+        running["saving"].append(watches[0]._running)
+        checkpoint.save(path, payload)
+
+    class Look(L.Callback):
+        def on_before_optimizer_step(self, *_: Any) -> None:
+            running["training"].append(watches[0]._running)
+
+    run._callbacks = callbacks  # type: ignore[method-assign]
+    trainer = run._trainer
+    run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
+    monkeypatch.setattr("seq2seq.control._save", save)
+    run.execute()
+    assert len(running["saving"]) > 6
+    assert not any(running["saving"])
+    assert running["training"] == [True] * 4
 
 
 def test_max_time_bounds_a_run(corpus, tmp_path):
@@ -417,9 +502,53 @@ def test_max_time_bounds_a_run(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, *given))
     results = json.loads(run.folder.results.read_text())
     assert 0.9 < results["seconds"] < 3
-    assert results["max_time"] == 1
+    assert (results["max_time"], results["ended_by"]) == (1, "max_time")
     assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
     assert run.folder.best.exists()
+
+
+def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=100000", "trainer.max_time=0.3s", "trainer.test=false")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
+    found = json.loads(folder.results.read_text())
+    told = f"trainer.max_time=0.3s ended the run at update {found['steps']}, before trainer.max_steps=100000; with"
+    assert told in caplog.text
+    assert found["ended_by"] == "max_time"
+
+
+def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch):
+    """Although its last validation was shorter than what was kept free for it."""
+    given = ("run=it", "trainer.max_steps=null", "trainer.max_time=1h", "trainer.test=false", "resume=auto")
+    share = [0.0]
+    monkeypatch.setattr(Control, "_time_share", lambda self: share[0])
+
+    class Clock(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            share[0] = 1.0
+
+        def on_validation_start(self, *_: Any) -> None:
+            share[0] = 0.9
+
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given), Clock()).folder
+    assert json.loads(folder.results.read_text())["steps"] == 1
+
+    class Refuse(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise RuntimeError("it trains on")
+
+    execute(toycorpus.settings(corpus, tmp_path, *given), Refuse())
+    more = ("trainer.max_time=2h", "trainer.max_steps=3")
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more))
+    found = json.loads(folder.results.read_text())
+    assert (found["steps"], found["ended_by"]) == (3, "max_steps")
+
+
+def test_without_a_bound_the_run_says_that_it_has_four_minutes(corpus, tmp_path):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert [compose("train", given).trainer.max_time for given in ([], ["trainer.max_steps=5"])] == [None, None]
+    run = Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
+    assert (run.settings.max_time, run.config["trainer"]["max_time"]) == (240, "4m")
+    assert "max_time: 4m" in run.config_yaml
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
@@ -462,7 +591,6 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("+search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
-        ("trainer.max_steps=null", "nothing bounds"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
         ("trainer.test=no", "trainer.test=no is neither true nor false"),
         ("optim.lr=abc", "optim.lr=abc is no finite number"),
