@@ -224,7 +224,7 @@ def centers(views: Sequence[View]) -> Figure:
             axes.errorbar(center, y, xerr=width, marker=style["marker"], markersize=4, linewidth=1,
                           color=style["color"], label=None if row else f"head {head + 1}")  # fmt: skip
     axes.axvline(0, color="#999999", linewidth=0.6)
-    axes.legend(fontsize=6, frameon=False)
+    axes.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.set_yticks(range(len(views)), [f"{view.part} {view.layer}" for view in views])
     axes.invert_yaxis()
     _label(axes, "centres of the heads ± one standard deviation", "offset j - i", "")
