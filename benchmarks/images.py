@@ -10,7 +10,6 @@ deviation and a line from where the centre was before training.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.model import Seq2Seq
+from seq2seq.results import RunResult, Unusable, read_run
 from seq2seq.run import ORIGIN
 
 SHOWN = 8  # pictures above the centres
@@ -34,25 +34,28 @@ def distance(one: str, other: str) -> int:
     return row[-1]
 
 
-def texts(run: Path, part: str) -> list[str]:
-    """The lines of test.src, test.ref or test.hyp."""
-    return (run / f"test.{part}").read_text("utf-8").split("\n")[:-1]
+def finished(path: Path) -> RunResult:
+    """The run of a folder, with its test translations; ValueError if it has not come so far."""
+    run = read_run(path, "test")
+    if isinstance(run, Unusable) or run.test_lines("hyp") is None:
+        raise ValueError(f"{path}: {run.reason if isinstance(run, Unusable) else 'has no test translations'}")
+    return run
 
 
-def reading(run: Path) -> dict[str, Any]:
+def reading(path: Path) -> dict[str, Any]:
     """The run's scores on the test pictures: whole texts and characters that are right, chrF, and what it took."""
-    results = json.loads((run / "results.json").read_text())
-    pairs = list(zip(texts(run, "ref"), texts(run, "hyp"), strict=True))
+    run = finished(path)
+    pairs = list(zip(run.test_lines("ref") or [], run.test_lines("hyp") or [], strict=True))
     wrong, letters = sum(distance(ref, hyp) for ref, hyp in pairs), sum(len(ref) for ref, _ in pairs)
     return {
         "run": run.name,
         "exact": sum(ref == hyp for ref, hyp in pairs) / len(pairs),
         "characters": 1 - wrong / letters,
-        "chrf": results["test"]["chrf"],
-        "bleu": results["test"]["bleu"],
-        "updates": results["steps"],
-        "parameters": results["parameters"],
-        "seconds": results["training_seconds"],
+        "chrf": run.score("test", "chrf"),
+        "bleu": run.score("test", "bleu"),
+        "updates": run.results["steps"],
+        "parameters": run.results["parameters"],
+        "seconds": run.number("training_seconds"),
     }
 
 
@@ -75,19 +78,16 @@ def before(run: Path) -> Seq2Seq:
 
 def draw(run: Path, path: Path) -> None:
     """Write the figure of `run`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from seq2seq.drawing import new_figure
 
-    loaded = checkpoint.load(run / "checkpoints" / "best.ckpt")
+    tested, loaded = finished(run), checkpoint.load(run / "checkpoints" / "best.ckpt")
     found, first = centres(loaded.model), centres(before(run))
-    figure = Figure(figsize=(1.9 * max(len(found), 4), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(1.9 * max(len(found), 4), 3.6)
     above, below = figure.subfigures(2, 1, height_ratios=[1, 2.2])
     assert loaded.tokenizer.patches is not None
-    pictures = loaded.tokenizer.patches.unpack(
-        torch.tensor(loaded.tokenizer.encode_src(texts(run, "src")[:SHOWN])).numpy()
-    )
-    for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, texts(run, "hyp"), strict=False):
+    lines, hypotheses = tested.test_lines("src") or [], tested.test_lines("hyp") or []
+    pictures = loaded.tokenizer.patches.unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy())
+    for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
         axes.set_title(hyp, fontsize=7, pad=2)
         axes.set_axis_off()

@@ -1,7 +1,7 @@
 """Every preset in one table: BLEU, parameters and speed of one sweep a corpus, and growth in N from the atlas.
 
     python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/phrasebook
-    python -m seq2seq.train -m 'mixer=glob(*)' experiment=tatoeba trainer.max_time=150s ... runs=runs/tatoeba
+    python -m seq2seq.train -m 'mixer=glob(*)' experiment=tatoeba trainer.max_time=120s ... runs=runs/tatoeba
     python -m benchmarks.mixers phrasebook=runs/phrasebook Tatoeba=runs/tatoeba --out docs/atlas
 
 writes mixers.md and mixers.json there, rows in the order of the last corpus' BLEU. Growth is that of the encoder's
@@ -18,15 +18,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.growth import Growth
+from seq2seq.inspect import presets
 from seq2seq.resources import conf_dir
 from seq2seq.results import RunResult, collect
+from seq2seq.run import write_atomic, write_json
 
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_seconds")
-
-
-def presets() -> list[str]:
-    """The names of conf/mixer."""
-    return sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml"))
 
 
 def self_mixer(preset: str) -> str:
@@ -92,8 +89,8 @@ def main() -> None:
     print(text, end="")
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "mixers.md").write_text(text)
-        (options.out / "mixers.json").write_text(json.dumps(corpora, indent=1) + "\n")
+        write_atomic(options.out / "mixers.md", text)
+        write_json(options.out / "mixers.json", corpora)
 
 
 if __name__ == "__main__":

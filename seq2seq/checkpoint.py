@@ -44,7 +44,7 @@ _FIELDS: dict[str, type] = {
     "versions": dict,
 }
 # What it holds of the settings of a search; checkpoints of earlier versions have none.
-_SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
 # torch's reader would make one of any size from a few bytes.
 _BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
 _PLAIN = (str, int, float, bool, bytes, type(None))
@@ -90,7 +90,7 @@ def describe(
         "versions": versions(),
     }
     if search:
-        entry["search"] = {key: getattr(search, key) for key in _SEARCH}
+        entry["search"] = {key: getattr(search, key) for key in SEARCH}
     return _plain(entry, KEY)
 
 
@@ -98,7 +98,7 @@ def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     """How the run of a `seq2seq` entry decodes: the defaults where it does not say; ValueError if impossible."""
     from seq2seq.search import SearchSettings
 
-    return SearchSettings.from_config({key: value for key, value in meta.get("search", {}).items() if key in _SEARCH})
+    return SearchSettings.from_config({key: value for key, value in meta.get("search", {}).items() if key in SEARCH})
 
 
 def versions() -> dict[str, str]:

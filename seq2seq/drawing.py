@@ -139,26 +139,25 @@ def weights(views: Sequence[View], name: str, down: list[str], across: list[str]
     return matrices(rows, down, across)
 
 
-def distances(views: Sequence[View], columns: int | None = None) -> Figure:
+def distances(views: Sequence[View]) -> Figure:
     """The share at each distance by layer, a panel for each part, and the mean distance of all layers.
 
-    Dashed: equal shares; of their mean distance, the last panel has the part that each layer's is. columns: of a source
-    that is a grid.
+    Dashed: equal shares; of their mean distance, the last panel has the part that each layer's is.
     """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
     *panels, last = figure.subplots(1, len(parts) + 1)
     ticks: list[str] = []
     for part, axes in zip(parts, panels, strict=True):
-        mine, width = [view for view in views if view.part == part], columns if part == "encoder" else None
+        mine = [view for view in views if view.part == part]
         for view in mine:
             style = look(view.layer - 1)
-            profile = distance_profile(view.total, width).cpu().numpy()
+            profile = distance_profile(view.total, view.columns).cpu().numpy()
             axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.kind}", **style)
-            last.barh(len(ticks), locality(view, width), color=style["color"])
+            last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
         everything = equal_shares(len(mine[0].total), causal=part == "decoder")
-        profile = distance_profile(everything, width).numpy()
+        profile = distance_profile(everything, mine[0].columns).numpy()
         axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="equal shares")
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")

@@ -146,6 +146,13 @@ def self_mixers() -> list[str]:
     return sorted(path.stem for path in (conf_dir() / "mixer" / "self").glob("*.yaml") if path.stem != "none")
 
 
+def presets() -> list[str]:
+    """The presets: the files of conf/mixer."""
+    from seq2seq.resources import conf_dir
+
+    return sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml"))
+
+
 @contextmanager
 def composer() -> Iterator[Callable[[str], Callable[[int, int, int], Mapping[str, Any]] | None]]:
     """From a self mixer's name to its settings by width, heads and longest sequence, as composed by Hydra.
@@ -184,14 +191,12 @@ def _known(name: str, known: Sequence[str], what: str) -> str:
 
 
 def _random(options: argparse.Namespace) -> int:
-    from seq2seq.resources import conf_dir
-
     given = dict(part.partition("=")[::2] for part in options.overrides)
     if "mixer" not in given:
         raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
     name = given["mixer"]
     if "hydra.searchpath" not in given:  # which may hold further presets
-        name = _known(name, sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml")), "mixer")
+        name = _known(name, presets(), "mixer")
     config = _compose(options.overrides)
     folder = _folder(options, name)
     import torch
@@ -210,10 +215,10 @@ def _random(options: argparse.Namespace) -> int:
     if grid:
         read, given = _patches(grid), f"a picture of random patches, and {length} random tokens"
         src = torch.randint(grid.vocab_size, (1, grid.length))
-    pair = Pair(read, [f"t{i}" for i in range(1, length + 1)], grid.columns if grid else None)
+    pair = Pair(read, [f"t{i}" for i in range(1, length + 1)])
     facts = [("settings", " ".join(options.overrides)), ("weights", f"random (seed {options.seed})"),
              ("input", given)]  # fmt: skip
-    return _report(folder, f"{name}, untrained", facts, model, src, tgt, pair)
+    return _report(folder, f"{name}, untrained", facts, model, src, tgt, pair, grid)
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -261,13 +266,13 @@ def _checkpoint(options: argparse.Namespace) -> int:
     _require_short("the target", target, translator.max_len)
     grid = tokenizer.patches
     read = _patches(grid) if grid else _pieces(tokenizer, tokenizer.src, source)
-    pair = Pair(read, _pieces(tokenizer, tokenizer.tgt, target), grid.columns if grid else None)
+    pair = Pair(read, _pieces(tokenizer, tokenizer.tgt, target))
     text = shorten(text, 200)  # a picture is a long line
     languages = f"{meta['src_lang']} to {options.tgt_lang or meta['tgt_lang']}"
     facts = [("checkpoint", path.name), ("data", f"{meta['data']}, {languages}"), ("source", text),
              ("target" if told else "translation", target_text)]  # fmt: skip
     src, tgt = torch.tensor([source]), torch.tensor([target])
-    return _report(folder, f"{folder.name}: {text}", facts, translator.model, src, tgt, pair)
+    return _report(folder, f"{folder.name}: {text}", facts, translator.model, src, tgt, pair, grid)
 
 
 def _require_short(what: str, row: Sequence[int], most: int) -> None:
@@ -287,7 +292,14 @@ def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
 
 
 def _report(
-    folder: Path, title: str, facts: list[tuple[str, str]], model: Seq2Seq, src: Any, tgt: Any, pair: Pair
+    folder: Path,
+    title: str,
+    facts: list[tuple[str, str]],
+    model: Seq2Seq,
+    src: Any,
+    tgt: Any,
+    pair: Pair,
+    grid: PatchGrid | None,
 ) -> int:
     from seq2seq.mixing import views
     from seq2seq.report import sections, write
@@ -295,7 +307,8 @@ def _report(
     def tell(what: str) -> None:
         print(f"looking at {what} ...", file=sys.stderr, flush=True)
 
-    found = list(sections(views(model, src, tgt, tell=tell), pair))
+    seen = views(model, src, tgt, columns=grid.columns if grid else None, tell=tell)
+    found = list(sections(seen, pair))
     print(f"written: {write(folder, title, facts, found)} and {len(found)} figures", flush=True)
     return 0
 

@@ -29,11 +29,20 @@ class View:
     total: Tensor
     heads: Tensor | None
     portrait: dict[str, Tensor]
+    columns: int | None = None  # of a grid that the positions fill, row by row
 
 
-def views(model: Seq2Seq, src: Tensor, tgt: Tensor, *, tell: Callable[[str], None] = lambda what: None) -> list[View]:
+def views(
+    model: Seq2Seq,
+    src: Tensor,
+    tgt: Tensor,
+    *,
+    columns: int | None = None,
+    tell: Callable[[str], None] = lambda what: None,
+) -> list[View]:
     """Every mixer of `model` with one pair of token rows, src (1, S) and the decoder's input tgt (1, T).
 
+    columns: of a source that is a picture's patches, how many there are in a row.
     Each is differentiated for every position in up to DIRECTIONS directions: S^2 and T^2 times its cost for a
     position, at least, so that long sentences take minutes. `tell` is called with what is next.
     """
@@ -42,12 +51,13 @@ def views(model: Seq2Seq, src: Tensor, tgt: Tensor, *, tell: Callable[[str], Non
     memory = calls.pop("memory")
     mask, read = torch.ones_like(src).bool(), torch.ones_like(tgt).bool()
     found = []
-    for part, stack, real in (("encoder", model.encoder, mask), ("decoder", model.decoder, read)):
+    for part, stack, real, width in (("encoder", model.encoder, mask, columns), ("decoder", model.decoder, read, None)):
         for layer, block in enumerate(stack.layers, 1):
             mixer: Any = block.self_mixer
             if mixer is not None:
                 tell(f"{part} layer {layer} of {len(stack.layers)}")
-                found.append(_self_view(mixer, calls[part, layer], real, part, layer))
+                own = _self_view(mixer, calls[part, layer], real, part, layer)
+                found.append(dataclasses.replace(own, columns=width))
     for layer, block in enumerate(model.decoder.layers, 1):
         tell(f"cross mixer {layer} of {len(model.decoder.layers)}")
         found.append(_cross_view(block.cross_mixer, calls["cross", layer], memory, mask, layer))
@@ -85,10 +95,10 @@ def equal_shares(length: int, *, causal: bool) -> Tensor:
     return seen / seen.sum(-1, keepdim=True)
 
 
-def locality(view: View, columns: int | None = None) -> float:
+def locality(view: View) -> float:
     """The mean distance over that of equal shares: 0 reads only itself, 1 everything alike."""
-    everything = mean_distance(equal_shares(len(view.total), causal=view.part == "decoder"), columns)
-    return mean_distance(view.total, columns) / everything if everything else 0.0
+    everything = mean_distance(equal_shares(len(view.total), causal=view.part == "decoder"), view.columns)
+    return mean_distance(view.total, view.columns) / everything if everything else 0.0
 
 
 def _calls(model: Seq2Seq, src: Tensor, tgt: Tensor) -> dict[Any, Tensor]:

@@ -24,14 +24,10 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
 
 
 class Pair(NamedTuple):
-    """The pieces that each side's positions read: the source's, and the decoder's input (begin, then the target).
-
-    columns: of a source that is a picture's patches, how many there are in a row.
-    """
+    """The pieces that each side's positions read: the source's, and the decoder's input (begin, then the target)."""
 
     source: list[str]
     target: list[str]
-    columns: int | None = None
 
 
 class Section(NamedTuple):
@@ -72,23 +68,20 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
         text = (
             "How local each layer is: the mean share of what lies |i - j| positions away, over all rows, and the mean "
             "distance as a part of what it is where all shares are equal (in a decoder, those of the past). "
-            + ("In the source the distance is the more of rows and columns apart. " if pair.columns else "")
-            + _locality(own, pair.columns)
+            + ("In the source the distance is the more of rows and columns apart. " if own[0].columns else "")
+            + _locality(own)
         )
-        yield Section("distance", "How far layers look", text, drawing.distances(own, pair.columns))
+        yield Section("distance", "How far layers look", text, drawing.distances(own))
     for part, found in by_part.items():
         yield from _portraits(part, found, *names[part])
 
 
-def _locality(views: Sequence[View], columns: int | None) -> str:
-    def width(view: View) -> int | None:
-        return columns if view.part == "encoder" else None
-
+def _locality(views: Sequence[View]) -> str:
     def told(view: View) -> str:
-        far, part = mean_distance(view.total, width(view)), locality(view, width(view))
+        far, part = mean_distance(view.total, view.columns), locality(view)
         return f"layer {view.layer} of the {view.part} ({view.kind}: {far:.1f} on average, {part:.0%} of equal shares)"
 
-    near, far = (choose(views, key=lambda view: locality(view, width(view))) for choose in (min, max))
+    near, far = (choose(views, key=locality) for choose in (min, max))
     return f"The most local is {told(near)}, the least local {told(far)}."
 
 

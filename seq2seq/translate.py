@@ -541,6 +541,8 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     device = choose_device(options.device)
     import torch
 
+    from seq2seq.checkpoint import SEARCH
+
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
@@ -554,8 +556,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
     )
-    names = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
     beam_size = given.get("beam_size", translator.settings.beam_size)
     if n_best > beam_size:
         raise UsageError(
