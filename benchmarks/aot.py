@@ -148,9 +148,10 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
             for form in FORMS:
                 yield Job(arch, name, kernel, op, dtype, head_dim, (taps, taps), group, extent, form, constants)
     for softmax, form in itertools.product((False, True), FORMS):
-        constants = tuple(_module("window").constants(taps, head_dim, softmax).items())
+        constants = tuple(_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""
-        yield Job(arch, "window", "window_kernel", "window", dtype, head_dim, (taps, taps), group, "", form, constants)
+        same = (taps, taps)
+        yield Job(arch, "conv_step", "window_kernel", "window", dtype, head_dim, same, group, "", form, constants)
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:

@@ -20,8 +20,8 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from seq2seq.datamodule import TranslationDataModule
 from seq2seq.resources import conf_dir
+from seq2seq.training.datamodule import TranslationDataModule
 
 
 def data_module(overrides: list[str]) -> TranslationDataModule:

@@ -136,7 +136,7 @@ def run(command: list[str]) -> dict[str, Any]:
 def read(overrides: list[str], most: int) -> None:
     """In a child of its own: the order of an epoch, then `most` batches with 0 and with 2 workers; prints JSON."""
     from benchmarks.data import data_module
-    from seq2seq.batching import token_batches
+    from seq2seq.data.batching import token_batches
 
     result: dict[str, Any] = {}
     for workers in (0, 2):

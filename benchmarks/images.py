@@ -17,9 +17,9 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.experiments.folder import ORIGIN
+from seq2seq.experiments.results import RunResult, Unusable, read_run
 from seq2seq.model import Seq2Seq
-from seq2seq.results import RunResult, Unusable, read_run
-from seq2seq.run import ORIGIN
 
 SHOWN = 8  # pictures above the centres
 
@@ -78,7 +78,7 @@ def before(run: Path) -> Seq2Seq:
 
 def draw(run: Path, path: Path) -> None:
     """Write the figure of `run`."""
-    from seq2seq.drawing import new_figure
+    from seq2seq.analysis.plots import new_figure
 
     tested, loaded = finished(run), checkpoint.load(run / "checkpoints" / "best.ckpt")
     found, first = centres(loaded.model), centres(before(run))
@@ -105,7 +105,7 @@ def draw(run: Path, path: Path) -> None:
 def _layer(axes: Any, now: tuple[torch.Tensor, torch.Tensor], then: torch.Tensor) -> None:
     from matplotlib.patches import Circle
 
-    from seq2seq.drawing import look
+    from seq2seq.analysis.plots import look
 
     for head, ((row, column), a, old) in enumerate(zip(now[0].tolist(), now[1].tolist(), then.tolist(), strict=True)):
         style = look(head)

@@ -31,7 +31,7 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
     import torch
     import torch.nn.functional as F
 
-    from seq2seq.loss import label_smoothed_cross_entropy, projected_cross_entropy
+    from seq2seq.training.loss import label_smoothed_cross_entropy, projected_cross_entropy
 
     output, features = torch.nn.Linear(dim, vocab, bias=False), torch.randn(rows, dim, requires_grad=True)
     target, mask = torch.randint(0, vocab, (rows,)), torch.ones(rows, dtype=torch.bool)

@@ -17,11 +17,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.growth import Growth
+from seq2seq.analysis.atlas.scaling import Growth
+from seq2seq.experiments.results import RunResult, collect
+from seq2seq.files import write_json, write_text
 from seq2seq.inspect import presets
 from seq2seq.resources import conf_dir
-from seq2seq.results import RunResult, collect
-from seq2seq.run import write_atomic, write_json
 
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_seconds")
 
@@ -89,7 +89,7 @@ def main() -> None:
     print(text, end="")
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_atomic(options.out / "mixers.md", text)
+        write_text(options.out / "mixers.md", text)
         write_json(options.out / "mixers.json", corpora)
 
 

@@ -30,9 +30,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from seq2seq.build import build_model
-from seq2seq.flops import training_flops
-from seq2seq.loss import projected_cross_entropy
 from seq2seq.resources import conf_dir
+from seq2seq.training.flops import training_flops
+from seq2seq.training.loss import projected_cross_entropy
 
 ROWS, LENGTH = 32, 25
 RECORDED_GFLOPS = 484.0

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_output
+from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_output
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     if _is_of_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     from seq2seq import checkpoint
-    from seq2seq.run import translate_command
+    from seq2seq.experiments.folder import translate_command
 
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
@@ -121,7 +121,7 @@ def _weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
-    from seq2seq.run import differences
+    from seq2seq.config.dicts import differences
 
     for key in _SAME:
         if one.get(key) == other.get(key):

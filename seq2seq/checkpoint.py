@@ -13,21 +13,20 @@ import os
 import pickle
 import platform
 import re
-import secrets
-import stat
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 import seq2seq
+from seq2seq.files import atomic_file
 
 if TYPE_CHECKING:
+    from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model import Seq2Seq
     from seq2seq.search import SearchSettings
-    from seq2seq.tokenizer import Tokenizer
 
 FORMAT = 1
 KEY = "seq2seq"
@@ -156,46 +155,6 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     return Loaded(model.to(device).eval(), tokenizer, meta)
 
 
-@contextlib.contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary file that becomes `path` when the block ends well and leaves nothing behind when it does not.
-
-    It is written beside `path`, flushed to the disk and moved into place. A link keeps pointing at its target; what is
-    no ordinary file (/dev/null, a pipe) is written directly.
-    """
-    final = Path(os.path.realpath(path))
-    if final.exists() and not final.is_file() and not final.is_dir():
-        with open(final, "wb") as file:
-            yield file
-        return
-    if final.is_dir():
-        raise IsADirectoryError(f"{path} is a directory, not a file to write")
-    temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        if final.exists():
-            os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
-        os.replace(temporary, final)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(final.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 def _plain(value: Any, place: str) -> Any:
     """`value` with its mappings as dict and its sequences as list; ValueError names the place of anything else."""
     # exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses
@@ -285,7 +244,7 @@ def _check(payload: Any, path: Path) -> None:
 
 
 def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
-    from seq2seq.tokenizer import Tokenizer
+    from seq2seq.data.tokenizer import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder
+from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_folder
 
 if TYPE_CHECKING:
-    from seq2seq.results import Found
+    from seq2seq.experiments.results import Found
 
 EPILOG = """\
 Examples:
@@ -59,13 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.figure:
         # before any waiting or computing
-        from seq2seq.figure import require_matplotlib
+        from seq2seq.experiments.plot import require_matplotlib
 
         require_matplotlib()
     if options.out:
         require_folder(Path(options.out))
     failed = _watch(options) if options.watch else 0
-    from seq2seq.results import collect
+    from seq2seq.experiments.results import collect
 
     found = collect(options.runs, options.split)
     if not found.runs:
@@ -77,8 +77,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from seq2seq.jobs import is_sweep
-    from seq2seq.watch import watch
+    from seq2seq.experiments.job_records import is_sweep
+    from seq2seq.experiments.sweep_watch import watch
 
     sweeps = [Path(path) for path in options.runs]
     wrong = next((path for path in sweeps if not is_sweep(path)), None)
@@ -88,7 +88,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace, found: Found) -> None:
-    from seq2seq import comparison
+    from seq2seq.experiments import comparison
 
     comparison.require_same_test(found.runs, options.split)
     groups = comparison.group_runs(found.runs)
@@ -102,14 +102,14 @@ def _report(options: argparse.Namespace, found: Found) -> None:
     print(f"\n{notes}", end="", flush=True)
     if not options.out:
         return
-    from seq2seq.run import write_atomic
+    from seq2seq.files import write_text
 
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "comparison.md", f"{table}\n{notes}")
-    write_atomic(out / "comparison.csv", comparison.as_csv(groups, options.split, baseline, tests))
+    write_text(out / "comparison.md", f"{table}\n{notes}")
+    write_text(out / "comparison.csv", comparison.as_csv(groups, options.split, baseline, tests))
     if options.figure:
-        from seq2seq.figure import draw
+        from seq2seq.experiments.plot import draw
 
         draw(groups, options.split, out / "comparison", options.against)
     print(f"written: {', '.join(sorted(str(path) for path in out.glob('comparison.*')))}")

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder, seed
+from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_folder, seed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ def _lines(options: argparse.Namespace) -> int:
 
 
 def _line(text: str, number: int, options: argparse.Namespace) -> str:
-    from seq2seq.pictures import write_picture
+    from seq2seq.data.images import write_picture
 
     try:
         return text and write_picture(
@@ -130,7 +130,7 @@ def _font(size: int) -> Any:
 def _corpus(options: argparse.Namespace) -> int:
     import numpy as np
 
-    from seq2seq.checkpoint import atomic_file
+    from seq2seq.files import atomic_file
 
     held, folder = options.held_out, require_folder(Path(options.corpus), "--corpus")
     texts = [text for text in phrases(options.letters) if _fitting(text, options.height, options.width)]

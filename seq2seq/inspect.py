@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.translate import Parser, UsageError, exit_status, fail, positive, require_folder, seed, warn
+from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_folder, seed, warn
 
 if TYPE_CHECKING:
+    from seq2seq.analysis.html_report import Pair
+    from seq2seq.data.images import PatchGrid
     from seq2seq.model import Seq2Seq
-    from seq2seq.pictures import PatchGrid
-    from seq2seq.report import Pair
 
 EPILOG = """\
 Examples:
@@ -90,7 +90,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     # the profiler, which counts memory, would tell of each start and end; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    from seq2seq.figure import require_matplotlib
+    from seq2seq.experiments.plot import require_matplotlib
 
     if options.figure or not options.atlas:
         require_matplotlib("--figure" if options.atlas else "a report")
@@ -110,8 +110,8 @@ def _atlas(options: argparse.Namespace) -> int:
     folder = _folder(options, "atlas")
     import torch
 
-    from seq2seq.atlas_table import as_json, markdown, survey
-    from seq2seq.run import write_atomic, write_json
+    from seq2seq.analysis.atlas.table import as_json, markdown, survey
+    from seq2seq.files import write_json, write_text
 
     limit = 10.0 if options.limit is None else options.limit
     points = []
@@ -126,10 +126,10 @@ def _atlas(options: argparse.Namespace) -> int:
     page = markdown(points)
     print(page, end="", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "atlas.md", page)
+    write_text(folder / "atlas.md", page)
     write_json(folder / "atlas.json", as_json(points))
     if options.figure:
-        from seq2seq.atlas_map import draw
+        from seq2seq.analysis.atlas.map import draw
 
         draw(points, folder / "map")
     print(f"written: {folder}", file=sys.stderr)
@@ -201,9 +201,9 @@ def _random(options: argparse.Namespace) -> int:
     folder = _folder(options, name)
     import torch
 
+    from seq2seq.analysis.html_report import Pair
     from seq2seq.build import build_model
-    from seq2seq.report import Pair
-    from seq2seq.tokenizer import TokenizerSettings
+    from seq2seq.data.tokenizer import TokenizerSettings
 
     length, grid = options.length or 16, TokenizerSettings.from_mapping(config["tokenizer"]).patches
     torch.manual_seed(options.seed)
@@ -228,7 +228,7 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from seq2seq.keys import unknown_key
+    from seq2seq.config.unknown_keys import unknown_key
     from seq2seq.resources import conf_dir
 
     if message := unknown_key(overrides):
@@ -250,9 +250,9 @@ def _checkpoint(options: argparse.Namespace) -> int:
     folder = _folder(options, home.parent.name if home.name == "checkpoints" else path.stem)
     import torch
 
-    from seq2seq.cleaning import shorten
-    from seq2seq.report import Pair
-    from seq2seq.translate import Translator
+    from seq2seq.analysis.html_report import Pair
+    from seq2seq.data.cleaning import shorten
+    from seq2seq.inference.translator import Translator
 
     torch.manual_seed(options.seed)
     translator = Translator.load(path, device="cpu", trust=options.trust, tgt_lang=options.tgt_lang)
@@ -301,8 +301,8 @@ def _report(
     pair: Pair,
     grid: PatchGrid | None,
 ) -> int:
-    from seq2seq.mixing import views
-    from seq2seq.report import sections, write
+    from seq2seq.analysis.html_report import sections, write
+    from seq2seq.analysis.mixing_matrix import views
 
     def tell(what: str) -> None:
         print(f"looking at {what} ...", file=sys.stderr, flush=True)

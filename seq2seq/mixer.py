@@ -7,12 +7,13 @@ Masks are boolean, True = a real token; batches are right-padded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties
 
 # What a mixer keeps per hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.
 State = Any
@@ -110,59 +111,6 @@ def select(state: State | Context, sentences: Tensor, beam: int = 1) -> Any:
     return _map(state, lambda t: t.index_select(0, rows), lambda c: c.select(sentences))
 
 
-class Properties(NamedTuple):
-    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
-
-    What is done to a position alone, before (v) and after (g_i: projections, output gates), is not of M.
-    sparse: M_ij = 0 outside a window of bounded size. shares_positions: M_ij depends on j - i alone, up to a factor for
-    each i (a softmax over the positions that there are brings one). shares_channels: channels of a head have the same
-    M. dynamic: M depends on x. linear: with M held, y is linear in x up to a constant.
-    """
-
-    sparse: bool
-    shares_positions: bool
-    shares_channels: bool
-    dynamic: bool
-    linear: bool
-
-
-class _Held:
-    """What one block of `hold_routing` has marked, or is given instead."""
-
-    def __init__(self, given: Sequence[Tensor] | None) -> None:
-        self.marked: list[Tensor] = []
-        self.given = None if given is None else iter(given)
-
-    def hold(self, weights: Tensor) -> Tensor:
-        self.marked.append(weights.detach())
-        return self.marked[-1] if self.given is None else next(self.given)
-
-
-_held: _Held | None = None
-
-
-def routing(weights: Tensor) -> Tensor:
-    """Marks what decides how positions mix: weights, or what they are made of (queries, keys, logits); unchanged.
-
-    Inside `hold_routing` no gradient passes, so that the Jacobian of a mixer is its mixing matrix.
-    """
-    return weights if _held is None else _held.hold(weights)
-
-
-@contextmanager
-def hold_routing(given: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Differentiate mixers as if their mixing matrices were constants; yields the list of what they mark meanwhile.
-
-    `given`, such a list, replaces what is marked, in order: another input then meets the mixing matrices of the first.
-    """
-    global _held
-    before, _held = _held, _Held(given)
-    try:
-        yield _held.marked
-    finally:
-        _held = before
-
-
 class SelfMixer(nn.Module, ABC):
     """Mixes a sequence with itself: (B, T, dim) -> (B, T, out_dim).
 
@@ -174,13 +122,15 @@ class SelfMixer(nn.Module, ABC):
     out_dim: int
     causal: bool
     state_growth = "linear"  # of the state in the target's length: "linear" (holds a Cache) or "constant"
-    properties: Properties | None = None  # what `python -m seq2seq.inspect --atlas` holds the mixer to; None: nothing
+    properties: MixingProperties | None = (
+        None  # what `python -m seq2seq.inspect --atlas` holds the mixer to; None: nothing
+    )
 
     @abstractmethod
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, dim) under mask (B, T)."""
 
-    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """What `python -m seq2seq.inspect` draws of this mixer besides its mixing matrix, by name; nothing by default.
 
         "kernels": fixed ones (H, K); "predicted kernels": along x, (B, T, H, K); "weights": (B, H, T, T); any other
@@ -214,8 +164,8 @@ class CrossMixer(nn.Module, ABC):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix the source into x (B, T, dim), whole sequences."""
 
-    def portrait(self, x: Tensor, context: Context) -> dict[str, Tensor]:
-        """As SelfMixer.portrait; weights over the source are (B, heads, T, S)."""
+    def introspect(self, x: Tensor, context: Context) -> dict[str, Tensor]:
+        """As SelfMixer.introspect; weights over the source are (B, heads, T, S)."""
         return {}
 
     def init_state(self, context: Context, max_len: int) -> State:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import keys
-from seq2seq.kinds import require_kinds
+from seq2seq.config import unknown_keys
+from seq2seq.config.types import require_kinds
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
-    from seq2seq.datamodule import TranslationDataModule
+    from seq2seq.training.datamodule import TranslationDataModule
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +40,10 @@ def main(config: DictConfig) -> None:
 
 def prepare(config: dict[str, Any]) -> None:
     """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
-    from seq2seq import checkpoint, finetune
-    from seq2seq.corpus import SPLITS
-    from seq2seq.datamodule import TranslationDataModule
+    from seq2seq import checkpoint
+    from seq2seq.data.corpus import SPLITS
+    from seq2seq.training import finetune
+    from seq2seq.training.datamodule import TranslationDataModule
 
     require_kinds(config)
     start = time.monotonic()
@@ -73,5 +74,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    keys.refuse_unknown("prepare")
+    unknown_keys.refuse_unknown("prepare")
     main()

@@ -12,9 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.resources import conf_dir
-from seq2seq.translate import (
-    Note,
+from seq2seq.cli import (
     Parser,
     UsageError,
     add_model_options,
@@ -25,9 +23,11 @@ from seq2seq.translate import (
     require_text_output,
     warn,
 )
+from seq2seq.inference.translator import Note
+from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
-    from seq2seq.translate import Translator
+    from seq2seq.inference.translator import Translator
 
 EPILOG = """\
 Examples:
@@ -101,7 +101,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _tokenize(options: argparse.Namespace, known: str = "13a") -> str:
     """sacreBLEU's tokenizer: as asked for, else by language, else the one that is `known`."""
-    from seq2seq.metrics import check_tokenize, tokenize_for
+    from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 
     return check_tokenize(options.tokenize or (tokenize_for(options.lang) if options.lang else known))
 
@@ -122,21 +122,21 @@ def _score(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measure(options: argparse.Namespace, hypotheses: list[str], references: Any, tokenize: str) -> list[dict]:
-    from seq2seq.metrics import scores
+    from seq2seq.evaluation.metrics import scores
 
     found = scores(hypotheses, references, metrics=options.metrics, tokenize=tokenize, lowercase=options.lowercase)
     return [score._asdict() for score in found]
 
 
 def _as_papers(options: argparse.Namespace, hypotheses: list[str], references: list[str], lang: str) -> dict:
-    from seq2seq.convention import convention_bleu
+    from seq2seq.evaluation.moses_bleu import convention_bleu
 
     kind = {"convention": options.convention, "lang": lang, "lowercase": options.lowercase}
     return convention_bleu(hypotheses, references, **kind)._asdict()
 
 
 def _compare(options: argparse.Namespace) -> dict[str, Any]:
-    from seq2seq.metrics import paired_bootstrap
+    from seq2seq.evaluation.metrics import paired_bootstrap
 
     if len(set(options.compare)) < len(options.compare):
         raise UsageError("--compare names the same file twice")
@@ -158,7 +158,7 @@ def _compare(options: argparse.Namespace) -> dict[str, Any]:
 
 def read_text(path: str) -> list[str]:
     """The lines of a file, or of standard input for `-`; a line ends at the byte \\n only."""
-    from seq2seq.reading import read_lines
+    from seq2seq.data.readers import read_lines
 
     place = Path("/dev/stdin" if path == "-" else path)
     if place.is_dir():
@@ -182,8 +182,8 @@ def _check_counts(path: str, lines: list[str], names: list[str], references: lis
 
 
 def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
-    from seq2seq.convention import check_convention
-    from seq2seq.translate import load_translator
+    from seq2seq.cli import load_translator
+    from seq2seq.evaluation.moses_bleu import check_convention
 
     if options.save:
         require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
@@ -227,7 +227,7 @@ def _translate(translator: Translator, sources: list[str]) -> list[str]:
 
 
 def _save(path: str, lines: list[str]) -> None:
-    from seq2seq.checkpoint import atomic_file
+    from seq2seq.files import atomic_file
 
     with atomic_file(path) as file:
         file.write("".join(line + "\n" for line in lines).encode("utf-8", "replace"))
@@ -305,7 +305,7 @@ def load_pairs(
     data: dict[str, Any], split: str, *, cache: Path, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Raw source and reference lines of a split; one that is held out of training is found by preparing the corpus."""
-    from seq2seq.corpus import CorpusSettings, load_corpus, open_split
+    from seq2seq.data.corpus import CorpusSettings, load_corpus, open_split
 
     settings = CorpusSettings.from_mapping(data)
     if settings.place(split) is None:
@@ -325,7 +325,7 @@ def load_pairs(
 
 def _files(data: dict[str, Any], split: str) -> list[str]:
     """The files that `load_pairs` reads; none for what is on the hub, or is missing."""
-    from seq2seq.corpus import CorpusSettings, find_source
+    from seq2seq.data.corpus import CorpusSettings, find_source
 
     settings = CorpusSettings.from_mapping(data)
     found = split if settings.place(split) is not None else "train"

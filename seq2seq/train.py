@@ -20,23 +20,26 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import finetune, keys, parallel, sweep
-from seq2seq import run as runs
-from seq2seq.faults import TrainingFault, as_fault
-from seq2seq.kinds import require_kinds
-from seq2seq.loggers import make_loggers, require_installed
+from seq2seq import distributed, files
+from seq2seq.config import unknown_keys
+from seq2seq.config.types import require_kinds
+from seq2seq.experiments import folder as runs
+from seq2seq.experiments import hydra_callback
 from seq2seq.resources import conf_dir
+from seq2seq.training import finetune
+from seq2seq.training.errors import TrainingFault, as_fault
+from seq2seq.training.loggers import make_loggers, require_installed
 
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.control import Control, TrainingInterrupt
-    from seq2seq.datamodule import TranslationDataModule
-    from seq2seq.pictures import PatchGrid
-    from seq2seq.progress import ProgressLog
-    from seq2seq.pruning import MedianStop
+    from seq2seq.data.images import PatchGrid
     from seq2seq.search import SearchSettings
-    from seq2seq.task import Evaluation, TranslationTask
+    from seq2seq.training.callbacks.control import Control, TrainingInterrupt
+    from seq2seq.training.callbacks.median_stopping import MedianStop
+    from seq2seq.training.callbacks.progress import ProgressLog
+    from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.training.task import Evaluation, TranslationTask
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +55,7 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 def main(config: DictConfig) -> float:
     """Hydra's entry point: the best validation BLEU. A wrong setting is one line on stderr and exit code 2."""
     chosen = HydraConfig.get()
-    if not parallel.is_first_process():
+    if not distributed.is_first_process():
         logging.disable(logging.INFO)
     mixer = runs.mixer_label(chosen.runtime.choices["mixer"], chosen.overrides.task)
     try:
@@ -60,13 +63,13 @@ def main(config: DictConfig) -> float:
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        if sweep.folder():  # whose other jobs go on
-            raise sweep.JobError(str(error)) from error
+        if hydra_callback.folder():  # whose other jobs go on
+            raise hydra_callback.JobError(str(error)) from error
         print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
     except TrainingFault as fault:
-        if sweep.folder():
-            raise sweep.JobError(str(fault)) from fault
+        if hydra_callback.folder():
+            raise hydra_callback.JobError(str(fault)) from fault
         print(f"train: {fault}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -92,8 +95,9 @@ class Run:
     """One training run: its checked settings, its folder and its parts."""
 
     def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
-        from seq2seq import checkpoint, settings
-        from seq2seq.optim import OptimSettings
+        from seq2seq import checkpoint
+        from seq2seq.training import settings
+        from seq2seq.training.optim import OptimSettings
 
         require_kinds(config)
         config = {**config, "trainer": settings.bounded(config["trainer"])}
@@ -101,7 +105,7 @@ class Run:
         self.config_yaml = OmegaConf.to_yaml(config)
         self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-        parallel.require_startable(self.settings.processes, sweep=swept)
+        distributed.require_startable(self.settings.processes, sweep=swept)
         self.optim = OptimSettings.from_config(config["optim"])
         self.search = self._search_settings()
         require_installed(config["logger"])
@@ -127,7 +131,7 @@ class Run:
             self.resumed.require_same_text(self.data.fingerprint, state, force=self.config["force"])
         if self.data.undecided:
             self.data.set_budget(self._largest_budget())
-        if parallel.is_first_process():
+        if distributed.is_first_process():
             self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
         task = self._task()
@@ -163,14 +167,14 @@ class Run:
             log.info("nothing was left to train: %s stays", self.folder.results)
             results = earlier
         elif trainer.is_global_zero:
-            runs.write_atomic(self.folder.config, self.config_yaml)
-            runs.write_json(self.folder.results, results)
+            files.write_text(self.folder.config, self.config_yaml)
+            files.write_json(self.folder.results, results)
         tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
         if not self.settings.test or tested or "stopped" in results:
             return
         results = results | {"test": self._test(trainer, task)}
         if trainer.is_global_zero:
-            runs.write_json(self.folder.results, results)
+            files.write_json(self.folder.results, results)
 
     def _search_settings(self) -> SearchSettings:
         from seq2seq.build import max_positions
@@ -189,7 +193,7 @@ class Run:
         import torch
 
         from seq2seq.build import build_model
-        from seq2seq.tokenizer import TokenizerSettings
+        from seq2seq.data.tokenizer import TokenizerSettings
 
         tokenizer = TokenizerSettings.from_mapping(self.config["tokenizer"])
         sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer.joint}
@@ -202,8 +206,8 @@ class Run:
 
     def _check_positions(self) -> None:
         """ValueError if the model's positions do not reach to the end of the longest training sentence, padding too."""
-        from seq2seq.batching import longest_width, padded_width
         from seq2seq.build import bounds
+        from seq2seq.data.batching import longest_width, padded_width
 
         most = self.search.max_len
         if not most:
@@ -221,7 +225,7 @@ class Run:
 
     def _check_budget(self) -> None:
         """What a resumed run found for data.max_tokens=auto is kept, on whatever device; else ValueError on a CPU."""
-        from seq2seq.budget import require_gpu
+        from seq2seq.training.auto_batch_size import require_gpu
 
         if self.data.auto and self.resumed and self.resumed.max_tokens:
             self.data.set_budget(self.resumed.max_tokens)
@@ -237,13 +241,13 @@ class Run:
         """What data.max_tokens=auto is on this process's device; the processes agree when they meet."""
         import torch
 
-        from seq2seq.budget import find_budget
+        from seq2seq.training.auto_batch_size import find_budget
 
         on_gpu = self.accelerator == "gpu"
         return find_budget(
             self._task,
             longest=self.data.longest,
-            device=torch.device("cuda", parallel.local_rank()) if on_gpu else torch.device("cpu"),
+            device=torch.device("cuda", distributed.local_rank()) if on_gpu else torch.device("cpu"),
             precision=self.precision,
             copies=(self.settings.processes > 1) + (self.settings.ema is not None),
         )
@@ -252,7 +256,7 @@ class Run:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
     def _data_module(self) -> TranslationDataModule:
-        from seq2seq.datamodule import TranslationDataModule
+        from seq2seq.training.datamodule import TranslationDataModule
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
@@ -271,7 +275,7 @@ class Run:
 
         from seq2seq import checkpoint
         from seq2seq.build import build_model
-        from seq2seq.task import TranslationTask
+        from seq2seq.training.task import TranslationTask
 
         data, tokenizer = self.data, self.data.tokenizer
         sizes = {
@@ -317,35 +321,35 @@ class Run:
     def _callbacks(self, task: TranslationTask) -> tuple[Control, ProgressLog]:
         from rich.console import Console
 
-        from seq2seq.control import Control
-        from seq2seq.ema import WeightAverage
-        from seq2seq.progress import ProgressLog
+        from seq2seq.training.callbacks.control import Control
+        from seq2seq.training.callbacks.ema import WeightAverage
+        from seq2seq.training.callbacks.progress import ProgressLog
 
         origin = {"settings": self.config, "corpus": self.data.fingerprint}
-        console = Console(quiet=not parallel.is_first_process())
+        console = Console(quiet=not distributed.is_first_process())
         average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
         control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
         return control, ProgressLog(control=control, settings=self.settings, console=console)
 
     def _keep_results(self) -> L.Callback:
-        from seq2seq.keep import KeepResults
+        from seq2seq.training.callbacks.keep_checkpoints import KeepResults
 
         return KeepResults(folder=self.folder, config_yaml=self.config_yaml)
 
     def _keep_best(self) -> list[L.Callback]:
-        from seq2seq.keep import KeepBest
+        from seq2seq.training.callbacks.keep_checkpoints import KeepBest
 
         return [KeepBest(folder=self.folder, count=self.settings.keep_best)] if self.settings.keep_best else []
 
     def _keep_last(self) -> list[L.Callback]:
-        from seq2seq.keep import KeepLast
+        from seq2seq.training.callbacks.keep_checkpoints import KeepLast
 
         return [KeepLast(folder=self.folder, count=self.settings.keep_last)] if self.settings.keep_last else []
 
     def _median_stop(self, control: Control) -> list[MedianStop]:
-        from seq2seq.pruning import MedianStop
+        from seq2seq.training.callbacks.median_stopping import MedianStop
 
-        job, peers = sweep.job_folder(), self.settings.median_stop
+        job, peers = hydra_callback.job_folder(), self.settings.median_stop
         if not (job and peers):
             return []
         # a budget of time alone makes equal times comparable, any other equal updates
@@ -355,8 +359,8 @@ class Run:
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
-        from seq2seq.control import NEVER, plugins
-        from seq2seq.strategy import make_strategy
+        from seq2seq.training.callbacks.control import NEVER, plugins
+        from seq2seq.training.strategy import make_strategy
 
         return L.Trainer(
             accelerator=self.accelerator,
@@ -384,7 +388,7 @@ class Run:
         )
 
     def _profile(self) -> list[L.Callback]:
-        from seq2seq.profiling import Profile
+        from seq2seq.training.callbacks.profiler import Profile
 
         return [Profile(self.folder.path)] if self.settings.profile else []
 
@@ -392,7 +396,7 @@ class Run:
         return make_loggers(self.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        from seq2seq.control import TrainingInterrupt, interruptible
+        from seq2seq.training.callbacks.control import TrainingInterrupt, interruptible
 
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
@@ -413,7 +417,9 @@ class Run:
         if told is None:
             return error
         if told.details:
-            runs.write_json(self.folder.path / f"fault-{parallel.rank()}.json", {"fault": str(told), **told.details})
+            files.write_json(
+                self.folder.path / f"fault-{distributed.rank()}.json", {"fault": str(told), **told.details}
+            )
         kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
         return TrainingFault(f"{told}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
 
@@ -426,7 +432,7 @@ class Run:
             )  # fmt: skip
         else:
             log.info("stopped (%s), before there was a checkpoint", stop)
-        if job := parallel.requeue(stop.signum):
+        if job := distributed.requeue(stop.signum):
             log.info("job %s is queued again", job)
         sys.exit(128 + stop.signum)
 
@@ -434,8 +440,8 @@ class Run:
         from lightning.pytorch.plugins import Precision
 
         from seq2seq import checkpoint
-        from seq2seq.control import TrainingInterrupt, interruptible
-        from seq2seq.sharding import load_weights
+        from seq2seq.training.callbacks.control import TrainingInterrupt, interruptible
+        from seq2seq.training.fsdp import load_weights
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
         if self.precision == "bf16-true" and not self.settings.sharded:
@@ -464,7 +470,7 @@ class Run:
 
     def _as_papers(self, result: Evaluation) -> dict[str, Any]:
         """The test score under `data.convention`, if one is set."""
-        from seq2seq.convention import convention_bleu
+        from seq2seq.evaluation.moses_bleu import convention_bleu
 
         data = self.config["data"]
         if not data.get("convention"):
@@ -529,18 +535,18 @@ def _picture(patches: PatchGrid | None) -> dict[str, Any]:
 
 
 def _score_tokenizer(data: Mapping[str, Any], lang: str) -> str:
-    from seq2seq.metrics import check_tokenize, tokenize_for
+    from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 
     return check_tokenize((data.get("tokenize") or {}).get(lang) or tokenize_for(lang))
 
 
 def _check_convention(data: Mapping[str, Any], lang: str) -> None:
-    from seq2seq.convention import check_convention
+    from seq2seq.evaluation.moses_bleu import check_convention
 
     if data.get("convention"):
         check_convention(data["convention"], lang)
 
 
 if __name__ == "__main__":
-    keys.refuse_unknown("train")
+    unknown_keys.refuse_unknown("train")
     main()

@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 
-from seq2seq import checkpoint
+from seq2seq import checkpoint, files
 from seq2seq.checkpoint import CheckpointError
 from seq2seq.search import SearchSettings
 
@@ -391,7 +391,7 @@ def test_pickle_payload_is_not_run(good, path, tmp_path, where):
         "os.system",
         "builtins.exec",
         "subprocess.Popen",
-        "seq2seq.corpus.os.mkdir",
+        "seq2seq.data.corpus.os.mkdir",
         "seq2seq.checkpoint.os.mkdir",
         "seq2seq.checkpoint.Path",
         "seq2seq.checkpoint.save",
@@ -460,7 +460,7 @@ def test_killed_while_writing_leaves_the_old_file(good, path):
     before = path.read_bytes()
     program = f"""
 import os, signal
-from seq2seq.checkpoint import atomic_file
+from seq2seq.files import atomic_file
 with atomic_file({str(path)!r}) as file:
     file.write(b"x" * 1000)
     file.flush()
@@ -496,14 +496,14 @@ def test_atomic_file_follows_links_and_keeps_modes(tmp_path):
     target.write_bytes(b"old")
     target.chmod(0o640)
     link.symlink_to(target)
-    with checkpoint.atomic_file(link) as file:
+    with files.atomic_file(link) as file:
         file.write(b"new")
         assert target.read_bytes() == b"old"
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
     assert target.stat().st_mode & 0o777 == 0o640
-    with checkpoint.atomic_file("/dev/null") as file:
+    with files.atomic_file("/dev/null") as file:
         file.write(b"x")
     assert not Path("/dev/null").is_file()
-    with pytest.raises(IsADirectoryError), checkpoint.atomic_file(tmp_path):
+    with pytest.raises(IsADirectoryError), files.atomic_file(tmp_path):
         pass

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from seq2seq.batching import Batch, Ragged, TokenBatchSampler, collate
+from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
 
 
 class Prepared:

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.headline.data import Batches, Prepared, synthetic
 from benchmarks.headline.training import Trainer
-from seq2seq.batching import Ragged, collate, token_batches
+from seq2seq.data.batching import Ragged, collate, token_batches
 from seq2seq.model import Seq2Seq
 from seq2seq.search import SearchSettings, search
 

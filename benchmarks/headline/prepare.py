@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.batching import Ragged
-from seq2seq.cleaning import Cleaner, CleanSettings, length_rules
-from seq2seq.reading import text_pairs
-from seq2seq.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from seq2seq.data.batching import Ragged
+from seq2seq.data.cleaning import Cleaner, CleanSettings, length_rules
+from seq2seq.data.readers import text_pairs
+from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")

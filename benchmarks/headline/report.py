@@ -14,8 +14,8 @@ RATES = ["parameters", "updates", "target tokens/s", "MFU", "padding", "compiled
 def score(result: dict[str, Any], prepared: Prepared) -> bool:
     """Add BLEU and chrF of every translation, in place; False where a package for it is missing."""
     try:
-        from seq2seq.metrics import bleu, chrf
-        from seq2seq.tokenizer import Tokenizer
+        from seq2seq.data.tokenizer import Tokenizer
+        from seq2seq.evaluation.metrics import bleu, chrf
     except ImportError:
         return False
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())

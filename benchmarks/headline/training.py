@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from seq2seq.batching import Batch
 from seq2seq.build import build_model
-from seq2seq.loss import projected_cross_entropy
+from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
-from seq2seq.optim import OptimSettings, build_optimizer, learning_rate, scale_and_clip
-from seq2seq.throughput import Meter
+from seq2seq.training.loss import projected_cross_entropy
+from seq2seq.training.optim import OptimSettings, build_optimizer, learning_rate, scale_and_clip
+from seq2seq.training.throughput import Meter
 
 # Batches before the clock starts: compilation, autotuning, the caching allocator.
 _WARM = 8

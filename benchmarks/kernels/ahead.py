@@ -21,7 +21,7 @@ from benchmarks.kernels.session import Session
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, timed_pairs
 from benchmarks.kernels.tune import candidates, default_settings, op_name
 from benchmarks.kernels.ways import by_kernel
-from seq2seq.kernels import tile
+from seq2seq.kernels import launch_config
 
 Job = Callable[[Session], object]
 
@@ -58,10 +58,12 @@ def jobs_ahead(session: Session) -> list[Job]:
     return list(jobs.values())
 
 
-def compile_call(op: str, direction: str, shape: Shape, settings: tile.Config | None, session: Session) -> None:
+def compile_call(
+    op: str, direction: str, shape: Shape, settings: launch_config.Config | None, session: Session
+) -> None:
     """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one."""
     shape = shape._replace(batch=1)
     prepared = by_kernel(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])
-    with tile.override(op_name(op, direction), settings) if settings else nullcontext():
+    with launch_config.override(op_name(op, direction), settings) if settings else nullcontext():
         calls[0]()

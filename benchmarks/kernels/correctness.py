@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.kernels.inputs import convolve, draw, ragged, random_step, with_gradients
 from benchmarks.kernels.session import Session, reason
 from benchmarks.kernels.shapes import TOLERANCE, Case
-from seq2seq.kernels import tile
+from seq2seq.kernels import launch_config
 
 # named results of the kernel named, in float64 if exact
 Run = Callable[[str, bool], dict[str, Tensor]]
@@ -61,8 +61,8 @@ def in_chunks(case: Case) -> Iterator[None]:
     shape = case.shape
     with ExitStack() as stack:
         for name in (case.op, f"{case.op}_backward"):
-            settings = tile.config(name, shape.taps, shape.channels // shape.heads, case.dtype)
-            stack.enter_context(tile.override(name, settings._replace(chunk=case.chunk)))
+            settings = launch_config.config(name, shape.taps, shape.channels // shape.heads, case.dtype)
+            stack.enter_context(launch_config.override(name, settings._replace(chunk=case.chunk)))
         stack.enter_context(mock.patch.dict(triton.PROGRAMS, dict.fromkeys(triton.PROGRAMS, 2 * shape.heads)))
         yield
 

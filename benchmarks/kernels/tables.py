@@ -12,7 +12,7 @@ from benchmarks.kernels.correctness import Check
 from benchmarks.kernels.layers import ATTENTION
 from benchmarks.kernels.session import Row, type_name
 from benchmarks.kernels.shapes import PASSES, TOLERANCE, Shape
-from seq2seq.kernels.tile import Config
+from seq2seq.kernels.launch_config import Config
 
 
 def report(result: dict[str, Any], makers: Mapping[str, Callable[[Any], list[str]]]) -> list[str]:

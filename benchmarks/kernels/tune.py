@@ -1,4 +1,4 @@
-"""The launch settings of the Triton kernels: the default beside all candidates, for the table in kernels/tile.py."""
+"""Time the launch settings of the Triton kernels: the default beside all candidates, for kernels/launch_config.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, Sizes
 from benchmarks.kernels.timing import Call, buffers, measure
 from benchmarks.kernels.ways import by_kernel
-from seq2seq.kernels import tile
+from seq2seq.kernels import launch_config
 
 
 def tune_section(session: Session) -> None:
@@ -51,7 +51,7 @@ def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
 @guarded
 def time_settings(row: Row, calls: list[Call], wanted: list[Tensor], session: Session) -> Row:
     """The time under these settings, or what is wrong with them if they compute something else."""
-    with tile.override(op_name(row.op, row.direction), row.detail):
+    with launch_config.override(op_name(row.op, row.direction), row.detail):
         error = max(relative_error(a, b) for a, b in zip(tensors(calls[0]()), wanted, strict=True))
         if not error < 1e-2:
             return row._replace(error=f"wrong by {error:.1e}")
@@ -63,15 +63,15 @@ def op_name(op: str, direction: str) -> str:
     return op if direction == "forward" else f"{op}_backward"
 
 
-def default_settings(op: str, direction: str, shape: Shape) -> tile.Config:
+def default_settings(op: str, direction: str, shape: Shape) -> launch_config.Config:
     """The settings that a call takes by itself, with the chunk that follows from its shape."""
     name = op_name(op, direction)
-    settings = tile.config(name, shape.taps, shape.channels // shape.heads, torch.bfloat16)
+    settings = launch_config.config(name, shape.taps, shape.channels // shape.heads, torch.bfloat16)
     tiles = shape.batch * shape.heads * -(-shape.length // settings.tile)
-    return settings._replace(chunk=tile.chunk_size(name, settings, tiles))
+    return settings._replace(chunk=launch_config.chunk_size(name, settings, tiles))
 
 
-def candidates(default: tile.Config, sizes: Sizes) -> list[tile.Config]:
+def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
     """The settings swept, nearest to the default first, with its limit of registers and without one."""
     limits = dict.fromkeys((default.registers, None))
     grid = [
@@ -79,7 +79,7 @@ def candidates(default: tile.Config, sizes: Sizes) -> list[tile.Config]:
         for chunk, warps, stages, limit in itertools.product(*sizes.sweep, limits)
     ]
 
-    def distance(one: tile.Config) -> float:
+    def distance(one: launch_config.Config) -> float:
         return abs(math.log2(one.chunk / default.chunk)) + abs(math.log2(one.num_warps / default.num_warps))
 
     return sorted(grid, key=distance)

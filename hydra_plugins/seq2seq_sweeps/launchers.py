@@ -20,9 +20,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-from seq2seq.jobs import OVER, Job, Process, common_overrides, slurm_state
-from seq2seq.sweep import JobError, compare_command
-from seq2seq.watch import describe
+from seq2seq.experiments.hydra_callback import JobError, compare_command
+from seq2seq.experiments.job_records import OVER, Job, Process, common_overrides, slurm_state
+from seq2seq.experiments.sweep_watch import describe
 
 
 class _Missing(Launcher):

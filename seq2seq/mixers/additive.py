@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import CrossMixer, NoState, State, routing
+from seq2seq.introspection import mark_mixing
+from seq2seq.mixer import CrossMixer, NoState, State
 
 
 class AdditiveScore(nn.Module):
@@ -60,7 +61,7 @@ class AdditiveAttention(CrossMixer):
 
     def forward(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
-        weights = routing(self.attend(x, context.keys, context.mask))
+        weights = mark_mixing(self.attend(x, context.keys, context.mask))
         return self.out(weights.to(context.memory.dtype) @ context.memory)
 
     def step(

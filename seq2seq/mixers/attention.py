@@ -8,18 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import (
-    Cache,
-    CrossMixer,
-    NoState,
-    Properties,
-    SelfMixer,
-    State,
-    require_divisible,
-    require_probability,
-    routing,
-)
+from seq2seq.mixer import Cache, CrossMixer, NoState, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -45,7 +36,7 @@ class Attention(SelfMixer):
     Parameters 2 D^2 (1 + G / H), cost O(T^2 D + T D^2), state O(T D G / H).
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -79,7 +70,7 @@ class Attention(SelfMixer):
             k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
+        y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
 
     class State(NamedTuple):
@@ -149,7 +140,7 @@ class CrossAttention(CrossMixer):
         """Read the source from each of x (B, T, D)."""
         q = split(self.query(x), self.num_heads)
         dropout = self.dropout if self.training else 0.0
-        y = attention(routing(q), routing(context.key), context.value, mask=context.mask, dropout=dropout)
+        y = attention(mark_mixing(q), mark_mixing(context.key), context.value, mask=context.mask, dropout=dropout)
         return self.out(merge(y))
 
     def step(

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import SelfMixer
 
 
 class Average(SelfMixer):
@@ -18,7 +19,7 @@ class Average(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()

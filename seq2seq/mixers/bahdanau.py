@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import CrossMixer, hold_routing, routing
+from seq2seq.introspection import freeze_mixing, mark_mixing
+from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 
@@ -92,9 +93,9 @@ class Bahdanau(CrossMixer):
             reads.append(read)
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
-    def portrait(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
         """The weights of each step's own read (B, 1, T, S); the Jacobian also has what earlier steps have read."""
-        with hold_routing() as weights:
+        with freeze_mixing() as weights:
             self.forward(x, context)
         return {"weights": torch.cat(weights, 1)[:, None]}
 
@@ -113,7 +114,7 @@ class Bahdanau(CrossMixer):
         return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))
 
     def _advance(self, gates: Tensor, hidden: Tensor, context: Bahdanau.Context) -> tuple[Tensor, Tensor]:
-        weights = routing(self.attend(hidden, context.keys, context.mask))  # (B, n, S)
+        weights = mark_mixing(self.attend(hidden, context.keys, context.mask))  # (B, n, S)
         read = weights.to(context.memory.dtype) @ context.memory  # (B, n, M)
         return self.unit.update(gates + self.read(read), hidden), read
 

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.band import left_padding
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.mixer import SelfMixer
 
 
 class Conv(SelfMixer):
@@ -22,7 +23,7 @@ class Conv(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
         super().__init__()

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.choice import require_kernel
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.dispatch import require_kernel
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.mixer import SelfMixer
 
 
 class Depthwise(SelfMixer):
@@ -30,7 +31,7 @@ class Depthwise(SelfMixer):
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim, self.out_dim, self.causal = dim, dim, causal
         self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly

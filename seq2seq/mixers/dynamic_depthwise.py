@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.choice import require_kernel
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.dispatch import require_kernel
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import Properties, SelfMixer, routing
+from seq2seq.mixer import SelfMixer
 
 
 class DynamicDepthwise(SelfMixer):
@@ -33,7 +34,7 @@ class DynamicDepthwise(SelfMixer):
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim, self.out_dim, self.causal = dim, dim, causal
         self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
@@ -54,10 +55,10 @@ class DynamicDepthwise(SelfMixer):
         exact = torch.promote_types(z.dtype, torch.float32)
         if not self.causal:
             mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)
-            return self.out(self._homogeneous(z, routing(self._weights(mean.to(z.dtype)))))
+            return self.out(self._homogeneous(z, mark_mixing(self._weights(mean.to(z.dtype)))))
         count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         mean = z.cumsum(1, dtype=exact) / count
-        weights = routing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
+        weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
         return self.out((weights * self._windows(z)).sum(2))
 
     class State(NamedTuple):

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.choice import require_kernel
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.dispatch import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 
 
 class DynamicConv(SelfMixer):
@@ -42,7 +43,7 @@ class DynamicConv(SelfMixer):
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.implementation = require_kernel(kernel)
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
@@ -55,7 +56,7 @@ class DynamicConv(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         z = self._inner(x)
-        logits = routing(self._logits(z))
+        logits = mark_mixing(self._logits(z))
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(
@@ -72,7 +73,7 @@ class DynamicConv(SelfMixer):
         )
         return self.out(y)
 
-    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
         return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
 

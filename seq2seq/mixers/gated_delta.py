@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixer import SelfMixer, State, require_divisible
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.heads import merge, projection, split
 
@@ -40,7 +41,7 @@ class GatedDelta(SelfMixer):
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=False,
             shares_positions=False,
             shares_channels=kernel_size == 1,
@@ -92,8 +93,8 @@ class GatedDelta(SelfMixer):
         """What the memory answers at each position when it is filled from the left: (B, T, D) of (B, T, 3 D)."""
         mixed = F.silu(shortconv(qkv, self.weight, causal=True))
         q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))
-        rates = (routing(part).transpose(1, 2) for part in (log_decay, rate))
-        return merge(gated_delta(routing(_unit(q)), routing(_unit(k)), v, *rates))
+        rates = (mark_mixing(part).transpose(1, 2) for part in (log_decay, rate))
+        return merge(gated_delta(mark_mixing(_unit(q)), mark_mixing(_unit(k)), v, *rates))
 
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log a and b of x (..., D), each (..., H), in float32 at least."""
@@ -104,7 +105,7 @@ class GatedDelta(SelfMixer):
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Norm of each head, gate and output projection of y (..., D), in x's type."""
         y = y.unflatten(-1, (self.num_heads, -1))
-        y = y * routing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt()) * self.norm
+        y = y * mark_mixing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt()) * self.norm
         y = y.flatten(-2).to(x.dtype)
         return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.mixer import Cache, Properties, SelfMixer, State
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import Cache, SelfMixer, State
 from seq2seq.mixers.mlp import PositionMatrix
 
 
@@ -21,7 +22,9 @@ class GatedMLP(SelfMixer):
     O(T D): all of LN(v).
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
+    )
 
     def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
         super().__init__()

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.precision import without_autocast
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.autocast import without_autocast
+from seq2seq.mixer import SelfMixer
 
 RESETS = ("before", "after")
 
@@ -75,7 +76,9 @@ class BiGRU(SelfMixer):
     direction is out_dim / 2 (out_dim defaults to dim). Parameters 6 (D + H + 2) H, cost O(S (D + H) H), serial in S.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
+    )
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
         super().__init__()
@@ -105,7 +108,9 @@ class GRU(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
+    )
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
         super().__init__()

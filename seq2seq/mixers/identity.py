@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from seq2seq.mixer import NoState, Properties, SelfMixer
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import NoState, SelfMixer
 
 
 class Identity(SelfMixer):
@@ -18,7 +19,7 @@ class Identity(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=True)
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.choice import require_kernel
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.dispatch import require_kernel
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 
 
 class LightConv(SelfMixer):
@@ -42,7 +43,7 @@ class LightConv(SelfMixer):
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.implementation = require_kernel(kernel)
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
         )
         self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
@@ -75,7 +76,7 @@ class LightConv(SelfMixer):
         )
         return self.out(y)
 
-    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The normalised kernels (H, K)."""
         return {"kernels": self.weight.softmax(-1)}
 

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.precision import without_autocast
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.retention import retention, retention_step
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixer import SelfMixer, State, require_divisible
 from seq2seq.mixers.heads import merge, projection, split
 
 # against a division by zero where all features vanish
@@ -26,7 +27,7 @@ class LinearAttention(SelfMixer):
     (D / H + 1) numbers, whatever the length.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
     state_growth = "constant"
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int) -> None:
@@ -39,7 +40,7 @@ class LinearAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
-        q, k = (split(routing(_features(part)), self.num_heads) for part in (query, key))
+        q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))
         v = _with_ones(split(value, self.num_heads))
         if self.causal:
             return self._merge(retention(q, k, v), x)
@@ -72,7 +73,7 @@ class LinearAttention(SelfMixer):
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
         """(B, H, T, d + 1), weighed values and the sum of their weights, to the output in x's type."""
-        total, weights = y[..., :-1], routing(y[..., -1:])
+        total, weights = y[..., :-1], mark_mixing(y[..., -1:])
         return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
 
 

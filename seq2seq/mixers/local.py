@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import SelfMixer, State, require_divisible, require_probability
 
 
 class Local(SelfMixer):
@@ -23,7 +24,7 @@ class Local(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Local(SelfMixer):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
         before, after = self._reach()
         mix = self._whole if x.shape[1] <= before + self.window + after else self._blocked
-        return self.out(mix(routing(q), routing(k), v, mask).flatten(2))
+        return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """All queries (B, T, H, d) with all keys, which costs T^2."""

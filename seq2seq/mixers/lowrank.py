@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -27,7 +28,7 @@ class LowRank(SelfMixer):
     2 r D numbers.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
     state_growth = "constant"
 
     def __init__(
@@ -55,10 +56,10 @@ class LowRank(SelfMixer):
         key_slots, value_slots = self.key_slots[:, :length], self.value_slots[:, :length]
         drop = self.dropout if self.training else 0.0
         if self.causal:
-            q, k, v = (split(part, self.num_heads) for part in (routing(query), routing(key), value))
+            q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
             return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
-        key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (routing(key), value))
-        q, k, v = (split(part, self.num_heads) for part in (routing(query), key_slots @ key, value_slots @ value))
+        key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (mark_mixing(key), value))
+        q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), key_slots @ key, value_slots @ value))
         seen = ((key_slots != 0) & mask[:, None, :]).any(-1)  # (B, r)
         return self.out(merge(attention(q, k, v, mask=seen[:, None, None, :], dropout=drop)))
 

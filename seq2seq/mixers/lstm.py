@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.kernels.precision import without_autocast
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.autocast import without_autocast
+from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.gru import both_ways
 
 
@@ -65,7 +66,9 @@ class LSTM(SelfMixer):
     """
 
     state_growth = "constant"
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
+    )
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible
 
 
 class PositionMatrix(nn.Module):
@@ -77,7 +78,9 @@ class MLP(SelfMixer):
     2 D^2 + D + H N^2, cost O(T^2 D + T D^2), state O(T D): all inputs.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
+    )
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()

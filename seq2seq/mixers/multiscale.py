@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.band import left_padding
-from seq2seq.kernels.choice import require_kernel
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.dispatch import require_kernel
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import Properties, SelfMixer
+from seq2seq.mixer import SelfMixer
 
 
 class Multiscale(SelfMixer):
@@ -37,7 +38,7 @@ class Multiscale(SelfMixer):
         self.dim, self.out_dim, self.causal = dim, dim, causal
         self.kernel_sizes, self.kernel_size = list(kernel_sizes), max(kernel_sizes)
         self.glu, self.implementation = glu, require_kernel(kernel)
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly

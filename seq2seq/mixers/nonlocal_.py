@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
@@ -27,7 +28,7 @@ class NonLocal(SelfMixer):
     additive, 2 D for concatenation; cost O(T^2 D + T D^2), memory O(T^2 H), O(T^2 D) for additive alone; state O(T D).
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class NonLocal(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read all of x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         query, key = self._embed(x)
-        parts = routing(query), routing(key), self.value(x)
+        parts = mark_mixing(query), mark_mixing(key), self.value(x)
         q, k, v = (split(part, self.num_heads) for part in parts)
         allowed = mask[:, None, None, :]
         if self.causal:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -26,7 +27,7 @@ class PostconvAttention(SelfMixer):
     the last K - 1 values.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 3, dropout: float = 0.0) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class PostconvAttention(SelfMixer):
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
         value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
-        q, k, v = (split(part, self.num_heads) for part in (routing(query), routing(key), value))
+        q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         return self.out(merge(attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)))

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -41,7 +42,7 @@ class PreconvAttention(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
         self.dropout = require_probability(dropout, "attention dropout")
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
         )
         self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
@@ -60,7 +61,7 @@ class PreconvAttention(SelfMixer):
         q, k, v = (split(part, self.num_heads) for part in torch.cat([mixed, rest], -1).chunk(3, -1))
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        y = attention(routing(q), routing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
+        y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
 
     class State(NamedTuple):

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible, require_probability, routing
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -24,7 +25,7 @@ class Pyramid(SelfMixer):
     Parameters 4 D^2, cost O(T^2 D / r + T D^2), state O(T D / r).
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, reduction: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
@@ -39,14 +40,14 @@ class Pyramid(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
-        q = split(routing(self.query(x)), self.num_heads)
+        q = split(mark_mixing(self.query(x)), self.num_heads)
         drop = self.dropout if self.training else 0.0
         if self.causal:
             return self.out(merge(self._read_past(q, self.key_value(x), drop)))
         x, real = self._blocks(x.masked_fill(~mask[:, :, None], 0.0)), self._blocks(mask[:, :, None])
         count = real.sum(2)  # (B, blocks, 1)
         key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
-        k, v = split(routing(key), self.num_heads), split(value, self.num_heads)
+        k, v = split(mark_mixing(key), self.num_heads), split(value, self.num_heads)
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
@@ -91,8 +92,8 @@ class Pyramid(SelfMixer):
         complete = running[:, : length // size, -1]
         key, value = complete.chunk(2, -1)
         own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))
-        k, v = split(routing(key), self.num_heads), split(value, self.num_heads)
-        scores = torch.cat([q @ k.transpose(-1, -2), (q * routing(own_key)).sum(-1, keepdim=True)], -1)
+        k, v = split(mark_mixing(key), self.num_heads), split(value, self.num_heads)
+        scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
         later[:, -1] = False

@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
-from seq2seq.kernels.offset import offsets, require_axes, slot_offsets
-from seq2seq.mixer import (
-    Cache,
-    Properties,
-    SelfMixer,
-    State,
-    require_divisible,
-    require_probability,
-    routing,
-)
+from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
 
 
@@ -63,7 +56,7 @@ class Quadratic(SelfMixer):
         self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
         self.width = num_heads * head_dim
         self.dropout = require_probability(dropout, "attention dropout")
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         self.inner = nn.Linear(dim, 3 * self.width if content else self.width, bias=False)  # q, k, v; or values alone
@@ -87,9 +80,9 @@ class Quadratic(SelfMixer):
         position = torch.arange(x.shape[1], device=x.device)
         scores = self._scores(offsets(position, position, self.grid_width)[:, None])
         allowed = None if self.causal else mask[:, None, None, :]
-        return self.out(merge(self._attend([routing(part) for part in query_key], v, routing(scores), allowed)))
+        return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, mark_mixing(scores), allowed)))
 
-    def portrait(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The centres, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
         return {"centers": self.centers.squeeze(-1), "sharpness": self.sharpness}
 
@@ -124,7 +117,7 @@ class Quadratic(SelfMixer):
         if self.u is None:
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
-        q = (q + routing(self.u)[:, None]).to(k.dtype)
+        q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
     def _scores(self, offset: Tensor) -> Tensor:

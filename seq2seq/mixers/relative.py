@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
-from seq2seq.kernels.offset import extents, offsets, require_axes, slot_offsets
-from seq2seq.mixer import (
-    Cache,
-    Properties,
-    SelfMixer,
-    State,
-    require_divisible,
-    require_probability,
-    routing,
-)
+from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
 
 ENCODINGS = ("learned", "sinusoidal")
@@ -60,7 +53,7 @@ class Relative(SelfMixer):
         self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
         self.encoding, self.max_offset = encoding, max_offset
         self.dropout = require_probability(dropout, "attention dropout")
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
         parts = self.axes * (2 if encoding == "sinusoidal" else 1)
@@ -85,7 +78,7 @@ class Relative(SelfMixer):
         offset = offsets(position, position, self.grid_width)
         extent = extents(x.shape[1], self.grid_width)
         allowed = None if self.causal else mask[:, None, None, :]
-        return self.out(merge(self._attend([routing(part) for part in query_key], v, offset, extent, allowed)))
+        return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, offset, extent, allowed)))
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D numbers a slot; D, values alone, without content."""
@@ -119,11 +112,11 @@ class Relative(SelfMixer):
         dropout = self.dropout if self.training else 0.0
         causal = self.causal and mask is None
         if self.u is None:
-            scores = routing(self._scores(self.v[:, None], offset, extent))
+            scores = mark_mixing(self._scores(self.v[:, None], offset, extent))
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
-        scores = routing(self._scores(q + self.v[:, None], offset, extent))
-        q = (q + routing(self.u)[:, None]).to(k.dtype)
+        scores = mark_mixing(self._scores(q + self.v[:, None], offset, extent))
+        q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
     def _scores(self, query: Tensor, offset: Tensor, extent: tuple[int, ...]) -> Tensor:

@@ -8,17 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.offset import offsets, slot_offsets
-from seq2seq.mixer import (
-    Cache,
-    Properties,
-    SelfMixer,
-    State,
-    require_divisible,
-    require_probability,
-    routing,
-)
+from seq2seq.kernels.relative_positions import offsets, slot_offsets
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
 
 
@@ -31,7 +24,7 @@ class RelativeBias(SelfMixer):
     4 D^2 + H (2 max_offset + 1), H (max_offset + 1) when causal; cost O(T^2 D + T D^2), state O(T D).
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
         super().__init__()
@@ -53,7 +46,9 @@ class RelativeBias(SelfMixer):
         bias = self._bias(offsets(position, position)[0])  # (H, T, T)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        y = attention(routing(q), routing(k), v, bias=routing(bias), mask=allowed, causal=self.causal, dropout=dropout)
+        y = attention(
+            mark_mixing(q), mark_mixing(k), v, bias=mark_mixing(bias), mask=allowed, causal=self.causal, dropout=dropout
+        )
         return self.out(merge(y))
 
     class State(NamedTuple):

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.mixer import SelfMixer, State, require_divisible
 from seq2seq.mixers.heads import merge, projection, split
 
 EPSILON = 1e-5
@@ -37,7 +38,7 @@ class Retention(SelfMixer):
             raise ValueError(f"{dim} channels in num_heads {num_heads} heads do not pair up; choose an even head width")
         self.dim = self.out_dim = dim
         self.causal, self.num_heads, self.norm = causal, num_heads, norm
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
         )
         self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
@@ -47,7 +48,7 @@ class Retention(SelfMixer):
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         time = torch.arange(x.shape[1], device=x.device)
         query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
-        q, k = routing(self._turn(query, time)), routing(self._turn(key, time))
+        q, k = mark_mixing(self._turn(query, time)), mark_mixing(self._turn(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
@@ -92,6 +93,6 @@ class Retention(SelfMixer):
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:
         """Norm, gate and output projection of y (B, H, T, d), in x's type."""
         if self.norm:
-            y = y * routing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt())
+            y = y * mark_mixing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt())
         y = merge(y).to(x.dtype)
         return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)

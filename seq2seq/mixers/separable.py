@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from seq2seq.mixer import Cache, Properties, SelfMixer, State, require_divisible
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import Cache, SelfMixer, State, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
 
 
@@ -20,7 +21,9 @@ class Separable(SelfMixer):
     all outputs of f.
     """
 
-    properties = Properties(sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False)
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
+    )
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()

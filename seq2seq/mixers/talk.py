@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.band import left_padding
-from seq2seq.mixer import Properties, SelfMixer, State, require_divisible, routing
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.mixer import SelfMixer, State, require_divisible
 
 
 class TaLK(SelfMixer):
@@ -34,7 +35,7 @@ class TaLK(SelfMixer):
         self.num_heads, self.glu, self.kernel_size = num_heads, glu, kernel_size
         self.left = left_padding(kernel_size, causal)
         self.right = kernel_size - 1 - self.left
-        self.properties = Properties(
+        self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
@@ -49,7 +50,7 @@ class TaLK(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""
         z = self._inner(x)
-        left, right = self._sizes(routing(z))
+        left, right = self._sizes(mark_mixing(z))
         z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))
         sums = z.cumsum(1, dtype=torch.promote_types(z.dtype, torch.float32))
         sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t

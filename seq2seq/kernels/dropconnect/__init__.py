@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.choice import gpu_obstacle
+from seq2seq.kernels.dispatch import gpu_obstacle
 
 
 def keep_probability(drop: float) -> float:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from seq2seq.kernels import extent
-from seq2seq.kernels.choice import is_plain, takes_triton
+from seq2seq.kernels import padding
+from seq2seq.kernels.conv_step import window
+from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words
-from seq2seq.kernels.dynamicconv import banded
-from seq2seq.kernels.window import window
+from seq2seq.kernels.dynamicconv import torch_impl
 
 
 def dynamicconv(
@@ -30,16 +30,16 @@ def dynamicconv(
 
     x (B, T, C) counts as zero outside positions [start, end), both (B,); logits (B, T, H, K); keep: DropConnect words
     (B, T, H, ceil(K / 32)) for the normalised weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
-    taken in float32 at least. kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.choice`).
+    taken in float32 at least. kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
-    extent.check(x, start, end)
+    padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
     if is_plain("dynamicconv", kernel, x):
         with torch.autocast(x.device.type, enabled=False):
-            return banded.convolve(*given)
+            return torch_impl.convolve(*given)
     return _forward(*given, kernel)[0]
 
 
@@ -69,8 +69,8 @@ def _forward(
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.forward(x, logits, keep, start, end, causal, scale)
-        y = banded.convolve(x, logits, keep, start, end, causal, scale)
-        return y.contiguous(), banded.log_sum_exp(logits)
+        y = torch_impl.convolve(x, logits, keep, start, end, causal, scale)
+        return y.contiguous(), torch_impl.log_sum_exp(logits)
 
 
 @torch.library.custom_op("seq2seq::dynamicconv_backward", mutates_args=())
@@ -91,7 +91,7 @@ def _backward(
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
-        dx, dlogits = banded.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, start, end, causal, scale)
         return dx.contiguous(), dlogits.contiguous()
 
 

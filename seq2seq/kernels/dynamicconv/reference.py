@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.band import left_padding
+from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.dropconnect import drop_weights
 
 

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.kernels.blocks import (
+from seq2seq.kernels.launch_config import backs, chunk_size, columns, config, is_direct, target
+from seq2seq.kernels.triton_ops import (
     LANES,
     LOG2E,
     aligned,
@@ -38,7 +39,6 @@ from seq2seq.kernels.blocks import (
     taps_of,
     unit_stride,
 )
-from seq2seq.kernels.tile import backs, chunk_size, columns, config, is_direct, target
 
 # sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.gated_delta.reference import gated_delta_step
-from seq2seq.kernels.precision import without_autocast
 
 __all__ = ["gated_delta", "gated_delta_step"]
 

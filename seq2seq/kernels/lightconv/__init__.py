@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from seq2seq.kernels import extent
-from seq2seq.kernels.choice import is_plain, takes_triton
+from seq2seq.kernels import padding
+from seq2seq.kernels.conv_step import window
+from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
-from seq2seq.kernels.lightconv import banded
-from seq2seq.kernels.window import window
+from seq2seq.kernels.lightconv import torch_impl
 
 
 def lightconv(
@@ -32,17 +32,17 @@ def lightconv(
     x (B, T, C) counts as zero outside positions [start, end), both (B,); with glu it is (B, T, 2 C) and what is
     convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalised; keep: their DropConnect words
     (H, ceil(K / 32)), scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are taken in float32 at least.
-    kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.choice`).
+    kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     if weights.dim() != 2 or x.dim() != 3 or x.shape[2] % (weights.shape[0] * (2 if glu else 1)):
         width = "2 C" if glu else "C"
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
-    extent.check(x, start, end)
+    padding.check(x, start, end)
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
     if is_plain("lightconv", kernel, x):
         with torch.autocast(x.device.type, enabled=False):
-            return banded.convolve(*given)
+            return torch_impl.convolve(*given)
     return _forward(*given, kernel)
 
 
@@ -63,7 +63,7 @@ def _forward(
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
-        return banded.convolve(x, weights, start, end, causal, glu).contiguous()
+        return torch_impl.convolve(x, weights, start, end, causal, glu).contiguous()
 
 
 @torch.library.custom_op("seq2seq::lightconv_backward", mutates_args=())
@@ -82,7 +82,7 @@ def _backward(
             from seq2seq.kernels.lightconv import triton
 
             return triton.backward(dy, x, weights, start, end, causal, glu)
-        dx, dweights = banded.backward(dy, x, weights, start, end, causal, glu)
+        dx, dweights = torch_impl.backward(dy, x, weights, start, end, causal, glu)
         return dx.contiguous(), dweights.contiguous()
 
 

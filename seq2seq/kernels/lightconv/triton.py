@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.kernels.band import unskew
-from seq2seq.kernels.blocks import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
-from seq2seq.kernels.tile import backs, chunk_size, columns, config, is_direct, target
+from seq2seq.kernels.band_matrix import unskew
+from seq2seq.kernels.launch_config import backs, chunk_size, columns, config, is_direct, target
+from seq2seq.kernels.triton_ops import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
 
 # programs of a forward and a backward launch: enough to fill a GPU, few enough that partial sums stay small
 PROGRAMS = {"lightconv": 4224, "lightconv_backward": 528}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.precision import without_autocast
+from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.retention.reference import retention_step
 
 __all__ = ["retention", "retention_parallel", "retention_step"]

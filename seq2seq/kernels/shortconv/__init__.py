@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.band import left_padding
+from seq2seq.kernels.band_matrix import left_padding
 
 
 def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:

@@ -1,0 +1,56 @@
+"""The Jacobian of output positions with respect to input positions: what moves information, whatever the mixer is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from seq2seq.introspection import freeze_mixing
+
+NUMBERS = 1 << 21  # of the copies of the input that are differentiated together
+
+
+def jacobian(
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    directions: Tensor | None = None,
+    routed_by: Tensor | None = None,
+) -> Tensor:
+    """d(u_r . f(x)_i) / dx_j with the routing held, (T, R, S, D), of f: (B, S, D) -> (B, T, D') at x (S, D).
+
+    directions u (R, D') default to the output's channels; routed_by is another input (S, D), whose routing is taken.
+    Sentences of a batch do not see each other, so each row of the Jacobian is the gradient of a sentence of its own in
+    one backward pass over T R copies of x, cut into pieces.
+    """
+    with torch.no_grad():
+        length, width = function(x[None]).shape[1:]
+    if directions is None:
+        directions = torch.eye(width, dtype=x.dtype, device=x.device)
+    count = len(directions)
+    rows = torch.arange(length * count, device=x.device)
+    size = max(1, NUMBERS // x.numel())
+    found = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
+    return torch.cat(found).unflatten(0, (length, count))
+
+
+def _rows(
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    positions: Tensor,
+    directions: Tensor,
+    routed_by: Tensor | None,
+) -> Tensor:
+    copies = x.detach().expand(len(positions), *x.shape).clone().requires_grad_()
+    given = None
+    if routed_by is not None:
+        with torch.no_grad(), freeze_mixing() as given:
+            function(routed_by.expand_as(copies))
+    with torch.enable_grad(), freeze_mixing(given):
+        y = function(copies)  # (n, T, D')
+        chosen = y[torch.arange(len(positions), device=x.device), positions]
+        total = (chosen * directions).sum()
+        if not total.requires_grad:
+            return torch.zeros_like(copies)
+        return torch.autograd.grad(total, copies, materialize_grads=True)[0]

@@ -1,0 +1,180 @@
+"""What the commands share: the argument parser, option types, checks of outputs, and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
+
+CPU_TOKENS, GPU_TOKENS = 2048, 8192  # source pieces in a batch
+DTYPES = ("float32", "bfloat16")
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot be done here, and the remedy, in one line."""
+
+
+def warn(message: str) -> None:
+    """One line on standard error."""
+    print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def fail(message: object, status: int = 2) -> int:
+    """Say in one line on standard error what was wrong, and return the exit status."""
+    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    return status
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, `error: ...`, and whose options are spelled out."""
+
+    def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line."""
+        self.exit(2, f"error: {message} (--help lists the options)\n")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
+    return value
+
+
+def seed(text: str) -> int:
+    """What starts random numbers, a whole number from 0 that 63 bits hold, for argparse."""
+    if not text.isdecimal() or int(text) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
+def require_folder(folder: Path, option: str = "--out") -> Path:
+    """`folder`, which need not be there yet; UsageError where it cannot be made or not be written in."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UsageError(f"{option} {folder}: cannot be made ({there} is a file); choose another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {folder}: {there} is not writable; choose another folder")
+    return folder
+
+
+def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
+    """UsageError for a file that cannot be written, or that is one of the `inputs` (paths, or descriptors)."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+    if path.is_file() and any(_same_file(path, other) for other in inputs):
+        raise UsageError(f"{option} {path} is the {what}; choose another file")
+
+
+def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
+    """UsageError for what `require_output` refuses, and where text would replace the checkpoint, or any other."""
+    require_output(path, option, inputs=inputs)
+    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"PK\x03\x04":
+                raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+
+
+def _same_file(path: Path, other: str | Path | int) -> bool:
+    with contextlib.suppress(OSError):  # no such file
+        return os.path.samestat(path.stat(), os.stat(other))
+    return False
+
+
+def _from_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e3:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
+    return value
+
+
+def add_model_options(parser: argparse._ActionsContainer) -> None:
+    """The options of everything that translates with a checkpoint."""
+    add = parser.add_argument
+    text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
+    add("--beam-size", type=positive, metavar="N", help=text)
+    text = "alpha in log-probability / length^alpha; larger favours longer output (default: the run's)"
+    add("--length-penalty", type=_from_zero, metavar="ALPHA", help=text)
+    text = "longest translation in pieces: this times the source's ... (default: the run's)"
+    add("--max-len-ratio", type=_from_zero, metavar="R", help=text)
+    add("--max-len-extra", type=positive, metavar="N", help="... plus this (default: the run's)")
+    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
+    add("--max-tokens", type=positive, metavar="N", help=text)
+    add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
+    add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
+    add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (torch's choice)")
+    text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
+
+
+def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
+    """The translator that the options of `add_model_options` ask for; what they leave open is the checkpoint's."""
+    from seq2seq.inference.translator import Translator, choose_device
+
+    device = choose_device(options.device)
+    import torch
+
+    from seq2seq.checkpoint import SEARCH
+
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    # float32 means float32: cuDNN would otherwise round convolutions to TF32
+    torch.backends.cudnn.allow_tf32 = False
+    translator = Translator.load(
+        options.ckpt,
+        device=device,
+        dtype=options.dtype,
+        trust=options.trust,
+        max_tokens=options.max_tokens,
+        max_len=max(2, options.max_len),
+        tgt_lang=options.tgt_lang,
+    )
+    given = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
+    beam_size = given.get("beam_size", translator.settings.beam_size)
+    if n_best > beam_size:
+        raise UsageError(
+            f"--n-best {n_best} needs at least as large a --beam-size, not {beam_size}, which is the run's"
+        )
+    translator.settings = dataclasses.replace(translator.settings, n_best=n_best, **given)
+    return translator
+
+
+def exit_status(work: Callable[[], int]) -> int:
+    """What `work` returns, or the exit status of a command that was interrupted, lost its reader or met a bad file."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except BrokenPipeError:
+        # the reader has gone (| head); Python's own flush at exit must not complain about it
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")

@@ -1,0 +1,173 @@
+"""A split as ids on disk: what a data loader asks for the batch of some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
+from seq2seq.data.tokenizer import Tokenizer
+
+
+class PairDataset(Dataset):
+    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch.
+
+    `rows` says which rows of the ids and of the text the split consists of (None: all).
+    """
+
+    def __init__(
+        self,
+        *,
+        src: Ragged,
+        tgt: Ragged,
+        text: Any,
+        tokenizer: Tokenizer,
+        rows: np.ndarray | None = None,
+        tags: list[int] | None = None,
+        sample_seed: int | None = None,
+    ) -> None:
+        self.src, self.tgt, self.text, self.tokenizer, self.rows = src, tgt, text, tokenizer, rows
+        self.tags = tags or []  # ids before every source; those in `src` are there already
+        self.sample_seed = sample_seed  # None: no subword regularisation
+        self.sampler: TokenBatchSampler | None = None  # its epoch varies the drawn segmentations
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return len(self.src.lengths) if self.rows is None else len(self.rows)
+
+    @property
+    def src_lengths(self) -> np.ndarray:
+        """Pieces of every source."""
+        return self.src.lengths if self.rows is None else self.src.lengths[self.rows]
+
+    @property
+    def tgt_lengths(self) -> np.ndarray:
+        """Pieces of every target."""
+        return self.tgt.lengths if self.rows is None else self.tgt.lengths[self.rows]
+
+    def lines(self, side: str) -> list[str]:
+        """All text of a side, in memory: of a split that is scored."""
+        return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
+
+    def __getitems__(self, rows: np.ndarray) -> Batch:
+        """The Batch of the pairs at `rows`."""
+        rows = np.asarray(rows)
+        src, tgt = self.ids(rows)
+        return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
+
+    def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
+        """Both sides of the pairs at `rows`."""
+        inside = rows if self.rows is None else self.rows[rows]
+        src, tgt = self.src.select(inside), self.tgt.select(inside)
+        return (src, tgt) if self.sample_seed is None else self._resegment(rows, inside, src, tgt)
+
+    def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
+        """Draw new segmentations; a row that would outgrow the batch keeps its best one, so the budget still holds."""
+        width = int(max(src.lengths.max(), tgt.lengths.max()))
+        text = self.text[inside.tolist()]
+        epoch = self.sampler.epoch if self.sampler else 0
+        seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
+        src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
+        tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
+        drawn = []
+        for best, ids in ((src, [[*self.tags, *row] for row in src_ids]), (tgt, tgt_ids)):
+            drawn.append(Ragged.from_rows([r if len(r) <= width else best.row(i).tolist() for i, r in enumerate(ids)]))
+        return drawn[0], drawn[1]
+
+
+class MixedPairs(Dataset):
+    """Several data sets as one, the rows of the first before those of the second."""
+
+    def __init__(self, parts: list[PairDataset]) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.src_lengths = np.concatenate([part.src_lengths for part in parts])
+        self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
+
+    def __len__(self) -> int:
+        """Number of pairs."""
+        return int(self.ends[-1])
+
+    @property
+    def sampler(self) -> TokenBatchSampler | None:
+        """Whose epoch varies the drawn segmentations, in every part."""
+        return self.parts[0].sampler
+
+    @sampler.setter
+    def sampler(self, sampler: TokenBatchSampler | None) -> None:
+        for part in self.parts:
+            part.sampler = sampler
+
+    def lines(self, side: str) -> list[str]:
+        """All text of a side, in memory: of a split that is scored."""
+        return [line for part in self.parts for line in part.lines(side)]
+
+    def __getitems__(self, rows: np.ndarray) -> Batch:
+        """The Batch of the pairs at `rows`."""
+        rows = np.asarray(rows)
+        which = np.searchsorted(self.ends, rows, side="right")
+        order = np.argsort(which, kind="stable")
+        found = []
+        for number in np.unique(which):
+            part = self.parts[number]
+            found.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
+        back = np.argsort(order, kind="stable")
+        src, tgt = (Ragged.joined(list(side)).select(back) for side in zip(*found, strict=True))
+        tokenizer = self.parts[0].tokenizer
+        return collate(src, tgt, rows, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+
+
+class Packed(NamedTuple):
+    """A Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
+
+    data: np.ndarray  # (bytes,) uint8
+    shape: tuple[int, int, int]  # B, S, T
+
+    @classmethod
+    def of(cls, batch: Batch) -> Packed:
+        """All of a batch, numbers before masks."""
+        parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
+        data = np.concatenate([part.numpy().ravel().view(np.uint8) for part in parts])
+        return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
+
+    def unpack(self) -> Batch:
+        """The Batch, as views of the bytes."""
+        data = torch.from_numpy(self.data)
+        rows, src, tgt = self.shape
+        words = [(rows,), (rows, src), (rows, tgt), (rows, tgt)]
+        end = 8 * sum(np.prod(shape, dtype=int) for shape in words)
+        index, *ids = _split(data[:end].view(torch.int64), words)
+        masks = _split(data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
+        return Batch(ids[0], masks[0], ids[1], ids[2], masks[1], index)
+
+
+def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
+    parts = flat.split([int(np.prod(shape)) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+class BatchLoader(DataLoader):
+    """A DataLoader of Batches, which it gets from its workers packed."""
+
+    def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
+        super().__init__(
+            dataset,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
+        )
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """The batches."""
+        for batch in super().__iter__():
+            yield batch.unpack() if isinstance(batch, Packed) else batch
+
+
+def unchanged(batch: Any) -> Any:
+    """The batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
+    return batch

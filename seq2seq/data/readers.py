@@ -1,0 +1,186 @@
+"""Files of parallel text as blocks of raw pairs: line-aligned text, TSV, and tables of the hub's schemas."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from seq2seq.data.cleaning import Pairs
+
+COMPRESSIONS = ("", ".gz", ".xz", ".zst")
+ROWS = 16_384  # pairs that are in memory as Python strings at a time
+
+
+class Columns(NamedTuple):
+    """The source and target language, and the names (or, in a TSV, numbers) of columns that are not called by them."""
+
+    src: str
+    tgt: str
+    names: Mapping[str, str | int] | None = None
+
+    def of(self, language: str) -> str | int:
+        """The column of `language`."""
+        return (self.names or {}).get(language, language)
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """A file's bytes, decompressed by its suffix (.gz, .xz, .zst)."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix == ".zst":
+        return pa.CompressedInputStream(pa.OSFile(str(path), "rb"), "zstd")  # type: ignore[return-value]
+    return path.open("rb")
+
+
+def read_blocks(path: Path) -> Iterator[bytes]:
+    """The decompressed bytes of a file, some megabytes at a time; ValueError for a damaged one."""
+    try:
+        with open_bytes(path) as file:
+            while block := file.read(1 << 22):
+                yield block
+    except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's own trouble
+            raise
+        raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Lines of a file, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end."""
+    rest = b""
+    for block in read_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest.removesuffix(b"\r")
+
+
+def decode(line: bytes) -> str:
+    """The text of a line; bytes that are not UTF-8 become U+FFFD."""
+    return line.decode("utf-8", errors="replace")
+
+
+def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
+    """Pairs of two files, line by line; ValueError when one has more lines."""
+    src_lines, tgt_lines = read_lines(src), read_lines(tgt)
+    count = 0
+    while True:
+        left, right = list(itertools.islice(src_lines, ROWS)), list(itertools.islice(tgt_lines, ROWS))
+        if len(left) != len(right):
+            left_count, right_count = count + len(left) + _count(src_lines), count + len(right) + _count(tgt_lines)
+            raise ValueError(
+                f"{src} has {left_count} lines and {tgt} has {right_count}: "
+                "line i of one must be the translation of line i of the other"
+            )
+        if not left:
+            return
+        count += len(left)
+        yield list(map(decode, left)), list(map(decode, right))
+
+
+def _count(lines: Iterator[bytes]) -> int:
+    return sum(1 for _ in lines)
+
+
+def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+    """Pairs of a file with tabs between its columns; the first line names them unless they are given by number."""
+    lines = read_lines(path)
+    first = next(lines, b"")
+    src, tgt = _tsv_columns(path, decode(first).split("\t"), columns)
+    if isinstance(columns.of(columns.src), int):
+        lines = itertools.chain([first], lines)  # columns by number: there is no header
+    need, number = max(src, tgt) + 1, 0
+    while block := list(itertools.islice(lines, ROWS)):
+        rows = [decode(line).split("\t") for line in block]
+        short = next((i for i, row in enumerate(rows) if len(row) < need), None)
+        if short is not None:
+            raise ValueError(
+                f"{path}: data row {number + short + 1} has {len(rows[short])} columns where {need} are needed; "
+                "a tab must separate them"
+            )
+        number += len(rows)
+        yield [row[src] for row in rows], [row[tgt] for row in rows]
+
+
+def _tsv_columns(path: Path, header: list[str], columns: Columns) -> tuple[int, int]:
+    chosen = []
+    for language in (columns.src, columns.tgt):
+        column = columns.of(language)
+        if isinstance(column, int):
+            chosen.append(column)
+        elif column in header:
+            chosen.append(header.index(column))
+        else:
+            raise ValueError(
+                f"{path} has no column {column!r}: its first line names {', '.join(map(repr, header[:8]))}; "
+                f"without a header give numbers, as in '+data.columns={{{columns.src}: 0, {columns.tgt}: 1}}'"
+            )
+    return chosen[0], chosen[1]
+
+
+def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
+    """Pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
+    for table in tables:
+        src = _column(table.schema, columns.src, columns, where)
+        tgt = _column(table.schema, columns.tgt, columns, where)
+        yield strings(table, src), strings(table, tgt)
+
+
+def _column(schema: pa.Schema, language: str, columns: Columns, where: str) -> tuple[str, ...]:
+    name = columns.of(language)
+    if name in schema.names:
+        return (str(name),)
+    present = list(schema.names)
+    if "translation" in present:
+        struct = schema.field("translation").type
+        inside = [struct.field(i).name for i in range(struct.num_fields)] if pa.types.is_struct(struct) else []
+        if name in inside:
+            return ("translation", str(name))
+        present = inside or present
+    raise ValueError(
+        f"{where} has no language column {name!r}; it has {', '.join(map(repr, present))}: "
+        "set data.src and data.tgt to two of these, or map languages to columns with data.columns"
+    )
+
+
+def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
+    """The text of a column, or of a field inside one; a null is an empty line."""
+    column = table.column(path[0])
+    if len(path) == 2:
+        import pyarrow.compute as pc
+
+        column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
+    # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
+    values = ("" if value is None else str(value) for value in column.to_pylist())
+    return [value.encode("utf-8", "replace").decode("utf-8") for value in values]
+
+
+def json_head(path: Path, size: int) -> pa.Table:
+    """The first rows of a file of JSON lines."""
+    lines = itertools.islice(read_lines(path), size)
+    try:
+        return pa.Table.from_pylist([json.loads(decode(line)) for line in lines if line.strip()])
+    except (ValueError, AttributeError, pa.ArrowException) as error:
+        raise ValueError(f"{path} is not JSON lines, one object a line ({error})") from error
+
+
+def parquet_head(path: Path, size: int) -> pa.Table:
+    """The first rows of a parquet file."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            batches = list(itertools.islice(file.iter_batches(batch_size=size), 1))
+            return pa.Table.from_batches(batches, file.schema_arrow)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path} is not a parquet file ({error})") from error

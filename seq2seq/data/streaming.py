@@ -1,0 +1,201 @@
+"""Training text that is read as training goes (`data.streaming=true`): for what does not fit on the disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from seq2seq.data.batching import Batch, Ragged, collate, longest_width, padding_share, token_batches
+from seq2seq.data.cleaning import Cleaner, CleanSettings, Pairs, length_rules
+from seq2seq.data.corpus import CorpusSettings, corpus_fingerprint, open_split
+from seq2seq.data.dataset import Packed, unchanged
+from seq2seq.data.multi_corpus import Part, only_splits
+from seq2seq.data.token_cache import SIDES, Encoder, Ids
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamSettings:
+    """What is streamed: the training text of `part`, in pools of `pool` pairs, each shuffled and cut into batches."""
+
+    part: Part
+    pool: int
+    cache_dir: Path
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], parts: list[Part], *, cache_dir: Path, num_workers: int) -> StreamSettings:
+        """Check the `data` section; ValueError for what cannot be streamed."""
+        if len(parts) > 1:
+            raise ValueError(
+                "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
+            )
+        for split in ("valid", "test"):
+            if data.get(split) is None:
+                raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
+        pool = data.get("shuffle_buffer", 100_000)
+        if type(pool) is not int or pool < 1:
+            raise ValueError(f"data.shuffle_buffer={pool!r}: a whole number of at least 1 is needed")
+        if num_workers > 1:
+            raise ValueError(f"data.num_workers={num_workers}: a stream is read by one worker a process; set 0 or 1")
+        return cls(dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",))), pool, cache_dir)
+
+    @property
+    def corpus(self) -> CorpusSettings:
+        """Where the text is."""
+        return self.part.corpus
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the text and its rules, and of the pools."""
+        return f"{corpus_fingerprint(self.corpus)}-{self.pool}"
+
+    def blocks(self) -> Iterator[Pairs]:
+        """The raw text, from its beginning."""
+        return open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
+
+    def head(self, pairs: int) -> Iterator[Pairs]:
+        """The text of the first `pairs` pairs."""
+        for src, tgt in self.blocks():
+            yield src[:pairs], tgt[:pairs]
+            pairs -= len(src)
+            if pairs <= 0:
+                return
+
+
+def refuse_epochs(trainer: Any) -> None:
+    """ValueError for trainer settings that count epochs, which a stream has not."""
+    if trainer.max_epochs is not None:
+        raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
+    if trainer.val_steps is None and trainer.val_time is None:
+        raise ValueError(
+            "data.streaming=true has no epochs to validate after: set trainer.val_steps or trainer.val_time"
+        )
+
+
+class _Pool(NamedTuple):
+    """Encoded pairs: both sides, and the place of every pair in the text, counted from 0."""
+
+    src: Ragged
+    tgt: Ragged
+    places: np.ndarray
+
+
+class PairStream(IterableDataset):
+    """Endless batches: the text again and again, of every `world_size` pairs one for this rank.
+
+    A pool of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
+    settings, (rank, world_size) and the seed; it does not depend on the number of workers (0 or 1). Ranks need not
+    agree on where an epoch ends, since none does; one may be some batches ahead of another in the text.
+    """
+
+    def __init__(
+        self,
+        *,
+        blocks: Callable[[], Iterator[Pairs]],
+        encoder: Encoder,
+        clean: CleanSettings,
+        max_tokens: int,
+        pool: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.blocks, self.encoder, self.max_tokens, self.pool, self.seed = blocks, encoder, max_tokens, pool, seed
+        # Whether a pair came before is not remembered: that would take memory without bound.
+        self.clean = dataclasses.replace(clean, duplicates=False)
+        self.rank, self.world_size = rank, world_size
+        self.start = 0  # batches that the next iteration leaves out
+
+    def __iter__(self) -> Iterator[Batch | Packed]:
+        """The batches after `start`, packed if they come from a worker process."""
+        start, self.start = self.start, 0
+        return self._batches(start)
+
+    def _batches(self, start: int) -> Iterator[Batch | Packed]:
+        tokenizer = self.encoder.tokenizer
+        for pool, rows in itertools.islice(self._cuts(), start, None):
+            src, tgt = pool.src.select(rows), pool.tgt.select(rows)
+            batch = collate(src, tgt, pool.places[rows], pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+            yield Packed.of(batch) if get_worker_info() else batch
+
+    def first_padding(self) -> float:
+        """The part of all cells of the first pool's batches that is padding."""
+        pool = next(self._pools())
+        return padding_share(pool.src.lengths, pool.tgt.lengths, self._cut(pool, 0))
+
+    def _cuts(self) -> Iterator[tuple[_Pool, np.ndarray]]:
+        for number, pool in enumerate(self._pools()):
+            for rows in self._cut(pool, number):
+                yield pool, rows
+
+    def _cut(self, pool: _Pool, number: int) -> list[np.ndarray]:
+        epoch = number * self.world_size + self.rank
+        return token_batches(
+            pool.src.lengths, pool.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
+        )
+
+    def _pools(self) -> Iterator[_Pool]:
+        """This rank's pairs, `pool` at a time (the last ones of a round may be fewer), round after round."""
+        for turn in itertools.count():
+            held: list[_Pool] = []
+            found = size = 0
+            for block in self._encoded(turn):
+                held.append(block)
+                size += len(block.places)
+                if size >= self.pool:
+                    yield _joined(held)
+                    found, size, held = found + size, 0, []
+            if size:
+                yield _joined(held)
+            if not found + size:
+                raise ValueError(
+                    "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"
+                )
+
+    def _encoded(self, turn: int) -> Iterator[_Pool]:
+        """What cleaning leaves of this rank's pairs, block by block."""
+        cleaner, first = Cleaner(self.clean), 0
+        for number, (src, tgt) in enumerate(self.blocks()):
+            mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
+            ours = [src[i] for i in mine], [tgt[i] for i in mine]
+            kept = cleaner.keep(ours)
+            places = first + np.asarray(mine, dtype=np.int64)[kept]
+            sample = int(np.random.SeedSequence([self.seed, turn, number]).generate_state(1)[0])
+            sides = self.encoder(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), sample_seed=sample)
+            first += len(src)
+            yield self._short(_Pool(_ragged(sides[0]), _ragged(sides[1]), places))
+
+    def _short(self, pool: _Pool) -> _Pool:
+        lengths = pool.src.lengths, pool.tgt.lengths
+        masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))
+        rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
+        return _Pool(pool.src.select(rows), pool.tgt.select(rows), pool.places[rows])
+
+
+def _ragged(ids: Ids) -> Ragged:
+    return Ragged(ids.flat, np.cumsum(ids.lengths, dtype=np.int64) - ids.lengths, ids.lengths)
+
+
+def _joined(parts: list[_Pool]) -> _Pool:
+    src, tgt = (Ragged.joined([getattr(part, side) for part in parts]) for side in SIDES)
+    return _Pool(src, tgt, np.concatenate([part.places for part in parts]))
+
+
+class StreamLoader(DataLoader):
+    """Batches of a PairStream, made in this process or in one worker."""
+
+    def __init__(self, stream: PairStream, *, num_workers: int) -> None:
+        super().__init__(stream, batch_size=None, num_workers=num_workers, collate_fn=unchanged)
+        self.stream = stream
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """The batches."""
+        batches = super().__iter__()
+        self.stream.start = 0  # a worker has its own copy, made just now
+        for batch in batches:
+            yield batch.unpack() if isinstance(batch, Packed) else batch

@@ -1,0 +1,57 @@
+"""Whether the two sides of a corpus are exchanged, judged by script, else by function words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from seq2seq.data.cleaning import Pairs, shorten
+
+_SCRIPTS = {
+    "Han": ("zh ja yue", "[\u4e00-\u9fff\u3400-\u4dbf]"),
+    "kana": ("ja", "[\u3040-\u30ff]"),
+    "Hangul": ("ko", "[\uac00-\ud7af]"),
+    "Cyrillic": ("ru uk bg sr mk be kk", "[\u0400-\u04ff]"),
+    "Arabic": ("ar fa ur ps", "[\u0600-\u06ff]"),
+    "Greek": ("el", "[\u0370-\u03ff]"),
+    "Hebrew": ("he yi", "[\u0590-\u05ff]"),
+    "Devanagari": ("hi ne mr", "[\u0900-\u097f]"),
+    "Thai": ("th", "[\u0e00-\u0e7f]"),
+}
+_FUNCTION_WORDS = {
+    "de": "der die das und ist nicht ich du er wir ein eine zu mit auf den dem",
+    "en": "the and is not i you he we a an to with on of was that it",
+    "fr": "le la les et est pas je tu il nous un une des du que dans",
+    "es": "el los las y es no yo que un una de en se por con su",
+    "it": "il lo gli e è non io che un una di in si per con sono",
+    "nl": "de het en is niet ik jij hij wij een te met op van dat er",
+    "pt": "o os as e é não eu que um uma de em se por com ele",
+    "ro": "și este nu eu un o în la cu pe care de să din al a",
+    "cs": "a je ne já ty on my na se že v s z to by jsem",
+    "pl": "i jest nie ja ty on my na się że w z do to był jak",
+}
+
+
+def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: str, tgt: str) -> bool:
+    """Whether the text of each side looks like the other side's language, by script, else by function words."""
+
+    def fit(lines: Sequence[str], language: str) -> float:
+        text = "\n".join(lines).lower()
+        patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
+        if patterns:
+            return len(re.findall("|".join(patterns), text)) / max(1, len(text))
+        words = re.findall(r"[^\W\d_]+", text)
+        known = set(_FUNCTION_WORDS.get(language, "").split())
+        return sum(word in known for word in words) / max(1, len(words))
+
+    gaps = [fit(tgt_lines, src) - fit(src_lines, src), fit(src_lines, tgt) - fit(tgt_lines, tgt)]
+    return min(gaps) >= -0.01 and sum(gaps) > 0.08
+
+
+def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
+    """Raise ValueError when a sample of training text has its sides exchanged."""
+    if looks_swapped(*sample, src=src, tgt=tgt):
+        raise ValueError(
+            f"source and target look swapped: the source side ({src}) reads like {tgt} "
+            f"({shorten(sample[0][0])!r}); exchange data.src and data.tgt, or the files"
+        )

@@ -1,0 +1,399 @@
+"""SentencePiece, trained inside from raw text or brought ready-made, and carried whole by a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece as spm
+
+from seq2seq.data.images import PatchGrid
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
+NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+# Counts as part of every fingerprint: raise it when the same model and settings give other ids.
+CODE_VERSION = 1
+_TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
+_LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """What decides a tokenizer: a ready SentencePiece model (joint, or one a side), or how to train one.
+
+    `sampling_alpha` > 0 turns on subword regularisation of training text (Kudo 2018; BPE-dropout for `type: bpe`).
+    With `patches` the source is pictures, and SentencePiece is the target's alone.
+    """
+
+    model: str | None = None
+    src_model: str | None = None
+    tgt_model: str | None = None
+    type: str = "unigram"
+    vocab_size: int = 8000
+    joint: bool = True
+    byte_fallback: bool = True
+    normalizer: str = "identity"
+    character_coverage: float = 0.9995
+    input_sentence_size: int = 500_000
+    sampling_alpha: float = 0.0
+    seed: int = 1
+    symbols: tuple[str, ...] = ()  # tags: pieces that no text is cut into
+    patches: PatchGrid | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values (ValueError) before any work."""
+        if self.type not in ("unigram", "bpe"):
+            raise ValueError(f"tokenizer.type={self.type!r}: choose unigram or bpe")
+        if self.normalizer not in NORMALIZERS:
+            raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
+        if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
+            raise ValueError(f"data.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
+        if not 0 <= self.sampling_alpha <= 1:
+            raise ValueError(f"tokenizer.sampling_alpha={self.sampling_alpha}: must be in [0, 1]; 0 turns it off")
+        if self.input_sentence_size < 1:
+            raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
+        if self.model and (self.src_model or self.tgt_model):
+            raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
+        if self.patches:
+            self._check_pictures()
+        elif bool(self.src_model) != bool(self.tgt_model):
+            raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
+        for path in self.ready_models:
+            if not Path(path).is_file():
+                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
+
+    def _check_pictures(self) -> None:
+        if self.joint:
+            raise ValueError("tokenizer.patches: pictures share no vocabulary with text; set tokenizer.joint=false")
+        if self.model or self.src_model:
+            raise ValueError("tokenizer.patches: pictures have no SentencePiece model; set tokenizer.tgt_model alone")
+        if self.symbols:
+            raise ValueError(f"tokenizer.patches: pictures take no tags ({', '.join(self.symbols)}); leave them out")
+
+    @property
+    def ready_models(self) -> tuple[str, ...]:
+        """Paths of the ready models: none, one (joint, or pictures) or two (source, target)."""
+        return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> TokenizerSettings:
+        """Read a plain dict of the `tokenizer` section; an unknown name is a ValueError that lists the known ones."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise ValueError(f"unknown tokenizer setting {', '.join(unknown)}; known are {', '.join(known)}")
+        if isinstance(values.get("patches"), Mapping):
+            values = {**values, "patches": PatchGrid.from_mapping(values["patches"])}
+        return cls(**values)
+
+
+class Tokenizer:
+    """Lines to ids and back; one SentencePiece model for both sides (`joint`) or one a side, special ids in common.
+
+    A special symbol that the model lacks (SentencePiece has no pad by default) gets a new id after the last piece.
+    With `patches` a source line is a picture, its ids patches without an eos, and there is no `src_model`.
+    """
+
+    def __init__(
+        self,
+        *,
+        src_model: bytes | None = None,
+        tgt_model: bytes | None = None,
+        patches: PatchGrid | None = None,
+        sampling_alpha: float = 0.0,
+    ) -> None:
+        self.patches, self.joint = patches, tgt_model is None
+        self._models = [model for model in (src_model, tgt_model) if model is not None]
+        self.src = _load(self._models[0])
+        self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
+        self.sampling_alpha = sampling_alpha
+        self.unk_id = _shared_id("unk", self.src.unk_id(), self.tgt.unk_id())
+        size = max(self.src.get_piece_size(), self.tgt.get_piece_size())
+        ids: dict[str, int] = {}
+        for name in ("pad", "bos", "eos"):
+            value = _shared_id(name, getattr(self.src, f"{name}_id")(), getattr(self.tgt, f"{name}_id")())
+            ids[name], size = (value, size) if value >= 0 else (size, size + 1)
+        self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
+        self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
+        if patches:
+            self.src_vocab_size = patches.vocab_size
+        self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
+        self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
+        self._silent.update(i for i in range(self.tgt.get_piece_size()) if self.tgt.is_control(i))
+
+    def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+        """Ids of source lines, each closed by eos; `sample` draws a segmentation (the same for the same `seed`).
+
+        Pictures have neither eos nor segmentations; PictureError for the first line that is no picture.
+        """
+        if self.patches:
+            return self.patches.encode(lines)
+        return self._encode(self.src, lines, sample, seed)
+
+    def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
+        """Ids of target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
+        return self._encode(self.tgt, lines, sample, seed)
+
+    def _encode(
+        self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
+    ) -> list[list[int]]:
+        lines = list(lines)
+        if not (sample and self.sampling_alpha > 0):
+            rows = model.encode(lines, out_type=int)
+        else:
+            if seed is not None:
+                spm.set_random_generator_seed(seed % 2**32)
+            # More than one thread would draw from several generators: never the same twice.
+            rows = model.encode(
+                lines, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
+            )
+        for row in rows:
+            row.append(self.eos_id)
+        return rows
+
+    def tag_ids(self, tags: Iterable[str]) -> list[int]:
+        """The ids of source pieces that stand for no text; ValueError for one that the model lacks."""
+        ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
+        if ids and self.patches:
+            raise ValueError(f"pictures take no tags ({', '.join(ids)})")
+        for tag, number in ids.items():
+            if number == self.unk_id:
+                raise ValueError(
+                    f"the tokenizer has no piece {tag}: train it with the tag (tokenizer.model=null), or, if it is a "
+                    f"ready model, with SentencePiece's --control_symbols={tag}"
+                )
+        return list(ids.values())
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Target ids to lines: stops at the first eos, drops special ids, and turns line breaks into spaces."""
+        size = self.tgt.get_piece_size()
+        rows = []
+        for row in ids:
+            row = [int(i) for i in row]
+            row = row[: row.index(self.eos_id)] if self.eos_id in row else row
+            rows.append([i for i in row if i < size and i not in self._silent])
+        return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain dict of str, int, float, bool and bytes: all that a checkpoint must carry."""
+        state: dict[str, Any] = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha}
+        if self.patches:
+            state["patches"] = asdict(self.patches)
+        else:
+            state["src_model"] = self._models[0]
+        if not self.joint:
+            state["tgt_model"] = self._models[-1]
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
+        """The inverse of `to_state`; a state that is none is a ValueError."""
+        if not isinstance(state, Mapping) or state.get("format") != 1:
+            raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
+        # types first: bytes(n) of a whole number n would take n bytes of memory
+        kinds = {"joint": bool, "sampling_alpha": (int, float)}
+        kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
+        kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
+        for name, kind in kinds.items():
+            if not isinstance(state.get(name), kind):
+                raise ValueError(f"its '{name}' is missing or of the wrong type")
+        return cls(
+            src_model=state["src_model"] if "src_model" in kinds else None,
+            tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
+            patches=PatchGrid.from_mapping(state["patches"]) if "patches" in kinds else None,
+            sampling_alpha=float(state["sampling_alpha"]),
+        )
+
+    @property
+    def normalizer(self) -> str:
+        """The name of the text normalisation that the models carry; "source / target" where they differ."""
+        return " / ".join(dict.fromkeys(map(_normalizer, self._models)))
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal hash of the model bytes and of everything else that decides the ids (not of sampling)."""
+        digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
+        if self.patches:
+            digest.update(repr(self.patches).encode())
+        for model in self._models:
+            digest.update(model)
+        return digest.hexdigest()[:16]
+
+
+def language_tag(language: str) -> str:
+    """The piece that asks for a target language, as in <2de>."""
+    return f"<2{language}>"
+
+
+def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
+    """The tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
+    return Tokenizer(
+        src_model=None if settings.patches else models[0],
+        tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
+        patches=settings.patches,
+        sampling_alpha=settings.sampling_alpha,
+    )
+
+
+def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
+    """The ready-made tokenizer that `settings` name (ValueError when they name none or the file is no model)."""
+    if not settings.ready_models:
+        raise ValueError("tokenizer.model is not set: there is no ready model to load")
+    models = [Path(path).read_bytes() for path in settings.ready_models]
+    try:
+        return make_tokenizer(models, settings)
+    except RuntimeError as error:
+        raise ValueError(f"{' / '.join(settings.ready_models)} is not a SentencePiece model ({error})") from error
+
+
+class VocabularySizeError(ValueError):
+    """The corpus gives fewer pieces than were asked for; `largest` is the size that works."""
+
+    def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
+        super().__init__(
+            f"the corpus is too small for data.vocab_size={settings.vocab_size} ({settings.type}, {what}): "
+            f"the largest size that works is {largest}; set data.vocab_size={largest} or less, or add text"
+        )
+        self.largest = largest
+
+
+def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
+    """Train on raw lines, jointly on both sides or one model a side; the same lines and settings, the same bytes."""
+    if settings.patches:
+        sides = [(tgt_lines, "the target side")]
+    elif settings.joint:
+        sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
+    else:
+        sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
+    models, refused = [], []
+    for lines, what in sides:
+        try:
+            models.append(_train(lines, settings, what))
+        except VocabularySizeError as error:
+            refused.append(error)
+    if refused:
+        raise min(refused, key=lambda error: error.largest)
+    return make_tokenizer(models, settings)
+
+
+def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
+    sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
+    if not any(line.strip() for line in sample):
+        raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
+    try:
+        return _run_trainer(sample, settings, settings.vocab_size)
+    except RuntimeError as error:
+        raise _explain(str(error), settings, what) from error
+
+
+def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        model_type=settings.type,
+        vocab_size=vocab_size,
+        character_coverage=settings.character_coverage,
+        byte_fallback=settings.byte_fallback,
+        normalization_rule_name=settings.normalizer,
+        num_threads=_TRAINER_THREADS,
+        max_sentence_length=16384,
+        # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
+        control_symbols=list(settings.symbols),
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError:
+    """SentencePiece's own message about a vocabulary size, said with our settings' names."""
+    too_large = re.search(r"set it to a value <= (\d+)", message)
+    if too_large:
+        return VocabularySizeError(settings, what, largest=int(too_large[1]))
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_small:
+        return ValueError(
+            f"data.vocab_size={settings.vocab_size} is too small ({settings.type}, {what}): single characters and "
+            f"special pieces alone need {too_small[1]}; set data.vocab_size to more, or lower "
+            f"tokenizer.character_coverage={settings.character_coverage}"
+        )
+    return ValueError(f"SentencePiece could not be trained on {what}: {message}")
+
+
+def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
+    """At most `size` of the lines, each equally likely, the same ones for the same seed (Vitter's algorithm R)."""
+    lines = iter(lines)
+    kept = list(islice(lines, size))
+    rng = np.random.default_rng(seed)
+    seen = len(kept)
+    while block := list(islice(lines, 65536)):
+        slots = rng.integers(0, seen + 1 + np.arange(len(block)))
+        for slot, line in zip(slots.tolist(), block, strict=True):
+            if slot < size:
+                kept[slot] = line
+        seen += len(block)
+    return kept
+
+
+def _alternate(first: Iterable[str], second: Iterable[str]) -> Iterator[str]:
+    for pair in zip(first, second, strict=True):
+        yield from pair
+
+
+def _load(model: bytes) -> spm.SentencePieceProcessor:
+    processor = spm.SentencePieceProcessor()
+    processor.load_from_serialized_proto(model)
+    return processor
+
+
+def _shared_id(name: str, src: int, tgt: int) -> int:
+    if src != tgt:
+        raise ValueError(
+            f"the source model has {name}_id {src} and the target model {tgt}: "
+            "both must agree; train them with the same --pad_id, --unk_id, --bos_id and --eos_id"
+        )
+    return src
+
+
+def _normalizer(model: bytes) -> str:
+    """The field normalizer_spec.name of SentencePiece's ModelProto."""
+    spec = dict(_fields(model)).get(3, b"")
+    name = dict(_fields(spec)).get(1, b"") if isinstance(spec, bytes) else b""
+    return name.decode() if isinstance(name, bytes) and name else "unnamed"
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
+    """Field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        if key & 7 == 0:
+            value, place = _varint(message, place)
+        else:
+            size, place = (8, place) if key & 7 == 1 else (4, place) if key & 7 == 5 else _varint(message, place)
+            value, place = message[place : place + size], place + size
+        yield key >> 3, value
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A whole number in groups of seven bits, the lowest first, and the place after it."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place

@@ -1,0 +1,108 @@
+"""What a sweep leaves in its folder: a record of every job, and where to compare them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import CompactHydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from seq2seq.experiments import folder as runs
+from seq2seq.experiments.job_records import Job, Process, write_sweep
+
+log = logging.getLogger(__name__)
+
+
+def folder() -> Path | None:
+    """The folder of the sweep that this process runs a job of, or launches; None outside a sweep."""
+    if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
+        return None
+    return Path(HydraConfig.get().sweep.dir)
+
+
+def job_folder() -> Path | None:
+    """`<sweep>/<number>` of the job that runs in this process; None outside a sweep."""
+    return Path(HydraConfig.get().runtime.output_dir) if folder() else None
+
+
+def compare_command(sweep: Path, *options: str) -> str:
+    """The command that compares the runs of a sweep."""
+    return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
+
+
+class JobError(CompactHydraException):
+    """A job of a sweep failed because of its settings: Hydra shows the message without a traceback."""
+
+
+class JobRecords(Callback):
+    """Keeps `<sweep>/<number>/job.json` up to date, says at once that a job failed, and how to compare the runs."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note who launches the jobs."""
+        sweep = Path(config.hydra.sweep.dir)
+        write_sweep(sweep, ended=False)
+        print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note that there will be no more jobs."""
+        sweep = Path(config.hydra.sweep.dir)
+        write_sweep(sweep, ended=True)
+        print(f"compare the runs with: {compare_command(sweep)}", flush=True)
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Record the run's folder and this process."""
+        if config.hydra.mode is RunMode.MULTIRUN and _first_task():
+            self._job(config, state="running").write()
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Record how it ended."""
+        if "wandb" in sys.modules:
+            # the next job of this process has a page of its own
+            sys.modules["wandb"].finish()
+        if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
+            return
+        job = self._job(config, state="finished")
+        if job_return.status is JobStatus.FAILED:
+            error = job_return._return_value
+            kind = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
+            job = dataclasses.replace(job, state="failed", error=" ".join(f"{kind}{error}".split()))
+            print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
+        job.write()
+
+    def _job(self, config: DictConfig, *, state: str) -> Job:
+        task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+        plain: Any = OmegaConf.to_container(task, resolve=True)
+        overrides = [str(item) for item in config.hydra.overrides.task]
+        mixer = runs.mixer_label(config.hydra.runtime.choices["mixer"], overrides)
+        return Job(
+            folder=Path(config.hydra.runtime.output_dir),
+            overrides=tuple(overrides),
+            state=state,
+            run=runs.folder_of(plain, mixer),
+            log=_log_file(),
+            process=Process.here(),
+        )
+
+
+def _first_task() -> bool:
+    """Whether this is the first, or only, process of its job."""
+    return os.environ.get("SLURM_PROCID", "0") == "0" and os.environ.get("SUBMITIT_LOCAL_GLOBALID", "0") == "0"
+
+
+def _log_file() -> str:
+    """The file that standard output goes to, if it is one."""
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
+        return str(path) if path.is_file() else ""
+    return ""

@@ -1,0 +1,52 @@
+"""The last K inputs of every hypothesis, weighted and summed: a decoding step of the convolutions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.conv_step.reference import window_reference
+from seq2seq.kernels.dispatch import is_plain, takes_triton
+
+OP = "decoding step of a convolution"
+
+
+def window(
+    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, kernel: str = "auto"
+) -> Tensor:
+    """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}, with v zero before position 0 and w softmaxed if asked.
+
+    values (B, L, beam, C): the cache's slots; owner (N, L): which of its sentence's beam rows wrote hypothesis n's
+    slot; position (N,) of the newest; weights (N or 1, H, K). Reads K rows and writes one, (N, C): nothing is
+    reordered or joined. No gradient.
+    """
+    _check(values, owner, position, weights)
+    if is_plain(OP, kernel, values):
+        return window_reference(values, owner, position, weights, softmax=softmax)
+    return _window(values, owner, position, weights, softmax, kernel)
+
+
+def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
+    rows = values.shape[0] * values.shape[2]
+    fits = owner.shape == (rows, values.shape[1]) and position.shape == (rows,) and weights.dim() == 3
+    if not fits or weights.shape[0] not in (1, rows) or values.shape[-1] % weights.shape[1]:
+        raise ValueError(
+            f"values {tuple(values.shape)}, owner {tuple(owner.shape)}, position {tuple(position.shape)} and weights "
+            f"{tuple(weights.shape)} are not (B, L, beam, C), (B beam, L), (B beam,), (B beam or 1, H, K)"
+        )
+
+
+@torch.library.custom_op("seq2seq::window", mutates_args=())
+def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+    heads, taps = weights.shape[1:]
+    with torch.autocast(values.device.type, enabled=False):
+        if takes_triton(OP, kernel, values, weights, heads=heads, taps=taps):
+            from seq2seq.kernels.conv_step import triton
+
+            return triton.window(values, owner, position, weights, softmax)
+        return window_reference(values, owner, position, weights, softmax=softmax)
+
+
+@_window.register_fake
+def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+    return values.new_empty((owner.shape[0], values.shape[-1]))

@@ -1,0 +1,95 @@
+"""Which implementation of an operation runs: kernel = "triton", "torch", or "auto", the faster one that can."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
+
+KERNELS = ("auto", "triton", "torch")
+TYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+_log = logging.getLogger(__name__)
+_said: set[str] = set()
+
+
+def require_kernel(kernel: str) -> str:
+    """kernel if it is a choice, else a ValueError."""
+    if kernel not in KERNELS:
+        raise ValueError(f"kernel is {kernel!r}; choose one of {', '.join(KERNELS)}")
+    return kernel
+
+
+def takes_triton(op: str, kernel: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
+    """Whether `op` on x (B, T, C) and other floating-point inputs runs its Triton kernel; says so, once, and why.
+
+    kernel="triton" raises ValueError for what Triton cannot serve.
+    """
+    if require_kernel(kernel) == "torch":
+        _say(logging.INFO, f"{op}: torch band matrices, as asked (kernel=torch)")
+        return False
+    if kernel == "auto" and not x.is_cuda:
+        _say(logging.INFO, f"{op}: torch band matrices, since tensors are on {x.device.type}")
+        return False
+    problem = obstacle(x, *others, heads=heads, taps=taps)
+    if problem is None:
+        _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if kernel == 'triton' else 'tensors are on a GPU'})")
+        return True
+    if kernel == "triton":
+        raise ValueError(f"{op}: kernel=triton cannot serve this: {problem}; choose kernel=auto or kernel=torch")
+    _say(logging.WARNING, f"{op}: torch band matrices, since Triton cannot serve this: {problem}")
+    return False
+
+
+def is_plain(op: str, kernel: str, x: Tensor) -> bool:
+    """Whether an eager call is left to torch's own operations and their gradients, as on a CPU it is.
+
+    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given,
+    and tensors without data: their operations are counted, and those of an operator by its own formula.
+    """
+    if require_kernel(kernel) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
+        return False
+    return not takes_triton(op, kernel, x, heads=1, taps=1)
+
+
+def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
+    """Why the Triton kernels cannot serve x (B, T, C) and the others with these heads and taps; None if they can."""
+    wrong = [str(part.dtype) for part in (x, *others) if part.dtype not in TYPES]
+    if wrong:
+        return f"type {wrong[0]} (float32, float16 and bfloat16 are served)"
+    if taps > MAX_TAPS:
+        return f"kernel_size {taps} is more than {MAX_TAPS}"
+    if x.shape[-1] // heads > MAX_HEAD_DIM:
+        return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
+    # inside a sentence positions are counted in 32 bits
+    reach = max(part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
+    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else _no_device(x)
+
+
+def _no_device(x: Tensor) -> str | None:
+    if x.is_cuda:
+        return gpu_obstacle(x.device)
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return f"tensors on {x.device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
+    return None if find_spec("triton") else "triton is not installed"
+
+
+@functools.cache
+def gpu_obstacle(device: torch.device) -> str | None:
+    """Why Triton cannot serve this GPU; None if it can."""
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    capability = torch.cuda.get_device_capability(device)
+    return None if capability >= (8, 0) else f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
+
+
+def _say(level: int, message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        _log.log(level, message)

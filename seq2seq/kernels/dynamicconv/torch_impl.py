@@ -1,0 +1,58 @@
+"""DynamicConv in torch operations: band matrices, on any device, in any type and length; gradients by formula."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from seq2seq.kernels.band_matrix import band_conv, band_conv_transposed, band_slopes, left_padding
+from seq2seq.kernels.dropconnect import drop_weights
+from seq2seq.kernels.padding import within
+
+
+def convolve(
+    x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """y (B, T, C) of x (B, T, C) and logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
+    weights = drop_weights(_wide(logits).softmax(-1), keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
+    values = _heads(within(x, start, end), logits)
+    return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """log2 sum_k exp(logits_k), (B, T, H), what the backward pass makes the weights of."""
+    return _wide(logits).logsumexp(-1) / math.log(2)
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    logits: Tensor,
+    lse: Tensor,
+    keep: Tensor | None,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """dx (B, T, C) and dlogits (B, T, H, K): w (g - sum_k w g), where g is the slope of the weights w."""
+    taps, left = logits.shape[-1], left_padding(logits.shape[-1], causal)
+    weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()
+    slopes = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # for two products
+    values = _heads(within(x, start, end), logits)
+    dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)
+    dx = band_conv_transposed(slopes, dropped, left=left).flatten(-2)
+    g = band_slopes(slopes, values, taps, left=left).transpose(1, 2).to(weights.dtype)
+    share = drop_weights(g, keep, 1 / scale).mul(weights)
+    dlogits = share - weights * share.sum(-1, keepdim=True)
+    return within(dx, start, end), dlogits.to(logits.dtype)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _heads(x: Tensor, logits: Tensor) -> Tensor:
+    return x.unflatten(-1, (logits.shape[2], -1))  # (B, T, C) -> (B, T, H, R)

@@ -1,0 +1,217 @@
+"""`data.max_tokens=auto`: the largest budget of a micro-batch whose update fits the memory of a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from seq2seq.data.batching import Batch, longest_width, padded_width
+from seq2seq.training.errors import TrainingFault, is_out_of_memory
+from seq2seq.training.optim import build_optimizer, scale_and_clip
+
+if TYPE_CHECKING:
+    from seq2seq.training.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+# Budgets are multiples of GRAIN. More than MOST is not tried: no recipe wants it, and 2^19 pieces of 4,096 channels are
+# the 2^31 numbers up to which a kernel may count in 32 bits.
+GRAIN, MOST = 256, 1 << 19
+# Of the memory that is free, the part that is used: the rest is for what torch does not allocate (work space of
+# libraries, communication) and for holes between blocks, which come with time.
+_SHARE = 0.9
+# A kernel cannot be launched for so many rows.
+_TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid argument")
+
+
+def require_gpu(accelerator: str) -> None:
+    """ValueError unless there is a memory to be filled."""
+    if accelerator != "gpu":
+        raise ValueError(
+            "data.max_tokens=auto fills the memory of a GPU, and this run is on a CPU: "
+            "set data.max_tokens to a number, 4096 for example"
+        )
+
+
+def largest_that_fits(
+    fits: Callable[[int], bool], *, start: int = GRAIN, most: int = MOST, grain: int = GRAIN, tolerance: float = 0.05
+) -> int:
+    """The largest number up to `most` that fits, to within `tolerance` of it, or 0 if `start` does not.
+
+    Doubles while it fits, then bisects; every number is `start` plus a multiple of `grain`, or `most`. The answer has
+    itself been tried, also where `fits` is not monotone.
+    """
+    if not fits(start):
+        return 0
+    fitting, failing = start, most + grain
+    while fitting < most:
+        doubled = min(2 * fitting, most)
+        if not fits(doubled):
+            failing = doubled
+            break
+        fitting = doubled
+    while failing - fitting > max(grain, tolerance * fitting) and fitting < most:
+        middle = fitting + max(1, (failing - fitting) // 2 // grain) * grain
+        fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
+    return fitting
+
+
+def worst_shapes(budget: int, longest: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
+
+    longest: pieces of the longest source and target. No batch of `token_batches` has more of any of the three.
+    """
+    limit = min(int(padded_width(max(longest))), longest_width(budget))
+    widths = np.unique(padded_width(np.arange(1, limit + 1)))
+    widths = widths[widths <= limit]
+    rows = budget // widths
+    src, tgt = (np.minimum(widths, padded_width(side)) for side in longest)
+    counts = (rows * (src * src + src * tgt + tgt * tgt), rows * (src + tgt), rows)
+    worst = dict.fromkeys(int(np.argmax(count)) for count in counts)
+    return [(int(rows[i]), int(src[i]), int(tgt[i])) for i in worst]
+
+
+class Rehearsal:
+    """Whole updates of a `task` that is thrown away afterwards, on made-up batches without padding.
+
+    `copies` of the weights lie beside it, as an average or the buffers of several processes would. Between updates
+    gradients stay, as between the micro-batches of a window.
+    """
+
+    def __init__(
+        self, task: TranslationTask, *, longest: tuple[int, int], device: torch.device, precision: str, copies: int
+    ) -> None:
+        self.task, self.longest, self.device, self.precision = task, longest, device, precision
+        self.tried = 0
+        task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
+        self._optimizer = build_optimizer(task.parameters(), task.optim)
+        self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
+        self.update(1, 2, 2)  # makes gradients and the optimiser's state
+
+    def fits(self, budget: int) -> bool:
+        """Whether updates of `budget` pieces find memory."""
+        self.tried += 1
+        try:
+            for shape in worst_shapes(budget, self.longest):
+                self.update(*shape)
+            fitting = True
+        except (RuntimeError, MemoryError) as error:
+            if not (is_out_of_memory(error) or any(words in str(error).lower() for words in _TOO_MANY)):
+                raise
+            fitting = False
+        # only now that no traceback holds the tensors of a failed update
+        _free(self.device)
+        return fitting
+
+    def update(self, rows: int, src: int, tgt: int) -> None:
+        """Forward and backward pass, clipping, and the optimiser's step."""
+        batch = self._batch(rows, src, tgt)
+        with _as_trained(self.precision, self.device):
+            loss = self.task.sum_losses(batch).loss
+        loss.backward()
+        scale = torch.full((), 1 / (rows * tgt), device=self.device)
+        scale_and_clip(self.task.parameters(), scale, clip_norm=self.task.optim.clip_norm)
+        self._optimizer.step()
+
+    def _batch(self, rows: int, src: int, tgt: int) -> Batch:
+        source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=self.device)
+        target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=self.device)
+        masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
+        return Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=self.device))
+
+
+def find_budget(
+    make_task: Callable[[], TranslationTask],
+    *,
+    longest: tuple[int, int],
+    device: torch.device,
+    precision: str,
+    copies: int = 0,
+) -> int:
+    """The largest budget that a task of `make_task` can be trained with on `device`; leaves no trace of the search.
+
+    precision: Lightning's name. TrainingFault if the smallest budget is too large.
+    """
+    began = time.monotonic()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), limited(device):
+        found, tried = _search(make_task, longest=longest, device=device, precision=precision, copies=copies)
+    _forget(device)
+    if not found:
+        raise TrainingFault(
+            f"data.max_tokens=auto: not even {GRAIN} pieces fit the memory of {device}; free it of other programs, "
+            "choose a smaller model or data.clean.max_length, or set trainer.checkpoint_activations=true"
+        )
+    log.info(
+        "data.max_tokens=auto: %s pieces a micro-batch (%d budgets tried in %.1f s; %.0f%% of free memory used)",
+        f"{found:,}", tried, time.monotonic() - began, 100 * _SHARE,
+    )  # fmt: skip
+    return found
+
+
+def _search(
+    make_task: Callable[[], TranslationTask],
+    *,
+    longest: tuple[int, int],
+    device: torch.device,
+    precision: str,
+    copies: int,
+) -> tuple[int, int]:
+    """The budget, 0 if none fits, and how many were tried; the task ends with this function."""
+    try:
+        rehearsal = Rehearsal(make_task(), longest=longest, device=device, precision=precision, copies=copies)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return 0, 0
+    return largest_that_fits(rehearsal.fits), rehearsal.tried
+
+
+@contextlib.contextmanager
+def limited(device: torch.device) -> Iterator[None]:
+    """In this block torch may take _SHARE of the memory of `device` that is free at its beginning, and no more."""
+    if device.type != "cuda":
+        yield
+        return
+    _free(device)
+    (free, total), before = torch.cuda.mem_get_info(device), torch.cuda.get_per_process_memory_fraction(device)
+    share = min(before, (free + torch.cuda.memory_reserved(device)) / total)
+    torch.cuda.set_per_process_memory_fraction(_SHARE * share, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, device)
+
+
+@contextlib.contextmanager
+def _as_trained(precision: str, device: torch.device) -> Iterator[None]:
+    """The types that Lightning computes a loss in."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if precision == "bf16-true" else before)
+    try:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16-mixed"):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _free(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _forget(device: torch.device) -> None:
+    """Give memory back, and let the run's peak of memory and its compiled graphs be its own."""
+    _free(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()

@@ -1,0 +1,57 @@
+"""Stop a job of a sweep early that is worse than most others were at the same point."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import lightning as L
+
+from seq2seq.experiments.job_records import read_jobs
+from seq2seq.experiments.results import read_curve
+from seq2seq.training.callbacks.control import Control
+
+log = logging.getLogger(__name__)
+
+
+class MedianStop(L.Callback):
+    """Stops at a validation if the best BLEU so far is below the median of the other jobs' best at this point.
+
+    Only jobs that got so far are counted, and nothing is stopped before `peers` of them have. The point is an update
+    (`axis` "step") or seconds of training and validation ("seconds"). The rule is that of Vizier's median stopping
+    (Golovin et al. 2017), with maxima instead of running means. A job needs only the sweep's folder for it, so it
+    works with every launcher and sweeper.
+    """
+
+    def __init__(self, *, control: Control, job: Path, peers: int, axis: str) -> None:
+        self.control, self.job, self.peers, self.axis = control, job, peers, axis
+        self.stopped: str | None = None
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Compare, after `Control` has taken note of the score."""
+        if trainer.state.fn != "fit" or trainer.should_stop:
+            return
+        point = trainer.global_step if self.axis == "step" else self.control.elapsed
+        median = median_at(point, self._curves(), peers=self.peers)
+        median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
+        if median is not None and self.control.best < median:
+            self.stopped = f"BLEU {self.control.best:.2f} is below the other jobs' median, {median:.2f}, at this point"
+            log.info("stopping early: %s", self.stopped)
+            trainer.should_stop = True
+
+    def _curves(self) -> list[list[tuple[float, float]]]:
+        others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
+        return [read_curve(run / "metrics.csv", (self.axis,)) for run in others]
+
+
+def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
+    """The median, over the curves that reach `point`, of their best score up to it; None if fewer than `peers` do.
+
+    A curve is (place, score) of each validation, in order.
+    """
+    reached = [curve for curve in curves if curve and curve[0][0] <= point <= curve[-1][0]]
+    if len(reached) < peers:
+        return None
+    return statistics.median(max(score for place, score in curve if place <= point) for curve in reached)

@@ -1,0 +1,219 @@
+"""What a run shows and logs: a progress bar on a terminal, plain lines elsewhere, a row of metrics now and then."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import lightning as L
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from seq2seq.training.callbacks.control import Control, epochs_done, window_ends
+from seq2seq.training.settings import TrainerSettings
+from seq2seq.training.task import Evaluation, TranslationTask
+from seq2seq.training.throughput import Meter
+
+_REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
+_MOST_SHOWN = 300  # characters of a sample: a picture's line has many
+
+
+class Reading:
+    """Averages since the last reading of the sums that the task keeps."""
+
+    def __init__(self) -> None:
+        self._sums, self._seconds = (0.0, 0.0, 0.0), 0.0
+
+    def take(self, task: TranslationTask, seconds: float) -> dict[str, float]:
+        """Loss and nll per target token (nats), and target tokens/s, `seconds` being the stopwatch's."""
+        sums = tuple(task.train_sums.tolist()[:3])
+        loss, nll, tokens = (new - old for new, old in zip(sums, self._sums, strict=True))
+        passed, self._sums, self._seconds = seconds - self._seconds, sums, seconds  # type: ignore[assignment]
+        share = 1 / max(tokens, 1.0)
+        return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
+
+    def state(self) -> list[float]:
+        """What `load` takes up: the sums and seconds of the last reading."""
+        return [*self._sums, self._seconds]
+
+    def load(self, state: list[float]) -> None:
+        """Go on from an earlier part's last reading."""
+        self._sums, self._seconds = (state[0], state[1], state[2]), state[3]
+
+
+class ProgressLog(L.Callback):
+    """Shows tokens/s, loss, learning rate and time left, and the scores and samples of each validation; logs them."""
+
+    def __init__(self, *, control: Control, settings: TrainerSettings, console: Console) -> None:
+        self.control, self.settings, self.console = control, settings, console
+        self.watch, self._for_log, self._for_bar = control.watch, Reading(), Reading()
+        self._shown, self._tokens, self.epochs = 0.0, 0.0, 0.0
+        self._logged_step = 0
+        self.meter: Meter | None = None
+        self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens/s of training alone, over the run."""
+        return self._tokens / max(self.watch.seconds, 1e-9)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clocks and, on a terminal, the bar."""
+        assert isinstance(pl_module, TranslationTask)
+        dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
+        self.meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
+        if self._meter_state:
+            self.meter.load(self._meter_state)
+        self._for_bar.take(pl_module, self.watch.seconds)
+        self.watch.run(True)
+        if self.console.is_terminal:
+            words = [
+                TextColumn(t) for t in ("{task.description}", "{task.percentage:>3.0f}%", "{task.fields[left]} left")
+            ]
+            bar = Progress(words[0], BarColumn(bar_width=24), *words[1:], console=self.console, auto_refresh=False)
+            self._task = bar.add_task("starting", total=1.0, left="?")
+            bar.start()
+            self._bar = bar
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Training goes on after a validation or a save."""
+        self.watch.run(True)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Show and log now and then, at the end of a window."""
+        assert self.meter is not None
+        self.meter.add(batch)
+        if not window_ends(trainer, batch_idx):
+            return
+        assert isinstance(pl_module, TranslationTask)
+        step = trainer.global_step
+        if step % self.settings.log_steps == 0:
+            self._log(trainer, pl_module)
+        wait = _REFRESH if self._bar else self.settings.line_time
+        if time.monotonic() - self._shown >= wait:
+            self._show(trainer, pl_module)
+            self._shown = time.monotonic()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validation is not training time; every validation has its row about training."""
+        self.watch.run(False)
+        if trainer.state.fn != "fit":
+            return
+        assert isinstance(pl_module, TranslationTask)
+        if trainer.global_step != self._logged_step:
+            self._log(trainer, pl_module)
+        if self._bar:
+            self._bar.update(self._task, description=f"step {trainer.global_step:,}  validating")
+            self._bar.refresh()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Report the scores and a few translations."""
+        assert isinstance(pl_module, TranslationTask)
+        assert pl_module.evaluation is not None
+        result, step = pl_module.evaluation, trainer.global_step
+        for logger in trainer.loggers:
+            logger.log_metrics({f"val/{k}": v for k, v in result.numbers().items()}, step)
+        self.console.print(
+            f"[bold]validation[/] at step {step:,}: BLEU {result.bleu.value:.2f}  chrF {result.chrf.value:.2f}  "
+            f"loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  (best {self.best(result):.2f})",
+            highlight=False,
+            soft_wrap=True,
+        )
+        for line in sample_lines(result, self.settings.samples):
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+    def best(self, result: Evaluation) -> float:
+        """The best BLEU so far, this validation included, whichever callback is called first."""
+        return max(self.control.best, result.bleu.value)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the clock, close the bar, and keep what results.json says of the whole run."""
+        assert isinstance(pl_module, TranslationTask)
+        self.watch.run(False)
+        self._tokens = float(pl_module.train_sums[2])
+        self._close()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Close the bar."""
+        self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run takes up."""
+        return {
+            "seconds": self.watch.seconds,
+            "epochs": self.epochs,
+            "logged_step": self._logged_step,
+            "logged": self._for_log.state(),
+            "meter": self.meter.state() if self.meter else self._meter_state,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up an earlier part of the run."""
+        self.watch.load(state_dict["seconds"])
+        self.epochs, self._logged_step = state_dict["epochs"], state_dict["logged_step"]
+        self._for_log.load(state_dict["logged"])
+        self._meter_state = state_dict.get("meter")
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _log(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        self._logged_step, self.epochs = trainer.global_step, epochs_done(trainer)
+        assert self.meter is not None
+        values = self._for_log.take(task, self.watch.seconds) | self.meter.take(self.watch.seconds)
+        values = {f"train/{key}": value for key, value in values.items()} | {
+            "train/grad_norm": float(task.grad_norm),
+            "lr": _rate(trainer),
+            "epoch": self.epochs,
+            "seconds": self.control.elapsed,
+            "train/seconds": self.watch.seconds,
+        }
+        for logger in trainer.loggers:
+            logger.log_metrics(values, trainer.global_step)
+
+    def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        now = self._for_bar.take(task, self.watch.seconds)
+        share = self.control.share_done(trainer)
+        left = clock(self.control.elapsed * (1 - share) / share) if share > 0 else "?"
+        text = (
+            f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
+            f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"
+        )
+        if self._bar:
+            self._bar.update(self._task, completed=share, description=text, left=left)
+            self._bar.refresh()
+        else:
+            self.console.print(f"{100 * share:3.0f}%  {text}  {left} left", highlight=False, soft_wrap=True)
+
+
+def sample_lines(result: Evaluation, count: int) -> list[str]:
+    """Source, reference and hypothesis of `count` sentences spread over the split, as rich markup."""
+    size = len(result.sources)
+    lines = []
+    for i in range(min(count, size)):
+        at = (2 * i + 1) * size // (2 * min(count, size))
+        for name, texts in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
+            text = texts[at] if len(texts[at]) <= _MOST_SHOWN else f"{texts[at][:_MOST_SHOWN]}…"
+            lines.append(f"  [dim]{name}[/] {escape(text)}")
+    return lines
+
+
+def clock(seconds: float) -> str:
+    """Seconds as M:SS or H:MM:SS."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _rate(trainer: L.Trainer) -> float:
+    return float(trainer.optimizers[0].param_groups[0]["lr"])

@@ -1,0 +1,235 @@
+"""The atlas against what mixers declare and against known matrices, and its parts against other ways."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from composed import SELF
+from torch import Tensor, nn
+
+from seq2seq import inspect
+from seq2seq.analysis.atlas import map as atlas_map
+from seq2seq.analysis.atlas import properties, scaling
+from seq2seq.analysis.atlas.table import PUBLISHED, Point, as_json, markdown, survey
+from seq2seq.analysis.jacobian import jacobian
+from seq2seq.introspection import MixingProperties, freeze_mixing, mark_mixing
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.attention import Attention
+
+
+@pytest.fixture(scope="module")
+def settings_of():
+    with inspect.composer() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_measured_is_declared(name, settings_of):
+    """Every self mixer of conf declares `properties`, and they and its state_growth are what is measured."""
+    settings = settings_of(name)
+    if settings is None:
+        return  # a stack of several mixers is no point of the map
+    assert not survey(name, settings, limit=None).disagreements()
+
+
+def test_there_are_mixers():
+    assert set(inspect.self_mixers()) == set(SELF) >= {"attention", "lightconv", "dynamicconv", "bigru"}
+
+
+class Known(SelfMixer):
+    """y_i = g(sum_j M_ij v(x_j)) with a matrix that is written out, (H, N, N) or (D, N, N) or a function of x."""
+
+    def __init__(self, matrix: Any, *, gated: bool = False) -> None:
+        super().__init__()
+        self.dim = self.out_dim = properties.DIM
+        self.causal, self.matrix, self.gated = False, matrix, gated
+        self.value, self.out = nn.Linear(self.dim, self.dim), nn.Linear(self.dim, self.dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, N, D)."""
+        matrix = mark_mixing(self.matrix(x)) if callable(self.matrix) else self.matrix.to(x)[None]  # (B, H, N, N)
+        v = self.value(x)
+        v = (v * v.sigmoid() if self.gated else v).unflatten(-1, (matrix.shape[1], -1))  # (B, N, H, D / H)
+        y = torch.einsum("bhij,bjhc->bihc", matrix.expand(len(x), -1, -1, -1), v).flatten(2)
+        return self.out(y * self.value(x).tanh() if self.gated else y)
+
+
+N, H, D = properties.LENGTH, properties.HEADS, properties.DIM
+APART = torch.arange(N) - torch.arange(N)[:, None]  # j - i
+
+
+def toeplitz(count: int) -> Tensor:
+    return torch.randn(count, 2 * N).double()[:, APART + N]
+
+
+def banded(matrix: Tensor) -> Tensor:
+    return matrix * (APART.abs() <= properties.WINDOW // 2)
+
+
+def predicted(x: Tensor) -> Tensor:
+    """Another matrix for every input, by its queries and keys."""
+    return torch.stack([x @ torch.eye(D).to(x).roll(h, 0) @ x.transpose(1, 2) / D for h in range(H)], 1).exp()
+
+
+def predicted_apart(x: Tensor) -> Tensor:
+    """Another for every input and channel."""
+    return torch.stack([x[:, :, c, None] * x[:, None, :, c] for c in range(D)], 1).exp()
+
+
+def pooled(x: Tensor) -> Tensor:
+    """A shared kernel, made of the mean of x."""
+    kernel = torch.sin(x.mean(1)[:, :H, None] * 9 + torch.arange(2 * N).to(x))  # (B, H, 2N)
+    return kernel[:, :, APART + N]
+
+
+CASES = [
+    # matrix, sparse, shares_positions, shares_channels, dynamic
+    (lambda: torch.randn(H, N, N), (False, False, True, False)),
+    (lambda: torch.randn(D, N, N), (False, False, False, False)),
+    (lambda: toeplitz(H), (False, True, True, False)),
+    (lambda: toeplitz(H) * torch.rand(H, N, 1).double(), (False, True, True, False)),
+    (lambda: banded(toeplitz(H)), (True, True, True, False)),
+    (lambda: banded(toeplitz(D)), (True, True, False, False)),
+    (lambda: banded(torch.randn(D, N, N)), (True, False, False, False)),
+    (lambda: (-APART.square().double()).exp()[None].expand(H, -1, -1), (False, True, True, False)),
+    (lambda: torch.randn(H, N, N).tril(-1), (False, False, True, False)),
+    (lambda: predicted, (False, False, True, True)),
+    (lambda: predicted_apart, (False, False, False, True)),
+    (lambda: pooled, (False, True, True, True)),
+    (lambda: lambda x: pooled(x) * banded(torch.ones(N, N)), (True, True, True, True)),
+]
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_known_matrices(case, gated):
+    """Each property is found, whatever pointwise functions are before and after the mixing."""
+    matrix, expected = CASES[case]
+    found = properties.measure(Known(matrix(), gated=gated))
+    assert found.properties == MixingProperties(*expected, linear=not gated)
+    assert found.window == properties.WINDOW if expected[0] else found.window >= N - 1
+    assert found.sparse_channels
+
+
+def test_published_table(settings_of):
+    """Five properties of the points that Han et al. 2022 have in their table 1 too."""
+    for name, published in PUBLISHED.items():
+        found = survey(name, settings_of(name), limit=None).bidirectional
+        p = found.properties
+        assert (p.sparse, found.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic) == published, name
+
+
+def test_a_window_is_found_in_differences_of_sums():
+    """Rounding errors of a prefix sum are no connections."""
+
+    class Sums(Known):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            total = nn.functional.pad(self.value(x), (0, 0, 1, 0)).cumsum(1)
+            at = torch.arange(N)
+            return self.out(total[:, (at + 3).clamp(max=N)] - total[:, (at - 2).clamp(min=0)])
+
+    assert properties.measure(Sums(None)) == (MixingProperties(True, True, True, False, True), 5, 1)
+
+
+def test_disagreement_is_told_by_name(settings_of, monkeypatch):
+    settings = settings_of("attention")
+    monkeypatch.setattr(Attention, "properties", None)
+    (line,) = survey("attention", settings, limit=None).disagreements()
+    assert "attention declares no `properties`" in line
+    monkeypatch.setattr(Attention, "properties", MixingProperties(True, False, True, True, True))
+    first, second = survey("attention", settings, limit=None).disagreements()
+    assert "attention declares sparse=True, but measured is sparse=False (window 36" in first
+    assert "attention, causal, declares sparse=True" in second
+
+
+def test_jacobian_is_autograds():
+    """All directions, and chosen ones, against torch's own; pieces of several sizes."""
+    weight = torch.randn(7, 5, 5, 3, dtype=torch.float64)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.einsum("bjd,iodj->bio", x.sin(), weight.permute(0, 1, 3, 2))
+
+    x = torch.randn(5, 3, dtype=torch.float64)
+    expected = torch.autograd.functional.jacobian(lambda z: function(z[None])[0], x)
+    torch.testing.assert_close(jacobian(function, x), expected)
+    u = torch.randn(2, 5, dtype=torch.float64)
+    torch.testing.assert_close(jacobian(function, x, u), torch.einsum("ro,iojd->irjd", u, expected))
+
+
+def test_jacobian_in_pieces(monkeypatch):
+    mixer = Attention(dim=8, causal=True, num_heads=2)
+    x, mask = torch.randn(6, 8), torch.ones(1, 6).bool()
+    whole = jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x)
+    monkeypatch.setattr("seq2seq.analysis.jacobian.NUMBERS", 150)
+    torch.testing.assert_close(jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x), whole)
+
+
+def test_held_routing_meets_another_input():
+    """What one input marks can be given to another; the list is what was marked, in order."""
+    x, other = torch.randn(2, 4)
+    with freeze_mixing() as marked:
+        mark_mixing(x), mark_mixing(2 * x)
+    with freeze_mixing(marked):
+        assert torch.equal(mark_mixing(other), x)
+        assert torch.equal(mark_mixing(other), 2 * x)
+    assert mark_mixing(other) is other
+
+
+def test_exponents_of_power_laws():
+    power, lengths = random.uniform(0.5, 2.5), [64, 128, 512, 4096]
+    assert scaling.exponent(lengths, [3 * n**power for n in lengths]) == pytest.approx(power)
+    assert math.isnan(scaling.exponent([64], [1.0]))
+
+
+def test_peak_bytes_of_known_work():
+    """Two thousand numbers at once at most, beside what was there before."""
+
+    def work() -> None:
+        for _ in range(3):
+            a = torch.zeros(1000)
+            b = a + 1
+            del a, b
+
+    assert 8000 <= scaling.peak_bytes(work) < 9000
+
+
+def test_growth_stops_at_its_limit(settings_of):
+    found = scaling.measure(settings_of("attention"), lengths=(4, 8, 16), limit=1e-9)
+    assert found.lengths == [4]
+    found = scaling.measure(settings_of("lightconv"), lengths=(4, 8), limit=60)
+    assert found.lengths == [4, 8]
+    assert found.peak_bytes[1] > found.peak_bytes[0] > 4 * 4 * scaling.DIM
+
+
+def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: bool) -> Point:
+    properties = MixingProperties(sparse, positions, channels, dynamic, True)
+    return Point(name, properties, None, properties.Measured(properties, 36, 1), None, None, None, 1, None)
+
+
+def test_map_joins_what_differs_in_one_property():
+    """16 places have 4 neighbours each; a place holds all its mixers."""
+    every = [point(f"p{n}", *(bool(n >> bit & 1) for bit in range(4))) for n in range(16)]
+    found = atlas_map.places([*every, *every])
+    assert all(len(here) == 2 for here in found.values())
+    assert len(atlas_map.edges(list(found))) == 16 * 4 // 2
+    assert {atlas_map._at(row, column) for row in range(4) for column in range(4)} == set(found)
+
+
+def test_tables_and_figure(settings_of, tmp_path):
+    """Both tables have a row for each mixer; a causal form that differs is told; the data is plain."""
+    names = ("attention", "lightconv", "bigru", "dynamic_depthwise")
+    points = [survey(name, settings_of(name), limit=None) for name in names]
+    text = markdown(points)
+    assert text.count("| `bigru` |") == 2
+    assert "| `lightconv` | yes (11) | yes | yes | – | – |" in text
+    assert "| `dynamic_depthwise` | yes (11) | yes (causal: –) |" in text
+    assert "| `attention` | – | yes | – | yes | yes | the same |" in text
+    assert "encoder-only" in text
+    assert as_json(points)[0]["bidirectional"]["properties"]["dynamic"] is True
+    path = atlas_map.draw(points, tmp_path / "map")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "map.svg").is_file()

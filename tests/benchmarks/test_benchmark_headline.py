@@ -1,0 +1,106 @@
+"""The GPU headline on a CPU: the whole of it, with tiny models and seconds, and without the packages a GPU may lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from benchmarks.headline import __main__ as headline
+from benchmarks.headline.data import Prepared
+from benchmarks.headline.prepare import TESTS, TRAIN
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = (
+    *("--device=cpu", "--seconds=0.3", "--synthetic-seconds=0.1", "--no-compile", "--max-tokens=400"),
+    *("--synthetic-tokens=60", "--lengths=5", "--beam-size=2", "--mixers", "dynamicconv", "bahdanau"),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Prepared from corpora of a few dozen sentences."""
+    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
+    for seed, place in enumerate((*TRAIN, *TESTS.values())):
+        path = corpora / place
+        path.parent.mkdir(exist_ok=True)
+        count = 60 if place in TRAIN else 4
+        for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+            lines = tiny.sentences(words, count, seed=seed + 100)
+            Path(f"{path}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    status = headline.main([f"--prepare={corpora}", f"--data={folder}", "--vocab-size=300", "--tiny"])
+    assert status == 0
+    return folder
+
+
+def test_prepared_arrays_are_the_text(data):
+    from seq2seq.data.tokenizer import Tokenizer
+
+    prepared = Prepared(data)
+    tokenizer = Tokenizer(src_model=(data / "tokenizer.model").read_bytes())
+    _, tgt = prepared.split("newstest2013")
+    lines = tokenizer.decode([tgt.row(i) for i in range(len(tgt.lengths))])
+    assert lines == prepared.references("newstest2013")
+    src, _ = prepared.split("train")
+    assert len(src.lengths) == prepared.description["pairs"] > 300
+    assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
+
+
+def test_the_whole_of_it(data, tmp_path, capsys):
+    """A first command that its budget stops, then the same without: what is done is not done again."""
+    command = [f"--data={data}", f"--out={tmp_path}", *QUICK]
+    assert headline.main([*command, "--sections", "quality", "--budget=0"]) == headline.UNFINISHED
+    first = json.loads((tmp_path / "headline.json").read_text())["parts"]
+    assert list(first) == ["quality/dynamicconv"]
+    capsys.readouterr()
+    assert headline.main(command) == 0
+    result = json.loads((tmp_path / "headline.json").read_text())
+    parts = result["parts"]
+    assert len(parts) == 2 + 2 * 2
+    assert parts["quality/dynamicconv"]["steps"] == first["quality/dynamicconv"]["steps"]
+    for name, part in parts.items():
+        assert part["target_tokens_per_second"] > 0, name
+        assert 0 < part["mfu"] < 1, name
+        assert (part["padding"] == 0) == name.startswith("speed/")
+    found = parts["quality/dynamicconv"]["translations"]
+    assert set(found) == set(TESTS)
+    assert [len(found[name]["ids"]) for name in TESTS] == [4, 4, 4]
+    assert all(0 <= found[name]["scores"][0]["value"] <= 100 for name in TESTS)
+    table = capsys.readouterr().out
+    assert "| mixer | BLEU tatoeba | BLEU multi30k | BLEU newstest2013 |" in table
+    assert "| big bahdanau 5 |" in table
+
+
+def test_a_gpu_machine_may_lack_all_but_torch_and_numpy(data, tmp_path):
+    """Run where nothing else can be imported, merged and scored here."""
+    blocker = (
+        "import sys\n"
+        "names = 'lightning hydra omegaconf datasets sentencepiece sacrebleu pyarrow rich tensorboard yaml'\n"
+        "sys.modules.update(dict.fromkeys(names.split()))\n"
+        "from benchmarks.headline.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    there, here = tmp_path / "there", tmp_path / "here"
+    given = [f"--data={data}", f"--out={there}", *QUICK, "--sections", "quality", "--mixers", "lightconv"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", blocker, *given], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "run again with --score" in done.stdout
+    assert "not scored" in (there / "headline.md").read_text()
+    assert headline.main([f"--data={data}", f"--out={here}", "--merge", str(there), "--score"]) == 0
+    assert "not scored" not in (here / "headline.md").read_text()
+
+
+def test_what_cannot_run_is_said(data, tmp_path, capsys):
+    assert headline.main([f"--data={tmp_path}", f"--out={tmp_path}", *QUICK]) == 2
+    assert "holds no headline-data.json" in capsys.readouterr().err
+    assert headline.main([f"--prepare={tmp_path}", f"--data={tmp_path}"]) == 2
+    assert "there is no" in capsys.readouterr().err

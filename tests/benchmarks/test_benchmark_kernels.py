@@ -1,0 +1,184 @@
+"""The GPU benchmark on a CPU with tiny shapes: it runs, writes what it promises, and tells when a result is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is no part of what is installed
+
+bench = importlib.import_module("benchmarks.kernels.__main__")
+ahead, correctness, inputs, shapes, session = (
+    importlib.import_module(f"benchmarks.kernels.{name}")
+    for name in ("ahead", "correctness", "inputs", "shapes", "session")
+)
+
+
+@pytest.fixture(autouse=True)
+def _torch_path(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # the interpreter takes too long for a smoke test
+
+
+def _run(out: Path, *options: str) -> tuple[int, dict]:
+    status = bench.main(["--device", "cpu", "--quick", "--out", str(out), *options])
+    return status, json.loads((out / "kernels.json").read_text(encoding="utf-8"))
+
+
+def test_whole_script(tmp_path, capsys):
+    status, found = _run(tmp_path, "--tune")
+    assert (status, found["errors"], found["left_out"]) == (0, [], [])
+    assert set(found["seconds"]) == set(bench.SECTIONS)
+    assert found["device"]["torch"] == torch.__version__
+    assert found["device"]["copy_gb_s"] > 0
+    assert all(one["passed"] and one["repeats"] for one in found["correctness"])
+    assert {one["case"]["op"] for one in found["correctness"]} == {
+        "dynamicconv", "lightconv", "dynamicconv_step", "lightconv_step",
+    }  # fmt: skip
+    timed = {(row["op"], row["direction"], row["way"]) for row in found["timings"] if row["us"]}
+    assert {(op, way, "torch") for op in shapes.OPS for way in ("forward", "backward")} <= timed
+    assert all(row["us"] or row["error"] for row in found["timings"])
+    layers = {row["op"]: row["detail"] for row in found["layers"] if row["us"] and not row["error"]}
+    assert {"dynamicconv", "lightconv", "attention", "attention, cuDNN allowed"} <= set(layers)
+    assert layers["attention"] in torch.nn.attention.SDPBackend.__members__
+    assert all(row["us"] > 0 for row in found["decode"])
+    page = (tmp_path / "kernels.md").read_text(encoding="utf-8")
+    assert all(f"## {name.capitalize()}" in page for name in bench.SECTIONS)
+    assert "| dynamicconv forward, B 1, T 20, C 32, H 2, K 7 |" in capsys.readouterr().out
+    assert not torch.backends.cuda.cudnn_sdp_enabled()  # as seq2seq.kernels.attention left it
+
+
+def test_no_time_left_is_told(tmp_path):
+    status, found = _run(tmp_path, "--budget", "0")
+    assert (status, found["errors"]) == (1, ["correctness: nothing was checked"])
+    assert found["correctness"] == found["timings"] == found["layers"] == []
+    assert any("timings: lightconv, B 1" in line for line in found["left_out"])
+
+
+def test_wrong_result_fails_but_is_timed(tmp_path, monkeypatch):
+    right = inputs.dynamicconv
+
+    def wrong(x, logits, **rest):
+        return right(x, logits, **rest) * (1.0 if x.dtype == torch.float64 else 1.001)
+
+    monkeypatch.setattr(inputs, "dynamicconv", wrong)
+    status, found = _run(tmp_path, "--sections", "correctness", "timings")
+    assert status == 1
+    assert {one["case"]["op"] for one in found["correctness"] if not one["passed"]} == {"dynamicconv"}
+    assert "FAILED dynamicconv, float32" in (tmp_path / "kernels.md").read_text(encoding="utf-8")
+    assert all(row["us"] for row in found["timings"] if row["error"] != "not importable")
+
+
+def test_call_that_fails_is_a_row_with_its_reason(tmp_path, monkeypatch):
+    def broken(x, weights, **rest):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(inputs, "lightconv", broken)
+    status, found = _run(tmp_path, "--sections", "correctness", "timings")
+    assert status == 1
+    assert any("timings: lightconv forward" in line for line in found["errors"])
+    assert {one["error"] for one in found["correctness"] if one["case"]["op"] == "lightconv"} == {
+        "RuntimeError: no such kernel"
+    }
+    ours = [row for row in found["timings"] if row["way"] == "ours" and row["direction"] != "mask"]
+    assert {row["op"] for row in ours if row["us"]} == {"dynamicconv"}
+    assert {row["error"] for row in ours if row["op"] == "lightconv"} == {"RuntimeError: no such kernel"}
+
+
+def test_relative_error():
+    wanted = torch.tensor([3.0, 4.0])
+    assert correctness.relative_error(wanted + torch.tensor([0.3, 0.4]), wanted) == pytest.approx(0.1)
+    assert not correctness.relative_error(torch.tensor([float("nan"), 4.0]), wanted) < 1e9
+    assert correctness.relative_error(torch.full((4,), 1e-6), torch.full((4,), 1e-17)) == pytest.approx(1e-6)
+
+
+def test_failing_section_does_not_stop_the_others(tmp_path, monkeypatch):
+    def broken(session):
+        raise RuntimeError("no such device")
+
+    monkeypatch.setitem(bench.SECTIONS, "timings", bench.SECTIONS["timings"]._replace(work=broken))
+    status, found = _run(tmp_path, "--sections", "timings", "decode")
+    assert status == 1
+    assert found["errors"] == ["timings: RuntimeError: no such device"]
+    assert found["decode"]
+
+
+def test_launch_settings_are_compiled_once_for_all_chunks_and_similar_widths():
+    sizes = shapes.gpu_sizes(False, [31, 15, 7])
+    run = session.Session(torch.device("cuda"), "triton", sizes, Path(), sections=["tune"])
+    made = [(job.args[0], job.args[1], job.args[3]._replace(chunk=1)) for job in ahead.jobs_ahead(run)]
+    assert len(made) == len(set(made))
+    assert len([one for one in made if one[:2] == ("lightconv", "forward")]) == 2 * 4 * 3  # tiles, warps, stages
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_a_clear_error(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["--out", str(tmp_path)])
+    assert "--device cpu" in capsys.readouterr().err
+
+
+# 16k tokens of 512 channels in 8 heads at 4.3 TB/s, in microseconds, worked out by hand
+@pytest.mark.parametrize(
+    ("op", "taps", "glu", "forward", "backward"),
+    [
+        ("dynamicconv", 3, False, 8.1, 12.2),
+        ("dynamicconv", 7, False, 8.4, 12.7),
+        ("dynamicconv", 15, False, 8.8, 13.7),
+        ("dynamicconv", 31, False, 9.8, 15.6),
+        ("lightconv", 31, False, 7.8, 11.7),
+        ("lightconv", 31, True, 11.7, 19.5),
+    ],
+)
+def test_minimal_bytes(op, taps, glu, forward, backward):
+    shape = shapes.Shape(16, 1024, 512, 8, taps, glu=glu)
+    for direction, wanted in (("forward", forward), ("backward", backward)):
+        assert shapes.minimal_bytes(op, direction, shape) / 4.3e6 == pytest.approx(wanted, abs=0.05)
+
+
+def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
+    """Through Triton's interpreter: programs of two tiles, fewer than there are chunks."""
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    kernels = importlib.import_module("seq2seq.kernels.lightconv.triton")
+    case = shapes.Case("lightconv", torch.float32, shapes.Shape(2, 70, 8, 2, 18), True, False, chunk=2)
+    before = dict(kernels.PROGRAMS)
+    with correctness.in_chunks(case):
+        assert correctness.tile.config("lightconv", 18, 4, torch.float32).chunk == 2
+        assert dict.fromkeys(before, 4) == kernels.PROGRAMS
+    assert before == kernels.PROGRAMS
+    run = session.Session(torch.device("cpu"), "triton", shapes.cpu_sizes("triton", []), Path())
+    assert correctness.check(case, run).passed
+
+
+def test_tuned_settings_have_a_column_each():
+    settings = correctness.tile.Config(16, 2, 4, 1)
+    row = session.Row("lightconv", "forward", "default", shapes.MAIN, settings, us=12.5)
+    head, _, line, _ = importlib.import_module("benchmarks.kernels.tables").tune_lines([row])
+    cells = dict(zip(*([cell.strip() for cell in text.split("|")] for text in (head, line)), strict=True))
+    assert (cells["us"], cells["tile"], cells["columns"]) == ("12.5", "16", "128")
+
+
+def test_minimal_bytes_count_dropconnect_words():
+    shape = shapes.Shape(2, 3, 4, 2, 33)
+    more = shape._replace(drop=0.1)
+    extra = 2 * 3 * 2 * 2 * 4  # sentences, positions, heads, words, bytes
+    for direction in ("forward", "backward"):
+        found = [shapes.minimal_bytes(op, direction, one) for op in shapes.OPS for one in (shape, more)]
+        assert found[1] - found[0] == extra
+        assert found[3] == found[2]
+
+
+def test_everything_is_checked_in_every_setting():
+    cases = shapes.gpu_sizes(False, []).cases
+    for dtype in shapes.TOLERANCE:
+        for op in shapes.OPS:
+            mine = [case for case in cases if case.dtype == dtype and case.op == op]
+            assert {case.shape.taps for case in mine} >= {1, 3, 6, 7, 15, 31, 63}
+            assert {case.causal for case in mine} == {case.ragged for case in mine} == {True, False}
+            assert {case.shape.drop for case in mine} == {0.0, 0.1}
+            assert {case.shape.glu for case in mine} == ({True, False} if op == "lightconv" else {False})

@@ -1,0 +1,160 @@
+"""The mean of checkpoints against a hand computation, what it refuses, and that it translates."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import tiny
+import torch
+
+from seq2seq import average, checkpoint
+from seq2seq.inference.translator import Translator
+from seq2seq.search import SearchSettings
+
+
+@pytest.fixture(scope="module")
+def base() -> dict:
+    """One payload: a tokenizer is trained once."""
+    return tiny.payload(search=SearchSettings(beam_size=3, length_penalty=0.6))
+
+
+def perturbed(base: dict, generator_seed: int) -> dict:
+    """The same checkpoint with other weights; tied ones stay tied."""
+    generator = torch.Generator().manual_seed(generator_seed)
+    noise = {}
+    payload = copy.deepcopy(base)
+    for name, weight in base["state_dict"].items():
+        key = (weight.shape, float(weight.double().sum()))
+        noise.setdefault(key, torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+        payload["state_dict"][name] = weight + noise[key].to(weight.dtype)
+    return payload
+
+
+@pytest.fixture
+def paths(base, tmp_path, seed):
+    found = [tmp_path / f"{name}.ckpt" for name in "abc"]
+    for number, path in enumerate(found):
+        checkpoint.save(path, perturbed(base, seed + number))
+    return found
+
+
+def test_the_mean_is_that_of_a_hand_computation(paths, tmp_path, capsys):
+    out = tmp_path / "mean.ckpt"
+    assert average.main(["--out", str(out), *map(str, paths)]) == 0
+    assert f"--ckpt {out}" in capsys.readouterr().out
+    parts, mean = [torch.load(path, weights_only=True)["state_dict"] for path in paths], checkpoint.read(out)
+    assert mean["state_dict"].keys() == parts[0].keys()
+    for name, weight in mean["state_dict"].items():
+        exact = (parts[0][name].double() + parts[1][name].double() + parts[2][name].double()) / 3
+        assert weight.dtype == parts[0][name].dtype
+        assert weight.equal(exact.float())
+        assert not weight.equal(parts[0][name])
+    assert mean[checkpoint.KEY] == checkpoint.read(paths[0])[checkpoint.KEY]
+
+
+def test_sums_are_taken_in_float64(base, tmp_path):
+    """1 is lost in 2**24 + 1 in float32; half precision weights stay half precision."""
+    paths = []
+    for number, value in enumerate((2.0**24, 1.0, 1.0, 2.0**24)):
+        payload = copy.deepcopy(base)
+        payload["state_dict"] = {k: torch.full_like(v, value) for k, v in payload["state_dict"].items()}
+        paths.append(tmp_path / f"{number}.ckpt")
+        checkpoint.save(paths[-1], payload)
+    for weight in average.average(paths)["state_dict"].values():
+        assert (weight == (2.0**25 + 2) / 4).all()
+    for path in paths[:2]:
+        payload = checkpoint.read(path)
+        payload["state_dict"] = {k: v.new_full(v.shape, 3.0).half() for k, v in payload["state_dict"].items()}
+        checkpoint.save(path, payload)
+    assert {w.dtype for w in average.average(paths[:2])["state_dict"].values()} == {torch.float16}
+
+
+def test_the_mean_of_the_same_weights_translates_alike(base, tmp_path):
+    one, out = tmp_path / "one.ckpt", tmp_path / "mean.ckpt"
+    checkpoint.save(one, base)
+    checkpoint.save(out, average.average([one, one, one]))
+    lines = tiny.sentences(tiny.GERMAN, 5)
+    mean = Translator.load(out)
+    assert mean.texts(lines) == Translator.load(one).texts(lines)
+    assert (mean.settings.beam_size, mean.settings.length_penalty) == (3, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p["seq2seq"]["model"]["model"].update(activation="gelu"), r"model\.model\.activation is gelu there"),
+        (lambda p: p["seq2seq"].update(tgt_lang="fr"), "tgt_lang is fr there and en here"),
+        (lambda p: p["seq2seq"]["tokenizer"].update(src_model=b"other"), "another tokenizer"),
+        (lambda p: p["state_dict"].popitem(), "different weights"),
+        (lambda p: p["state_dict"].update({next(iter(p["state_dict"])): torch.zeros(2)}), "has shape"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(base, tmp_path, capsys, change, message):
+    other, out = copy.deepcopy(base), tmp_path / "mean.ckpt"
+    change(other)
+    for name, payload in (("a", base), ("b", other)):
+        checkpoint.save(tmp_path / f"{name}.ckpt", payload)
+    assert average.main(["--out", str(out), str(tmp_path / "a.ckpt"), str(tmp_path / "b.ckpt")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert str(tmp_path / "b.ckpt") in error
+    with pytest.raises(ValueError, match=message):
+        average.average([tmp_path / "a.ckpt", tmp_path / "b.ckpt"])
+    assert not out.exists()
+
+
+def test_the_last_of_a_run(paths, tmp_path, capsys):
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    for step, path in zip((900, 1000, 1100), paths, strict=True):
+        path.rename(folder / f"step-{step}.ckpt")
+    (folder / "step-best.ckpt").write_bytes(b"")
+    assert average.main(["--last", "2", str(tmp_path / "run")]) == 0
+    parts = [checkpoint.read(folder / f"step-{step}.ckpt")["state_dict"] for step in (1000, 1100)]
+    mean = checkpoint.read(folder / "average.ckpt")["state_dict"]
+    for name in mean:
+        assert mean[name].equal(((parts[0][name].double() + parts[1][name].double()) / 2).float())
+    assert average.main(["--last", "4", str(tmp_path / "run")]) == 2
+    assert "kept 3 step checkpoints, not 4; train with trainer.keep_last=4" in capsys.readouterr().err
+
+
+def test_nothing_that_is_needed_is_overwritten(paths, tmp_path, capsys):
+    """Neither an input, under whatever name, nor what training wrote; an earlier average is."""
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    names = ("last", "best", "step-7", "top-7")
+    for path in [*(folder / f"{name}.ckpt" for name in names), folder / "step-8.ckpt", folder / "step-9.ckpt"]:
+        path.write_bytes(paths[len(path.stem) % 3].read_bytes())
+    (tmp_path / "link.ckpt").symlink_to(folder / "last.ckpt")
+    (tmp_path / "input.ckpt").symlink_to(paths[1])
+    before = {path: path.read_bytes() for path in [*paths, *folder.iterdir()]}
+    outs = [*(folder / f"{name}.ckpt" for name in names), tmp_path / "link.ckpt"]
+    for out in outs:
+        assert average.main(["--last", "2", str(tmp_path / "run"), "--out", str(out)]) == 2
+        assert f"--out {out} is a checkpoint of a run; choose another file" in capsys.readouterr().err
+    for out in (paths[0], tmp_path / "input.ckpt"):
+        assert average.main(["--out", str(out), *map(str, paths)]) == 2
+        assert f"--out {out} is the input; choose another file" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in [*paths, *folder.iterdir()]}
+    for out in (folder / "average.ckpt", tmp_path / "best.ckpt"):
+        for _ in range(2):
+            assert average.main(["--out", str(out), *map(str, paths)]) == 0
+
+
+def test_a_single_checkpoint_is_no_average(paths, tmp_path, capsys):
+    assert average.main(["--out", str(tmp_path / "x.ckpt"), str(paths[0])]) == 2
+    assert "needs two" in capsys.readouterr().err
+
+
+def test_options_are_checked_before_torch_is_loaded():
+    code = (
+        "import sys; from seq2seq import average\n"
+        "try: average.main(['a.ckpt'])\n"
+        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert "--out" in done.stderr

@@ -1,0 +1,374 @@
+"""The comparison of runs: numbers against sacreBLEU's own command and hand computations, refusals, what is left out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+import toycorpus
+import yaml
+
+from seq2seq import compare
+from seq2seq.experiments.comparison import Significance, Trial, group_runs
+from seq2seq.experiments.folder import RunFolder
+from seq2seq.experiments.job_records import Job, Process
+from seq2seq.experiments.plot import band
+from seq2seq.experiments.results import collect, read_curve
+
+WORDS = ["the", "a", "dog", "cat", "house", "walks", "sees", "finds", "and", "or", "not", "today", "here", "small"]
+
+
+def references(count: int = 60) -> list[str]:
+    return [" ".join(random.choices(WORDS, k=random.randint(5, 12))) + "." for _ in range(count)]
+
+
+def garbled(lines: list[str], rate: float) -> list[str]:
+    """Every word replaced with this probability."""
+    return [
+        " ".join(random.choice(WORDS) if random.random() < rate else word for word in line.split()) for line in lines
+    ]
+
+
+def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: int = 1, rate: float = 0.3,
+              **settings: Any) -> Path:  # fmt: skip
+    """A finished run's folder with random translations."""
+    folder, hypotheses = RunFolder(path), garbled(refs, rate)
+    config = {"seed": seed, "data": {"name": "toy"}, "model": {"dim": 16}, "mixer": {"encoder": {"_target_": mixer}},
+              "trainer": {"max_steps": 9, "log_steps": 5}, "run": None, **settings}  # fmt: skip
+    folder.create(yaml.safe_dump(config))
+    bleu, chrf = sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()
+    scores = {"bleu": bleu.corpus_score(hypotheses, [refs]).score, "chrf": chrf.corpus_score(hypotheses, [refs]).score}
+    scores["signatures"] = [str(bleu.get_signature()), str(chrf.get_signature())]
+    random_numbers = {"parameters": random.randint(10**4, 10**7), "seconds": random.uniform(1, 9999),
+                      "target_tokens_per_second": random.uniform(9, 999), "best_step": 7}  # fmt: skip
+    results = {"mixer": mixer, "run": path.name, "valid": scores, "test": scores, "steps": 99, **random_numbers}
+    folder.results.write_text(json.dumps(results))
+    folder.save_test(src=[line.upper() for line in refs], ref=refs, hyp=hypotheses)
+    return path
+
+
+def results_of(path: Path) -> dict[str, Any]:
+    return json.loads((path / "results.json").read_text())
+
+
+def cells(table: str) -> list[dict[str, str]]:
+    """The rows of a Markdown table."""
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_the_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
+    refs, seeds = references(), random.sample(range(100), 3)
+    runs = {(m, s): write_run(tmp_path / f"{m}{s}", refs, mixer=m, seed=s, rate=r)
+            for m, r in (("lightconv", 0.3), ("bahdanau", 0.36)) for s in seeds}  # fmt: skip
+    out = tmp_path / "out"
+    assert compare.main([str(tmp_path), "--baseline", "bahdanau", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    rows = {row["mixer"]: row for row in cells(printed)}
+    assert set(rows) == {"lightconv", "bahdanau"}
+    (written,) = [r for r in csv.DictReader((out / "comparison.csv").open()) if r["mixer"] == "lightconv"]
+    ours = [results_of(runs["lightconv", s]) for s in sorted(seeds)]
+    values = [r["test"]["bleu"] for r in ours]
+    assert rows["lightconv"]["BLEU"] == f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+    assert rows["lightconv"]["seeds"] == ", ".join(map(str, sorted(seeds)))
+    assert float(written["chrf_mean"]) == pytest.approx(statistics.fmean(r["test"]["chrf"] for r in ours), abs=1e-4)
+    assert float(written["parameters"]) == pytest.approx(statistics.fmean(r["parameters"] for r in ours), abs=0.01)
+    theirs = [results_of(runs["bahdanau", s])["test"]["bleu"] for s in seeds]
+    difference = statistics.fmean(values) - statistics.fmean(theirs)
+    assert rows["lightconv"]["Δ BLEU"] == f"{difference:+.2f}"
+    assert rows["bahdanau"]["p"] == "baseline"
+    expected = [sacrebleu_p(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
+    assert [float(p) for p in written["p_values"].split()] == pytest.approx(expected, abs=1e-4)
+    assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
+
+
+def sacrebleu_p(baseline: Path, system: Path) -> float:
+    """The p value that sacreBLEU's command prints."""
+    command = [sys.executable, "-m", "sacrebleu", str(baseline / "test.ref"), "-i", str(baseline / "test.hyp"),
+               str(system / "test.hyp"), "-m", "bleu", "--paired-bs", "--format", "json", "--force"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)[1]["BLEU"]["p_value"]
+
+
+def test_significance_says_in_which_direction():
+    found = Significance(0.5, [Trial(2.0, 0.01), Trial(-1.0, 0.02), Trial(0.5, 0.4)])
+    assert str(found) == "0.010 to 0.400: 1 better, 1 worse of 3"
+    assert str(Significance(0.5, [Trial(0.5, 0.0123)])) == "0.012"
+
+
+def test_settings_that_differ_set_rows_apart(tmp_path):
+    refs = references(5)
+    write_run(tmp_path / "a", refs, seed=1)
+    write_run(tmp_path / "b", refs, seed=2, trainer={"max_steps": 9, "log_steps": 77}, run="b")  # harmless
+    write_run(tmp_path / "c", refs, seed=1, model={"dim": 32})
+    kernels = {"encoder": {"_target_": "lightconv", "kernel_size": 3}}
+    write_run(tmp_path / "d", refs, seed=1, mixer="lightconv", **{"extra": 1})
+    groups = group_runs(collect([str(tmp_path)], "test").runs)
+    assert [(g.label, len(g.runs)) for g in groups] == [
+        ("lightconv model.dim=16", 2), ("lightconv model.dim=32", 1), ("lightconv extra=1 model.dim=16", 1),
+    ]  # fmt: skip
+    for name, heads in (("two", 2), ("four", 4)):
+        run = write_run(tmp_path / "refer" / name, refs, model={"num_heads": heads})
+        config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"num_heads": heads}}}
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+    labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
+    assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
+    other = tmp_path / "other"
+    write_run(other / "a", refs)
+    write_run(other / "b", refs, mixer="bahdanau")
+    labels = [g.label for g in group_runs(collect([str(other)], "test").runs)]
+    assert labels == ["lightconv", "bahdanau"]  # a mixer's own settings go without saying
+    config = yaml.safe_load((other / "a" / "config.yaml").read_text()) | {"mixer": kernels}
+    write_run(other / "c", refs)
+    (other / "c" / "config.yaml").write_text(yaml.safe_dump(config))
+    labels = {g.label for g in group_runs(collect([str(other)], "test").runs)}
+    assert labels == {"lightconv", "lightconv mixer.encoder.kernel_size=3", "bahdanau"}
+
+
+def rewrite(run: Path, **results: Any) -> None:
+    (run / "results.json").write_text(json.dumps(results_of(run) | results))
+
+
+def test_what_a_run_decided_sets_rows_apart(tmp_path, capsys):
+    """Processes are micro-batches, `auto` is what it came to, a mixer's setting that was typed is shown."""
+    refs = references(5)
+
+    def labels(name: str, *runs: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, int]]:
+        for seed, (settings, results) in enumerate(runs):
+            rewrite(write_run(tmp_path / name / str(seed), refs, seed=seed, **settings), **results)
+        return [(g.label, len(g.runs)) for g in group_runs(collect([str(tmp_path / name)], "test").runs)]
+
+    trainer = {"max_steps": 9, "accumulate": 1, "precision": "auto"}
+    whole, parts = ({"trainer": trainer | {key: 8}} for key in ("devices", "accumulate"))
+    assert labels("processes", (whole, {}), (parts, {})) == [("lightconv", 2)]
+    assert len(labels("one", (whole, {}), ({"trainer": trainer}, {}))) == 2
+    auto = {"data": {"name": "toy", "max_tokens": "auto"}}
+    found = labels("auto", (auto, {"max_tokens": 64}), (auto, {"max_tokens": 16}), (auto, {"max_tokens": 64}))
+    assert found == [("lightconv data.max_tokens=64", 2), ("lightconv data.max_tokens=16", 1)]
+    found = labels(
+        "precision", ({"trainer": trainer}, {"precision": "32"}), ({"trainer": trainer}, {"precision": "bf16"})
+    )
+    assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
+    assert len(labels("corpus", ({}, {"corpus": "a"}), ({}, {"corpus": "b"}))) == 2
+    assert len(labels("older", ({}, {"corpus": "a"}), ({}, {}))) == 1
+    own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
+    run = write_run(tmp_path / "typed" / "a", refs)
+    config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    rewrite(run, git_revision="abc", **own)
+    write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau")
+    assert compare.main([str(tmp_path / "typed")]) == 0
+    printed = capsys.readouterr().out
+    assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=False", ""]
+    assert "Not of one revision of the code: abc (1 runs), None (1 runs)" in printed
+
+
+def test_a_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
+    rewrite(write_run(tmp_path / "run", references(5)), stopped="BLEU 2 is below the other jobs' median")
+    for split in ("test", "valid"):
+        found = collect([str(tmp_path)], split)
+        assert not found.runs
+        assert "stopped early: BLEU 2" in found.unusable[0].reason
+
+
+@pytest.mark.parametrize("change", ["fewer", "reference", "source", "signature"])
+def test_different_test_sets_are_refused(tmp_path, capsys, change):
+    refs = references()
+    write_run(tmp_path / "one", refs)
+    other = write_run(tmp_path / "two", refs, mixer="bahdanau")
+    if change == "fewer":
+        write_run(other, refs[:-1], mixer="bahdanau")
+        expected = "one has 60 sentences, two 59"
+    elif change == "signature":
+        results = results_of(other)
+        results["test"]["signatures"][0] = results["test"]["signatures"][0].replace("13a", "zh")
+        (other / "results.json").write_text(json.dumps(results))
+        expected = "scored differently"
+    else:
+        path = other / f"test.{'src' if change == 'source' else 'ref'}"
+        lines = path.read_text().splitlines()
+        lines[41] += " too"
+        path.write_text("\n".join(lines) + "\n")
+        expected = f"differ, first in {change} 42"
+    assert compare.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_read_is_listed(tmp_path, capsys):
+    refs = references(20)
+    write_run(tmp_path / "good", refs)
+    for name in ("unfinished", "damaged", "untested", "odd"):
+        write_run(tmp_path / name, refs)
+    (tmp_path / "unfinished" / "results.json").unlink()
+    (tmp_path / "damaged" / "results.json").write_text('{"test": {"bl')
+    results = results_of(tmp_path / "untested")
+    del results["test"]
+    (tmp_path / "untested" / "results.json").write_text(json.dumps(results))
+    (tmp_path / "odd" / "config.yaml").write_text("a: [")
+    assert compare.main([str(tmp_path), str(tmp_path / "nowhere"), str(tmp_path / "good")]) == 0
+    captured = capsys.readouterr()
+    assert len(cells(captured.out)) == 1
+    left_out = {line.split(": ")[1]: line for line in captured.err.splitlines()}
+    for name, reason in (("unfinished", "resume=auto"), ("damaged", "cannot be read"), ("untested", "--split valid"),
+                         ("odd", "no YAML"), ("nowhere", "no such folder")):  # fmt: skip
+        assert reason in left_out[str(tmp_path / name)]
+    assert compare.main([str(tmp_path / "unfinished")]) == 1
+    assert "no finished run" in capsys.readouterr().err
+    assert compare.main([str(tmp_path / "*"), "--split", "valid"]) == 0
+    assert cells(capsys.readouterr().out)[0]["seeds"] == "1, 1"
+
+
+def test_a_sweeps_runs_are_found_by_its_jobs(tmp_path, capsys):
+    refs, sweep = references(20), tmp_path / "runs" / "sweeps" / "today"
+    for number, (mixer, state) in enumerate((("bahdanau", "finished"), ("lightconv", "failed"), ("gru", "running"))):
+        run = write_run(tmp_path / "runs" / f"run{number}", refs, mixer=mixer)
+        error = "ValueError: too wide" if state == "failed" else ""
+        Job(sweep / str(number), (f"mixer={mixer}",), state, run, error, process=Process(host="elsewhere")).write()
+    (sweep / "multirun.yaml").write_text("")
+    moved = tmp_path / "moved"
+    (tmp_path / "runs").rename(moved)
+    assert compare.main([str(moved / "sweeps" / "*")]) == 0
+    captured = capsys.readouterr()
+    assert [row["mixer"] for row in cells(captured.out)] == ["bahdanau"]
+    assert "job 1 (mixer=lightconv)" in captured.err
+    assert "failed: ValueError: too wide" in captured.err
+    assert f"job 2 (mixer=gru) ({moved / 'run2'}): running" in captured.err
+
+
+def test_a_baseline_must_be_one_row(tmp_path, capsys):
+    refs = references(20)
+    write_run(tmp_path / "a", refs)
+    write_run(tmp_path / "b", refs, model={"dim": 32})
+    for name, expected in (("gru", "is none of these: 'lightconv model.dim=16'"), ("lightconv", "fits more than one")):
+        assert compare.main([str(tmp_path), "--baseline", name]) == 2
+        assert expected in capsys.readouterr().err
+    for name in ("b", str(tmp_path / "b"), "lightconv model.dim=32"):
+        assert compare.main([str(tmp_path), "--baseline", name]) == 0
+        assert [row["p"] == "baseline" for row in cells(capsys.readouterr().out)] == [False, True]
+
+
+def test_runs_without_translations_have_no_significance(tmp_path, capsys):
+    refs = references(20)
+    write_run(tmp_path / "a", refs)
+    old = write_run(tmp_path / "toy-gru-0123abcd", refs, mixer="gru")
+    for side in ("src", "ref", "hyp"):
+        (old / f"test.{side}").unlink()
+    results = results_of(old)
+    del results["mixer"]
+    (old / "results.json").write_text(json.dumps(results))
+    assert compare.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert [row["mixer"] for row in cells(printed)] == ["lightconv", "gru"]
+    assert "p" not in cells(printed)[0]
+    assert "no significance: toy-gru-0123abcd" in printed
+
+
+def test_a_run_saves_its_test_set(tmp_path):
+    from seq2seq.train import train
+
+    corpus = toycorpus.write(tmp_path / "corpus")
+    for number in (1, 2):
+        given = (f"seed={number}", "trainer.max_steps=12", "trainer.val_steps=4")
+        train(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+    found = collect([str(tmp_path / "runs")], "test")
+    assert not found.unusable
+    (group,) = group_runs(found.runs)
+    assert [run.seed for run in group.runs] == [1, 2]
+    for run in found.runs:
+        assert run.test_lines("ref") == (corpus / "test.en").read_text().splitlines()
+        assert run.test_lines("src") == (corpus / "test.de").read_text().splitlines()
+        again = sacrebleu.corpus_bleu(run.test_lines("hyp"), [run.test_lines("ref")]).score
+        assert run.score("test", "bleu") == pytest.approx(again)
+        assert len(run.curve()) == 3
+        assert 0 < run.curve()[0][0] < run.curve()[-1][0] <= run.results["training_seconds"] + 0.01
+
+
+def test_lines_of_the_test_set_end_at_newlines_only(tmp_path):
+    folder = RunFolder(write_run(tmp_path / "a", references(3)))
+    folder.save_test(src=["a\rb", "", "\u2028c\x0b"], ref=["x\ny", "z\r", ""], hyp=["", "", "ü"])
+    (run,) = collect([str(folder.path)], "test").runs
+    assert run.test_lines("src") == ["a\rb", "", "\u2028c\x0b"]
+    assert run.test_lines("ref") == ["x y", "z\r", ""]
+    assert run.test_lines("hyp") == ["", "", "ü"]
+
+
+def test_a_curve_joins_scores_and_times(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text(
+        "step,seconds,train/seconds,val/bleu\n5,9,3.5,\n10,20,8,\n10,,,1.5\n15,30,12,\n20,40,16,\n20,,,2.5\n25,,,9\n"
+    )
+    assert read_curve(path, ("train/seconds", "seconds")) == [(8, 1.5), (16, 2.5)]
+    assert read_curve(path, ("seconds",)) == [(20, 1.5), (40, 2.5)]
+    path.write_text("step,seconds,val/bleu\n10,20,\n10,,1.5\n11,\n")
+    assert read_curve(path, ("train/seconds", "seconds")) == [(20, 1.5)]
+    assert read_curve(tmp_path / "none.csv", ("seconds",)) == []
+
+
+def test_a_band_is_the_mean_and_range_where_all_seeds_have_been():
+    slopes = np.random.rand(4) * 10
+    curves = [[(t, slope * t) for t in sorted(np.random.uniform(1, 9, 6))] for slope in slopes]
+    found = band(curves)
+    assert found is not None
+    low, high = max(c[0][0] for c in curves), min(c[-1][0] for c in curves)
+    assert found.places.min() >= low
+    assert found.places.max() <= high
+    np.testing.assert_allclose(found.mean, slopes.mean() * found.places)
+    np.testing.assert_allclose(found.low, slopes.min() * found.places)
+    np.testing.assert_allclose(found.high, slopes.max() * found.places)
+    assert band([[], []]) is None
+    assert band([[(1.0, 2.0)], [(3.0, 2.0)]]) is None
+
+
+def test_the_figure_shows_every_group(tmp_path):
+    pytest.importorskip("matplotlib")
+    refs = references(20)
+    for mixer in ("lightconv", "bahdanau"):
+        for seed in (1, 2):
+            run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed)
+            rows = [f"{step},{step * random.uniform(0.9, 1.1)},{random.random()}" for step in range(1, 9)]
+            (run / "metrics.csv").write_text("\n".join(["step,train/seconds,val/bleu", *rows]) + "\n")
+    out = tmp_path / "out"
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
+    assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    svg = (out / "comparison.svg").read_text()
+    assert svg.count("<!-- lightconv -->") == svg.count("<!-- bahdanau -->") == 1
+    assert "<!-- training time (seconds) -->" in svg
+    assert "<!-- updates -->" not in svg
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "updates"]) == 0
+    assert "<!-- updates -->" in (out / "comparison.svg").read_text()
+    before = svg
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
+    assert (out / "comparison.svg").read_text().count("\n") == before.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs", "--figure"], "--figure needs --out"),
+        ([], "required"),
+        (["runs", "--samples", "0"], "whole number"),
+    ],
+)
+def test_wrong_options_are_one_line(capsys, arguments, message):
+    with pytest.raises(SystemExit) as end:
+        compare.main(arguments)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_watching_needs_a_sweep(tmp_path, capsys):
+    assert compare.main([str(write_run(tmp_path / "a", references(3))), "--watch"]) == 2
+    assert "follows sweeps" in capsys.readouterr().err

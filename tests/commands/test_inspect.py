@@ -1,0 +1,289 @@
+"""What is drawn of a model against hand computations, and the command: its pages, its files, its refusals."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import random
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from composed import tiny as composed_tiny
+from torch import Tensor
+
+from seq2seq import checkpoint, inspect
+from seq2seq.analysis import mixing_matrix, plots
+from seq2seq.analysis.mixing_matrix import View
+from seq2seq.mixers.attention import Attention
+
+
+def pair(src: int = 7, tgt: int = 5) -> tuple[Tensor, Tensor]:
+    return torch.randint(4, 23, (1, src)), torch.randint(4, 23, (1, tgt))
+
+
+def view(found: list[View], part: str, layer: int) -> View:
+    return next(v for v in found if (v.part, v.layer) == (part, layer))
+
+
+def rows_sum_to_one(matrix: Tensor) -> None:
+    torch.testing.assert_close(matrix.sum(-1), torch.ones(matrix.shape[:-1]).to(matrix))
+
+
+def test_heads_of_attention_are_its_weights():
+    """Also of the causal and of the cross form: softmax of scaled products, written out."""
+    model = composed_tiny("mixer=transformer", "model.dim=24", "model.num_heads=3").double()
+    given: dict[str, Tensor] = {}
+    layer = model.decoder.layers[1]
+    layer.self_mixer.register_forward_pre_hook(lambda _, args: given.update(x=args[0]))
+    layer.cross_mixer.register_forward_pre_hook(lambda _, args: given.update(y=args[0]))
+    src, tgt = pair()
+    found = mixing_matrix.views(model, src, tgt)
+    q, k, _ = (part.unflatten(-1, (3, 8)).transpose(1, 2) for part in layer.self_mixer.qkv(given["x"]).chunk(3, -1))
+    future = torch.ones(5, 5).triu(1).bool()
+    weights = (q @ k.mT / 8**0.5).masked_fill(future, -torch.inf).softmax(-1)[0]
+    torch.testing.assert_close(view(found, "decoder", 2).heads, weights.detach())
+    memory = model.encoder(src, torch.ones_like(src).bool())
+    k = layer.cross_mixer.key_value(memory).chunk(2, -1)[0].unflatten(-1, (3, 8)).transpose(1, 2)
+    q = layer.cross_mixer.query(given["y"]).unflatten(-1, (3, 8)).transpose(1, 2)
+    torch.testing.assert_close(view(found, "cross", 2).heads, (q @ k.mT / 8**0.5).softmax(-1)[0].detach())
+
+
+def test_total_is_the_norm_of_blocks():
+    """d y_i / d x_j = sum_h w_ij W_v W_o of the held weights, written out; rows sum to 1; nothing from the future."""
+    model = composed_tiny("mixer=transformer").double()
+    found = mixing_matrix.views(model, *pair())
+    mixer, own = model.decoder.layers[0].self_mixer, view(found, "decoder", 1)
+    assert isinstance(mixer, Attention)
+    values = mixer.qkv.weight[32:].unflatten(0, (2, 8))  # (H, D / H, D)
+    out = mixer.out.weight.unflatten(1, (2, 8))  # (D, H, D / H)
+    blocks = torch.einsum("hij,ohc,hcd->iojd", own.heads, out, values)
+    torch.testing.assert_close(own.total, mixing_matrix.shares(blocks).detach())
+    assert not own.total.triu(1).any()
+    for each in found:
+        rows_sum_to_one(each.total)
+
+
+@pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])
+def test_kernels_of_the_convolutions(mixer):
+    """Portraits are normalised over taps; without a gate their band is the head's matrix."""
+    overrides = (f"mixer={mixer}", "mixer.encoder.glu=false", "mixer.decoder.glu=false", "mixer.extra_encoder_layers=0")
+    model = composed_tiny(*overrides).double()
+    found = mixing_matrix.views(model, *pair(9, 9))
+    for part, left in (("encoder", 1), ("decoder", 2)):
+        own = view(found, part, 1)
+        (kernels,) = own.portrait.values()  # (H, 3) or (1, T, H, 3)
+        rows_sum_to_one(kernels)
+        if kernels.dim() == 2:
+            kernels = kernels[None, None].expand(1, 9, -1, -1)
+        for i in range(9):
+            taps = [(i + k - left, k) for k in range(3) if 0 <= i + k - left < 9]
+            expected = torch.zeros(2, 9).double()
+            for j, k in taps:
+                expected[:, j] = kernels[0, i, :, k]
+            torch.testing.assert_close(own.heads[:, i], expected / expected.sum(-1, keepdim=True))
+
+
+def test_bahdanaus_weights_are_those_of_each_step():
+    model = composed_tiny("mixer=bahdanau")
+    src, tgt = pair()
+    own = view(mixing_matrix.views(model, src, tgt), "cross", 1)
+    weights = own.portrait["weights"]
+    assert weights.shape == (1, 1, 5, 7)
+    rows_sum_to_one(weights)
+    layer, given = model.decoder.layers[0].cross_mixer, []
+    layer.attend.register_forward_hook(lambda _, __, y: given.append(y))
+    with torch.no_grad():
+        model(src, torch.ones_like(src).bool(), tgt)
+    torch.testing.assert_close(weights[0, 0], torch.cat(given, 1)[0])
+
+
+def test_distances_by_hand():
+    total = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.0, 0.5]])
+    torch.testing.assert_close(mixing_matrix.distance_profile(total), torch.tensor([2.0, 0.5, 0.5]) / 3)
+    assert mixing_matrix.mean_distance(total) == pytest.approx((0.5 + 2 * 0.5) / 3)
+    # in a row of three and a row of one, the fourth is one away from the first and the second, two from the third
+    wide = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0]])
+    torch.testing.assert_close(mixing_matrix.distance_profile(wide, 3), torch.tensor([1.0, 2.0, 1.0]) / 4)
+    # all alike: (1 + 2) / 3 away at the ends of three, 2 / 3 in the middle; of the past 0, 1 / 2, (1 + 2) / 3
+    assert mixing_matrix.mean_distance(mixing_matrix.equal_shares(3, causal=False)) == pytest.approx(
+        (1 + 2 / 3 + 1) / 3
+    )
+    assert mixing_matrix.mean_distance(mixing_matrix.equal_shares(3, causal=True)) == pytest.approx((0 + 1 / 2 + 1) / 3)
+    own = View("decoder", 1, "Some", mixing_matrix.equal_shares(5, causal=True), None, {})
+    assert mixing_matrix.locality(own) == pytest.approx(1)
+    assert mixing_matrix.locality(dataclasses.replace(own, total=torch.eye(5))) == 0
+
+
+def test_centres_are_drawn(tmp_path):
+    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads can be told apart."""
+    sharpness = torch.rand(9) + 0.1
+    line, grid = torch.randn(9), torch.randn(9, 2)
+    views = [
+        View("encoder", 1, "Some", torch.eye(3), None, {"centers": c, "sharpness": sharpness}) for c in (line, grid)
+    ]
+    (axes,) = plots.centers([views[0]]).axes
+    found = [container.lines[0] for container in axes.containers]
+    assert [float(dot.get_xdata()[0]) for dot in found] == pytest.approx(line.tolist())
+    bars = [container.lines[2][0].get_segments()[0][:, 0] for container in axes.containers]
+    assert [float(right - left) for left, right in bars] == pytest.approx((2 * (2 * sharpness) ** -0.5).tolist())
+    assert len({(dot.get_color(), dot.get_marker()) for dot in found}) == 9
+    (axes,) = plots.centers([views[1]]).axes
+    assert [(float(dot.get_ydata()[0]), float(dot.get_xdata()[0])) for dot in axes.lines] == [
+        *map(tuple, grid.tolist())
+    ]
+    torch.testing.assert_close(torch.tensor([circle.radius for circle in axes.patches]), (2 * sharpness) ** -0.5)
+    assert axes.yaxis_inverted()
+
+
+def test_pieces_are_drawn_as_they_are(tmp_path):
+    """Dollar signs are no formulas, and a script without a font is no warning."""
+    figure = plots.matrices([("layer", [("all", torch.rand(3, 3))])], ["$$", "a_{", "你"], ["$x_{$", "b", "c"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plots.save(figure, tmp_path / "m")
+    (axes, _) = figure.axes  # and the scale
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["$$", "a_{", "你"]
+    assert not any(label.get_parse_math() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()])
+
+
+def images(page: Path) -> list[bytes]:
+    return [base64.b64decode(found) for found in re.findall(r'src="data:image/png;base64,([^"]+)"', page.read_text())]
+
+
+def test_random_weights(tmp_path, capsys):
+    """A report of any preset and overrides: self-contained, every figure also a file of its own."""
+    out = tmp_path / "new" / "folder"
+    settings = ["mixer=dynamicconv", "mixer/self@mixer.decoder=lightconv", "model.dim=16", "model.num_heads=2",
+                "mixer.extra_encoder_layers=0", "model.encoder_layers=1", "model.decoder_layers=1",
+                "mixer.encoder.per_layer.kernel_size=[3]", "mixer.decoder.per_layer.kernel_size=[3]"]  # fmt: skip
+    assert inspect.main([*settings, "--length", "6", "--out", str(out)]) == 0
+    assert "report.html and 6 figures" in capsys.readouterr().out
+    page = (out / "report.html").read_text("utf-8")
+    found = images(out / "report.html")
+    files = sorted(out.glob("*.png"))
+    assert sorted(found) == sorted(path.read_bytes() for path in files)
+    assert [path.stem for path in files] == sorted(path.stem for path in out.glob("*.svg"))
+    assert {"alignments", "encoder-predicted-kernels", "decoder-kernels", "distance"} <= {path.stem for path in files}
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "mixer/self@mixer.decoder=lightconv" in page
+
+
+def test_checkpoint(tmp_path, capsys):
+    """A sentence and the model's translation or a given one; text is escaped."""
+    path = tiny.save(tmp_path)
+    out = tmp_path / "out"
+    command = ["--ckpt", str(path), "--text", "der Hund geht & <b>", "--out", str(out)]
+    assert inspect.main(command) == 0
+    assert "der Hund geht &amp; &lt;b&gt;" in (out / "report.html").read_text("utf-8")
+    first = (out / "alignments.png").read_bytes()
+    assert inspect.main([*command, "--target", "the dog walks today and comes"]) == 0
+    assert (out / "alignments.png").read_bytes() != first
+    assert "the dog walks today" in (out / "report.html").read_text("utf-8")
+    capsys.readouterr()
+
+
+def test_an_untrained_picture_model_and_the_figures_of_another(tmp_path, capsys):
+    """The recipe of docs/images.md with random weights, whose figures make way for those of the next model."""
+    out, small = tmp_path / "out", ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "model.encoder_layers=1"]
+    pictures = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
+    assert inspect.main(["mixer=quadratic", *pictures, *small, "--length", "3", "--out", str(out)]) == 0
+    assert "encoder layer 1 of 1" in capsys.readouterr().err
+    assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
+    assert (out / "encoder-centers.svg").is_file()
+    (out / "mine.png").touch()
+    assert (
+        inspect.main(["mixer=transformer", *small, "model.decoder_layers=1", "--length", "3", "--out", str(out)]) == 0
+    )
+    assert not [*out.glob("encoder-centers.*")]
+    assert (out / "mine.png").is_file()
+
+
+def test_same_command_same_files(tmp_path):
+    for name in ("a", "b"):
+        settings = ["mixer=transformer", "model.dim=16", "model.num_heads=2", "model.encoder_layers=1"]
+        assert inspect.main([*settings, "model.decoder_layers=1", "--length", "3", "--out", str(tmp_path / name)]) == 0
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_atlas(tmp_path, capsys):
+    """The page is printed and written, with the data and the map beside it."""
+    out = tmp_path / "atlas"
+    command = ["--atlas", "--mixers", "attention,dynamicconv", "--limit", "0", "--figure", "--out", str(out)]
+    assert inspect.main(command) == 0
+    assert capsys.readouterr().out == (out / "atlas.md").read_text("utf-8")
+    assert [row["name"] for row in json.loads((out / "atlas.json").read_text())] == ["attention", "dynamicconv"]
+    assert (out / "map.png").is_file()
+
+
+def test_atlas_says_what_disagrees(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Attention, "properties", None)
+    assert inspect.main(["--atlas", "--mixers", "attention", "--limit", "0", "--out", str(tmp_path)]) == 1
+    assert "attention declares no `properties`" in capsys.readouterr().err
+
+
+def test_refusals(tmp_path, capsys, monkeypatch):
+    """Each is one line on stderr that names what is wrong, and status 2."""
+    (tmp_path / "file").touch()
+    ckpt = str(tiny.save(tmp_path))
+    long = " ".join(random.choices(tiny.GERMAN, k=3000))
+    cases = [
+        ([], "say what to look into"),
+        (["--atlas", "--ckpt", ckpt], "one of"),
+        (["--ckpt", ckpt], "--text TEXT"),
+        (["--ckpt", ckpt, "--text", "  "], "empty"),
+        (["--ckpt", ckpt, "--text", "Hund", "--target", ""], "--target is empty"),
+        (["--atlas", "--text", "Hund"], "--text goes with --ckpt"),
+        (["mixer=lightconv", "--figure"], "--figure goes with --atlas"),
+        (["--ckpt", "nowhere.ckpt", "--text", "Hund"], "no such checkpoint: nowhere.ckpt"),
+        (["--ckpt", str(tmp_path / "file"), "--text", "Hund", "--out", str(tmp_path / "o")], "file"),
+        (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
+        (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
+        (["model=tiny"], "mixer=<name>"),
+        (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is no setting; did you mean model.dim"),
+        (["mixer=lightconv", "model=tyni"], "Available options"),
+        (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
+        (["mixer=lightconv", "--seed", "-1"], "--seed"),
+        (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
+        (["mixer=lightconv", "--tgt-lang", "fr"], "--tgt-lang goes with --ckpt"),
+        (["--atlas", "--mixers", "atention", "--out", str(tmp_path)], "did you mean attention"),
+        (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be made"),
+    ]
+    for arguments, expected in cases:
+        try:
+            status = inspect.main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+        told = capsys.readouterr().err
+        assert status == 2, arguments
+        assert expected in told, told
+        assert told.count("\n") == 1, told
+    assert not (tmp_path / "o").exists()  # nothing is left of what failed
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert inspect.main(["mixer=lightconv"]) == 2
+    assert "a report needs matplotlib" in capsys.readouterr().err
+
+
+def test_no_stranger_code(tmp_path, capsys):
+    """A checkpoint that names a foreign class is refused as in translation."""
+    payload = tiny.payload()
+    payload["seq2seq"]["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
+    checkpoint.save(tmp_path / "bad.ckpt", payload)
+    assert inspect.main(["--ckpt", str(tmp_path / "bad.ckpt"), "--text", "Hund", "--out", str(tmp_path / "o")]) == 2
+    assert "trust" in capsys.readouterr().err
+
+
+def test_quadratic_shows_its_centres(tmp_path):
+    model = composed_tiny("mixer=quadratic")
+    own = view(mixing_matrix.views(model, *pair()), "encoder", 1)
+    mixer = model.encoder.layers[0].self_mixer
+    assert torch.equal(own.portrait["centers"], mixer.centers[:, 0])
+    places, widths = plots._widths(own)
+    assert places.shape == (2,)
+    # one standard deviation from the centre a weight has fallen to exp(-1/2) of the largest
+    torch.testing.assert_close(torch.tensor(widths).square() * mixer.sharpness, torch.full((2,), 0.5))

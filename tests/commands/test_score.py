@@ -1,0 +1,258 @@
+"""The score command: a file, a checkpoint on a data set, systems in pairs; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+
+from seq2seq import score
+from seq2seq.evaluation import metrics
+from seq2seq.inference.translator import Translator
+from seq2seq.search import SearchSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("checkpoint"))
+
+
+def write(path: Path, lines: list[str], end: str = "\n") -> str:
+    path.write_bytes("".join(line + end for line in lines).encode())
+    return str(path)
+
+
+def noisy(lines: list[str], share: float, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choice(tiny.ENGLISH) if rng.random() < share else w for w in x.split()) for x in lines]
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, str]:
+    """A test set of 60 English sentences, a good and a bad translation."""
+    reference = tiny.sentences(tiny.ENGLISH, 60, seed=1)
+    return {
+        "reference": write(tmp_path / "ref.en", reference),
+        "good": write(tmp_path / "good.en", noisy(reference, 0.1, 2)),
+        "bad": write(tmp_path / "bad.en", noisy(reference, 0.6, 3)),
+    }
+
+
+def report(capsys, *options: object) -> dict:
+    status = score.main([*map(str, options), "--json"])
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    return json.loads(printed.out)
+
+
+def refusal(capsys, *options: object) -> str:
+    """Status 2, nothing on standard output, one line on standard error."""
+    try:
+        status = score.main([str(o) for o in options])
+    except SystemExit as stopped:
+        status = stopped.code
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def test_a_file(files, capsys):
+    found = report(capsys, "--hypotheses", files["good"], "--references", files["reference"])
+    good, reference = (Path(files[k]).read_text().splitlines() for k in ("good", "reference"))
+    expected = [metrics.bleu(good, reference), metrics.chrf(good, reference), metrics.ter(good, reference)]
+    assert found["lines"] == 60
+    assert [tuple(s.values()) for s in found["scores"]] == [tuple(s) for s in expected]
+    assert score.main(["--hypotheses", files["good"], "--references", files["reference"]]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["BLEU", "chrF2", "TER"]
+    assert f"{expected[0].value:.2f}  nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed[0]
+
+
+def test_several_references_and_options(files, tmp_path, capsys):
+    common = ["--hypotheses", files["good"].replace("good", "upper"), "--metrics", "bleu"]
+    write(tmp_path / "upper.en", [line.upper() for line in Path(files["good"]).read_text().splitlines()])
+    one = report(capsys, *common, "--references", files["reference"], "--lowercase")["scores"]
+    two = report(capsys, *common, "--references", files["bad"], files["reference"], "--lowercase", "--lang", "zh")[
+        "scores"
+    ]
+    assert len(one) == len(two) == 1
+    assert "case:lc" in one[0]["signature"]
+    assert "nrefs:2" in two[0]["signature"]
+    assert "tok:zh" in two[0]["signature"]
+    assert two[0]["value"] >= one[0]["value"] > 30
+
+
+def test_lines_end_at_newline_only(tmp_path, capsys):
+    """A lone CR, U+2028 and a form feed are text; CRLF is one line end; the last newline may be missing."""
+    reference = ["a b\rc d", "e f\u2028g h", "i j\fk l", "m n o p"]
+    write(tmp_path / "ref", reference)
+    (tmp_path / "hyp").write_bytes("\r\n".join(reference).encode())
+    found = report(capsys, "--hypotheses", tmp_path / "hyp", "--references", tmp_path / "ref")
+    assert found["lines"] == 4
+    assert found["scores"][0]["value"] == pytest.approx(100)
+
+
+def test_standard_input(files):
+    command = [sys.executable, "-m", "seq2seq.score", "--hypotheses", "-", "--references", files["reference"]]
+    with open(files["reference"], "rb") as stream:
+        done = subprocess.run(command, cwd=ROOT, stdin=stream, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("BLEU   100.00")
+
+
+def test_compare(files, tmp_path, capsys):
+    options = ["--compare", files["good"], files["bad"], "--references", files["reference"], "--samples", "100"]
+    rows = report(capsys, *options, "--metrics", "bleu", "chrf")["comparison"]
+    assert [(Path(r["system"]).name, r["name"]) for r in rows] == [
+        (file, name) for name in ("BLEU", "chrF2") for file in ("good.en", "bad.en")
+    ]
+    assert rows[0]["p_value"] is None
+    assert rows[1]["p_value"] < 0.05
+    assert score.main(options) == 0
+    printed = capsys.readouterr().out
+    assert "baseline" in printed
+    assert "bs:100" in printed
+    assert " *\n" in printed
+
+
+def test_what_it_refuses(files, tmp_path, ckpt, capsys):
+    short = write(tmp_path / "short", ["one"])
+    empty = write(tmp_path / "empty", [])
+    good, reference = files["good"], files["reference"]
+    for options, message in [
+        (["--hypotheses", short, "--references", reference], "short has 1 lines, but "),
+        (["--hypotheses", good, "--references", reference, short], "good.en has 60 lines, but "),
+        (["--compare", good, short, "--references", reference], "short has 1 lines, but "),
+        (["--hypotheses", empty, "--references", empty], "nothing to score"),
+        (["--hypotheses", good], "need --references"),
+        (["--compare", good, "--references", reference], "two files or more"),
+        (["--compare", good, good, "--references", reference], "same file twice"),
+        (["--hypotheses", good, "--compare", good, good], "not allowed with argument"),
+        (["--hypotheses", tmp_path / "no", "--references", reference], "no: No such file"),
+        (["--hypotheses", tmp_path, "--references", reference], "is a directory"),
+        (["--hypotheses", good, "--references", reference, "--tokenize", "moses"], "unknown BLEU tokenizer 'moses'"),
+        (["--hypotheses", good, "--references", reference, "--metrics", "comet"], "invalid choice: 'comet'"),
+        (["--ckpt", ckpt, "--references", reference], "--ckpt takes its references from --data"),
+        (["--ckpt", good], "is not a checkpoint"),
+        (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are drawn_words, files, "),
+        (["--ckpt", ckpt, "--data", "phrasebook", "src=en"], "translates de to en; --data src=en does not fit"),
+        (["--ckpt", ckpt, "--data", "files", "tset=x"], "no such setting; known are name, "),
+        (["--ckpt", ckpt, "--data", "files"], "say where the text is"),
+        (["--ckpt", ckpt, "--data", good + ".yaml"], "No such file"),
+        (["--ckpt", ckpt, "--device", "gpu"], "unknown device 'gpu'"),
+        (["--ckpt", ckpt, "--save", tmp_path / "no" / "x"], "no such folder"),
+    ]:
+        assert message in refusal(capsys, *options)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"", "is an empty file"),
+        (lambda data: data[: len(data) // 2], "is truncated or damaged"),
+        (lambda data: data[:-1], "is truncated or damaged"),
+        (lambda data: b"Das ist ein Text.\n" * 99, "is not a checkpoint"),
+        (lambda data: data[:9000] + bytes(9000) + data[18000:], "is damaged"),
+    ],
+)
+def test_a_damaged_checkpoint_is_one_line(ckpt, tmp_path, capsys, damage, message):
+    broken = tmp_path / "broken.ckpt"
+    broken.write_bytes(damage(ckpt.read_bytes()))
+    assert message in refusal(capsys, "--ckpt", broken, "--data", "phrasebook")
+
+
+def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
+    assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.ckpt")
+    assert "is a directory" in refusal(capsys, "--ckpt", tmp_path)
+
+
+def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
+    """The score is that of the translator's own output; --limit takes the first pairs; --save writes them."""
+    source, reference = tiny.sentences(tiny.GERMAN, 30, seed=4), tiny.sentences(tiny.ENGLISH, 30, seed=5)
+    source[7] = ""
+    write(tmp_path / "test.de", source)
+    write(tmp_path / "test.en", reference)
+    data = ["--data", "files", f"data.test={tmp_path / 'test'}"]
+    common = ["--ckpt", ckpt, "--beam-size", "2", "--device", "cpu", "--cache", tmp_path / "cache"]
+    found = report(capsys, *common, *data, "--save", tmp_path / "out")
+    expected = Translator.load(ckpt, settings=SearchSettings(beam_size=2), device="cpu").texts(source)
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
+    assert (found["data"], found["split"], found["direction"], found["lines"]) == ("files", "test", "de-en", 30)
+    assert found["scores"][0]["value"] == metrics.bleu(expected, reference).value
+    assert "tok:13a" in found["scores"][0]["signature"]
+    few = report(capsys, *common, *data, "--limit", "5", "--metrics", "chrf")
+    assert few["lines"] == 5
+    assert few["scores"][0]["value"] == metrics.chrf(expected[:5], reference[:5]).value
+
+
+def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
+    for lang, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+        write(tmp_path / f"test.{lang}", tiny.sentences(words, 3))
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(ckpt.read_bytes())
+    (tmp_path / "link").symlink_to(ckpt)
+    before = {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
+    common = ["--ckpt", ckpt, "--data", "files", f"data.test={tmp_path / 'test'}", "--device", "cpu", "--save"]
+    for name, what in (
+        (ckpt, "the checkpoint"),
+        (tmp_path / "link", "the checkpoint"),
+        (other, "a checkpoint"),
+        (tmp_path / "test.de", "the input"),
+        (tmp_path / "test.en", "the input"),
+    ):
+        assert f"--save {name} is {what}; choose another file" in refusal(capsys, *common, name)
+    assert before == {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
+    for _ in range(2):
+        report(capsys, *common, tmp_path / "out", "--cache", tmp_path / "cache")
+
+
+def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
+    """runs/<name>/config.yaml beside checkpoints/: the run's data section, with what is held out; and its search."""
+    (tmp_path / "checkpoints").mkdir()
+    ckpt = tiny.save(tmp_path / "checkpoints", search=SearchSettings(beam_size=1, length_penalty=0.6))
+    write(tmp_path / "train.de", tiny.sentences(tiny.GERMAN, 200, seed=6))
+    write(tmp_path / "train.en", tiny.sentences(tiny.ENGLISH, 200, seed=7))
+    own = {"name": "mine", "src": "de", "tgt": "en", "train": str(tmp_path / "train"), "valid": None, "test": None}
+    (tmp_path / "config.yaml").write_text(json.dumps({"data": {**own, "holdout": 20, "clean": {}}, "seed": 1}))
+    common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--metrics", "bleu"]
+    found = report(capsys, *common)
+    assert (found["data"], found["lines"]) == ("mine", 20)
+    assert (found["beam_size"], found["length_penalty"]) == (1, 0.6)
+    assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
+
+
+def test_settings_of_a_named_data_set(ckpt):
+    """A data set's file is merged with the one it builds on, and with what the user changes."""
+    meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
+    data = score.data_settings([], ckpt=str(ckpt), meta=meta)
+    assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")
+    assert "clean" in data
+    data = score.data_settings(["multi30k", "max_tokens=77", "columns={en: x, de: y}"], ckpt=str(ckpt), meta=meta)
+    assert (data["max_tokens"], data["columns"], data["test"]) == (77, {"en": "x", "de": "y"}, "test")
+
+
+def test_help_is_quick_and_files_need_no_torch(files):
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "seq2seq.score", "--help"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    assert time.perf_counter() - began < 2
+    program = f"""
+import sys
+from seq2seq import score
+def heavy(*names): return [n for n in names if n in sys.modules]
+try: score.main(["--help"])
+except SystemExit: pass
+assert not heavy("torch", "numpy", "sacrebleu", "sentencepiece", "datasets", "lightning", "hydra")
+assert score.main(["--hypotheses", {files["good"]!r}, "--references", {files["reference"]!r}]) == 0
+assert not heavy("torch", "datasets", "lightning", "hydra"), heavy("torch", "datasets", "lightning", "hydra")
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -1,0 +1,677 @@
+"""Whole runs, of a second each, on a toy corpus: what they leave, how they stop, continue and refuse."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import tiny
+import torch
+import toycorpus
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from seq2seq import checkpoint
+from seq2seq.experiments.folder import Resumed, RunFolder
+from seq2seq.experiments.results import RunResult, read_run
+from seq2seq.inference.translator import Translator
+from seq2seq.resources import conf_dir
+from seq2seq.train import Run, train
+from seq2seq.training.callbacks.control import Control
+from seq2seq.training.settings import TrainerSettings
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus, with its cache."""
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+class Signal(L.Callback):
+    """Sends a signal to this process at the start of one micro-batch of training, validation ("valid") or "test"."""
+
+    def __init__(self, signum: int, batch: int = 1, *, during: str = "train") -> None:
+        self.signum, self.batch, self.during, self.seen = signum, batch, during, 0
+
+    def _count(self, phase: str) -> None:
+        self.seen += phase == self.during
+        if phase == self.during and self.seen == self.batch:
+            os.kill(os.getpid(), self.signum)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self._count("train")
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self._count("valid")
+
+    def on_test_batch_start(self, *_: Any) -> None:
+        self._count("test")
+
+
+class Recorder(L.Callback):
+    """Notes which sentences each micro-batch had."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.batches.append(batch.index.tolist())
+
+
+def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
+    """Run `config` with more callbacks; the Run tells what came out."""
+    run = Run(config, mixer=mixer)
+    make = run._trainer
+    run._trainer = lambda given: make([*callbacks, *given])  # type: ignore[method-assign]
+    run.execute()
+    return run
+
+
+def weights(run: Run, name: str = "last") -> dict[str, torch.Tensor]:
+    return checkpoint.read(run.folder.path / "checkpoints" / f"{name}.ckpt")["state_dict"]
+
+
+def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
+    config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
+    bleu = train(config, mixer="transformer")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("toy-transformer-")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["steps"] == 6
+    assert results["valid"]["bleu"] == bleu
+    assert results["test"]["signatures"][0].startswith("nrefs:1|")
+    for key in ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "padding"):
+        assert results[key] > 0, key
+    assert results["versions"]["torch"] == torch.__version__
+    loaded = checkpoint.load(folder / "checkpoints" / "best.ckpt")
+    assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
+    translator = Translator.load(folder / "checkpoints" / "best.ckpt", device="cpu")
+    src, hyp = ((folder / f"test.{side}").read_text().splitlines() for side in ("src", "hyp"))
+    assert translator.texts(src) == hyp
+    assert dataclasses.asdict(translator.settings) == results["test"]["search"]
+    assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
+    assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
+    assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
+    assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
+    shown = capsys.readouterr().out
+    assert shown.count("validation at step") == 2
+    assert "hyp " in shown
+
+
+def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
+    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
+    assert run.folder.results.exists()
+    from seq2seq.evaluation.metrics import bleu
+    from seq2seq.search import search
+
+    loaded = checkpoint.load(run.folder.best)
+    found: dict[int, str] = {}
+    for batch in run.data.test_dataloader():
+        ids = {"bos_id": loaded.tokenizer.bos_id, "eos_id": loaded.tokenizer.eos_id, "pad_id": loaded.tokenizer.pad_id}
+        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, **ids)
+        found.update(zip(batch.index.tolist(), loaded.tokenizer.decode([h[0].ids for h in best]), strict=True))
+    expected = bleu([found[i] for i in range(len(found))], (corpus / "test.en").read_text().splitlines()).value
+    assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
+    given = ("trainer.accumulate=2", "trainer.test=false", f"trainer.precision={precision}")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=a", *given))
+    second = execute(toycorpus.settings(corpus, tmp_path, "run=b", *given))
+    other = execute(toycorpus.settings(corpus, tmp_path, "run=c", "seed=2", *given))
+    assert_same(weights(first), weights(second))
+    assert any(not torch.equal(a, b) for a, b in zip(weights(first).values(), weights(other).values(), strict=True))
+
+
+@pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
+def test_only_tf32_allows_tf32(monkeypatch, precision):
+    monkeypatch.setattr("seq2seq.train.Run", lambda *_, **__: SimpleNamespace(execute=float))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
+    before = torch.get_float32_matmul_precision()
+    try:
+        train({"trainer": {"precision": precision}}, mixer="x")
+        assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
+        assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_every_epoch_has_its_own_order(corpus, tmp_path):
+    seen = Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
+    size = run.data.batches_per_epoch
+    assert len(seen.batches) == 2 * size
+    first, second = seen.batches[:size], seen.batches[size:]
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.data.size("train")))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("signum", "batch", "accumulate"),
+    [(signal.SIGINT, 5, 2), (signal.SIGTERM, 8, 1), (signal.SIGINT, -1, 2), (signal.SIGTERM, 0, 2)],
+    ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating"],
+)
+def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, signum, batch, accumulate):
+    given = (f"trainer.accumulate={accumulate}", "trainer.test=false", "trainer.max_steps=14", "trainer.val_steps=5",
+             "trainer.log_steps=1")  # fmt: skip
+    whole, parts = Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    stop = Signal(signum, batch if batch > 0 else run.data.batches_per_epoch if batch else 1,
+                  during="train" if batch else "valid")  # fmt: skip
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as end:
+        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), parts, stop)
+    assert end.value.code == 128 + signum
+    assert signal.getsignal(signal.SIGINT) is handler
+    last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
+    checkpoint.load(last)
+    resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
+    assert parts.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+    rows = list(csv.DictReader((last.parent.parent / "metrics.csv").open()))
+    assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 15))
+    assert [row["step"] for row in rows if row["val/bleu"]] == ["5", "10", "14"]
+    first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
+    for key in ("valid", "best_step", "steps", "epochs"):
+        assert first[key] == second[key], key
+
+
+@pytest.mark.parametrize("epoch_end", [False, True])
+def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_end):
+    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
+    size.prepare()
+    every = size.batches_per_epoch // (1 if epoch_end else 2)
+    steps = 2 * size.batches_per_epoch + 3
+    given = (f"trainer.val_steps={every}", f"trainer.max_steps={steps}", "trainer.test=false")
+    whole, before, after = Recorder(), Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+
+    class Kill(L.Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == every + 1:
+                raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given), before, Kill())
+    resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), after)
+    assert before.batches[:every] + after.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash):
+    every = "data.max_tokens=64"  # several batches of validation
+    given = ("run=it", "trainer.max_steps=3", "trainer.test=false", every)
+    with pytest.raises(SystemExit):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, batch, during="valid"))
+    checkpoints = tmp_path / "runs" / "it" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["last.ckpt"]
+    more = ("resume=auto", "trainer.max_steps=5") if crash else ("resume=auto",)
+    if crash:
+
+        class Kill(L.Callback):
+            def on_train_batch_start(self, *_: Any) -> None:
+                raise RuntimeError("killed")
+
+        with pytest.raises(RuntimeError, match="killed"):
+            execute(toycorpus.settings(corpus, tmp_path, *given, *more), Kill())
+        assert (checkpoints / "best.ckpt").exists()
+    resumed, seen = None, Recorder()
+    resumed = execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
+    assert len(seen.batches) == (2 if crash else 0)
+    results = json.loads(resumed.folder.results.read_text())
+    assert (results["steps"], results["valid"]["signatures"][0][:8]) == (5 if crash else 3, "nrefs:1|")
+    rows = list(csv.DictReader((checkpoints.parent / "metrics.csv").open()))
+    assert [row["step"] for row in rows if row["val/bleu"]] == (["3", "5"] if crash else ["3"])
+    assert all(float(row["train/loss"]) > 0 for row in rows if row["train/loss"])
+
+
+def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
+    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
+    size.prepare()
+    every = size.batches_per_epoch
+    given = (f"trainer.val_steps={every}", f"trainer.max_steps={every + 4}", "trainer.test=false")
+    whole, parts = Recorder(), Recorder()
+    run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    again = toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given)
+    for signum in (signal.SIGINT, signal.SIGTERM):  # the second one in the validation that is made up for
+        with pytest.raises(SystemExit):
+            execute(again, parts, Signal(signum, during="valid"))
+
+    class Kill(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(again, Kill())
+    resumed = execute(again, parts)
+    assert parts.batches == whole.batches
+    assert_same(weights(run), weights(resumed))
+
+
+def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(SystemExit) as end:
+        execute(toycorpus.settings(corpus, tmp_path, "run=it"), Signal(signal.SIGINT, during="test"))
+    assert end.value.code == 130
+    assert "best.ckpt is ready: python -m seq2seq.translate --ckpt" in caplog.text
+    results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
+    assert results["valid"]["bleu"] >= 0
+    assert "test" not in results
+    again = execute(toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto"))
+    assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.activation=gelu", "model.activation was relu and is now gelu"),
+        ("mixer/cross=additive", "mixer.cross._target_ was .*CrossAttention"),
+        ("tokenizer.type=bpe", "tokenizer.type was unigram and is now bpe"),
+        ("model.dropout=0.3", "model.dropout was 0.1"),
+        ("optim.lr=0.02", "optim.lr was 0.01"),
+        ("seed=2", "seed was 1"),
+    ],
+)
+def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override, message):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    before = first.folder.config.read_text()
+    with pytest.raises(ValueError, match=message + r".*run=<name>"):
+        Run(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", override), mixer="transformer")
+    assert first.folder.config.read_text() == before
+
+
+def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given))
+    other = (*given[:1], "trainer.max_steps=2", *given[2:], "resume=auto", "seed=2", "model.dropout=0.3")
+    told = "model.dropout was 0.1 and is now 0.3"
+    with pytest.raises(ValueError, match=r"seed was 1 and is now 2; .*force=true") as refused:
+        Run(toycorpus.settings(corpus, tmp_path, *other), mixer="transformer")
+    assert told in str(refused.value)
+    forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
+    assert told in caplog.text
+    assert checkpoint.read(forced.folder.last)["global_step"] == 2
+
+
+def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
+    own = toycorpus.write(tmp_path / "own")
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    first = execute(toycorpus.settings(own, tmp_path, *given))
+    before = {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()}
+    for lang in ("de", "en"):
+        with (own / f"train.{lang}").open("a") as file:
+            file.write("Tim\n")
+    with pytest.raises(ValueError, match="text of the corpus"):
+        execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
+    assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
+    settings, corpus_id = first.config, first.data.fingerprint
+    resumed = Resumed.open(first.folder.last, settings)
+    with pytest.raises(ValueError, match="tokenizer has changed"):
+        resumed.require_same_text(corpus_id, {})
+    with pytest.raises(ValueError, match=r"name a last\.ckpt"):
+        Run(toycorpus.settings(own, tmp_path, f"resume={first.folder.best}"), mixer="transformer")
+
+
+def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
+    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=3")
+    whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given, "trainer.max_steps=6"))
+    execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=3"))
+    more = toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=6", "resume=auto")
+    assert_same(weights(whole), weights(execute(more)))
+
+
+def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    assert Run(toycorpus.settings(corpus, tmp_path, "resume=auto"), mixer="transformer").resumed is None
+    assert "holds no run yet" in caplog.text
+
+
+def test_an_existing_run_is_refused(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
+    execute(config)
+    with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
+        Run(config, mixer="transformer")
+    # harmless settings do not make it another run
+    with pytest.raises(ValueError, match="resume=auto"):
+        Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7"), mixer="transformer")
+    assert Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=2"), mixer="transformer").resumed is None
+
+
+def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
+    given = ("trainer.max_steps=3", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    before, seen, earlier = weights(first), Recorder(), json.loads(first.folder.results.read_text())
+    first.folder.results.unlink()  # killed before it was written
+    again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given), seen)
+    assert seen.batches == []
+    assert_same(before, weights(again))
+    found = json.loads(again.folder.results.read_text())
+    for clocked in ("seconds", "training_seconds", "target_tokens_per_second"):
+        assert found.pop(clocked) > 0
+        del earlier[clocked]
+    used, before_that = found.pop("throughput"), earlier.pop("throughput")
+    assert used["padding"] == before_that["padding"] > 0
+    assert used["model_flops_per_second"] > 0
+    assert found == earlier
+    assert earlier["epochs"] == round(3 / first.data.batches_per_epoch, 3)
+
+
+@pytest.mark.parametrize("test", ["true", "false"])
+def test_results_of_a_finished_run_stay_as_they_are(corpus, tmp_path, test):
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.max_steps=2"))
+    before = {path: path.read_bytes() for path in first.folder.path.glob("*.*")}
+    assert first.folder.results in before
+    again = ("run=it", "trainer.max_steps=2", "resume=auto", f"trainer.test={test}")
+    execute(toycorpus.settings(corpus, tmp_path, *again))
+    assert {path: path.read_bytes() for path in first.folder.path.glob("*.*")} == before
+
+
+def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    given = ("run=it", "optim.schedule=constant", "resume=auto")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2")).folder
+    before = {path.name: path.read_bytes() for path in folder.path.glob("*.*") if path.suffix != ".csv"}
+    assert before.keys() == {"config.yaml", "results.json", "test.src", "test.ref", "test.hyp"}
+    assert "another budget" not in caplog.text
+    more = toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=5", "trainer.patience=9")
+
+    class Fail(L.Callback):
+        def on_train_start(self, *_: Any) -> None:
+            raise RuntimeError("no device")
+
+    with pytest.raises(RuntimeError, match="no device"):
+        execute(more, Fail())
+    assert "trainer.max_steps was 2 and is now 5; trainer.patience was None and is now 9" in caplog.text
+    for name, content in before.items():
+        assert (folder.path / name).read_bytes() == content, name
+    with pytest.raises(SystemExit):
+        execute(more, Signal(signal.SIGINT))
+    assert "unfinished" in str(read_run(folder.path, "test"))
+    assert not list(folder.path.glob("test.*"))
+    assert {path.name: path.read_bytes() for path in (folder.path / "before-2").iterdir()} == before
+    assert "max_steps: 5" in folder.config.read_text()
+    execute(more)
+    found = read_run(folder.path, "test")
+    assert isinstance(found, RunResult)
+    assert (found.results["steps"], found.config["trainer"]["max_steps"]) == (5, 5)
+
+
+def test_a_run_stopped_early_is_finished(corpus, tmp_path):
+    frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
+    given = (*frozen, "trainer.val_steps=1", "trainer.patience=1", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given))
+    seen = Recorder()
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"), seen)
+    assert seen.batches == []
+
+
+def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp_path):
+    first = execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
+    new = toycorpus.write(tmp_path / "new", (100, 10, 10))
+    given = (f"init_from={first.folder.best}", "data.name=new", "data.vocab_size=290", "trainer.test=false")
+    slow = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=1")
+    second = execute(toycorpus.settings(new, tmp_path, *given, *slow))
+    assert second.data.tokenizer.fingerprint == first.data.tokenizer.fingerprint
+    old, now = weights(first, "best"), weights(second, "last")
+    for name in old:
+        torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
+    assert checkpoint.read(second.folder.last)["global_step"] == 1
+    for wrong, message in (
+        ("model.ffn_dim=64", r"model\.ffn_dim is 32 there and 64 here; add model\.ffn_dim=32"),
+        ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
+        ("model.activation=gelu", r"add model\.activation=relu"),
+        ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
+        ("+mixer.encoder.bias=false", r"add ~mixer\.encoder\.bias"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Run(toycorpus.settings(new, tmp_path, *given, wrong), mixer="transformer")
+    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "model.peak_lr=1e-4")
+    assert Run(toycorpus.settings(new, tmp_path, *given, *free), mixer="transformer").start
+
+
+def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
+    payload = tiny.payload()
+    payload["seq2seq"]["tokenizer"]["src_model"] = b"nonsense"
+    checkpoint.save(tmp_path / "bad.ckpt", payload)
+    with pytest.raises(checkpoint.CheckpointError, match="its tokenizer does not load"):
+        Run(toycorpus.settings(corpus, tmp_path, f"init_from={tmp_path / 'bad.ckpt'}"), mixer="transformer")
+
+
+def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
+    frozen = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=50")
+    given = ("trainer.val_steps=2", "trainer.patience=2", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *frozen, *given))
+    found = json.loads(run.folder.results.read_text())
+    assert (found["steps"], found["best_step"], found["ended_by"]) == (6, 2, "patience")
+
+
+def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
+    given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
+    run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
+    make, watches, running = run._callbacks, [], {"saving": [], "training": []}
+
+    def callbacks(task):
+        control, progress = make(task)
+        watches.append(progress.watch)
+        return control, progress
+
+    def save(path, payload):
+        running["saving"].append(watches[0]._running)
+        checkpoint.save(path, payload)
+
+    class Look(L.Callback):
+        def on_before_optimizer_step(self, *_: Any) -> None:
+            running["training"].append(watches[0]._running)
+
+    run._callbacks = callbacks  # type: ignore[method-assign]
+    trainer = run._trainer
+    run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
+    monkeypatch.setattr("seq2seq.training.callbacks.control._save", save)
+    run.execute()
+    assert len(running["saving"]) > 6
+    assert not any(running["saving"])
+    assert running["training"] == [True] * 4
+
+
+def test_max_time_bounds_a_run(corpus, tmp_path):
+    given = ("trainer.max_steps=null", "trainer.max_time=1s", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given))
+    results = json.loads(run.folder.results.read_text())
+    assert 0.9 < results["seconds"] < 3
+    assert (results["max_time"], results["ended_by"]) == (1, "max_time")
+    assert results["seconds_over_budget"] == pytest.approx(max(0, results["seconds"] - 1), abs=0.011)
+    assert run.folder.best.exists()
+
+
+def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):
+    given = ("run=it", "trainer.max_steps=100000", "trainer.max_time=0.3s", "trainer.test=false")
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given)).folder
+    found = json.loads(folder.results.read_text())
+    told = f"trainer.max_time=0.3s ended the run at update {found['steps']}, before trainer.max_steps=100000; with"
+    assert told in caplog.text
+    assert found["ended_by"] == "max_time"
+
+
+def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch):
+    """Although its last validation was shorter than what was kept free for it."""
+    given = ("run=it", "trainer.max_steps=null", "trainer.max_time=1h", "trainer.test=false", "resume=auto")
+    share = [0.0]
+    monkeypatch.setattr(Control, "_time_share", lambda self: share[0])
+
+    class Clock(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            share[0] = 1.0
+
+        def on_validation_start(self, *_: Any) -> None:
+            share[0] = 0.9
+
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given), Clock()).folder
+    assert json.loads(folder.results.read_text())["steps"] == 1
+
+    class Refuse(L.Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            raise RuntimeError("it trains on")
+
+    execute(toycorpus.settings(corpus, tmp_path, *given), Refuse())
+    more = ("trainer.max_time=2h", "trainer.max_steps=3")
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more))
+    found = json.loads(folder.results.read_text())
+    assert (found["steps"], found["ended_by"]) == (3, "max_steps")
+
+
+def test_without_a_bound_the_run_says_that_it_has_four_minutes(corpus, tmp_path):
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        assert [compose("train", given).trainer.max_time for given in ([], ["trainer.max_steps=5"])] == [None, None]
+    run = Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
+    assert (run.settings.max_time, run.config["trainer"]["max_time"]) == (240, "4m")
+    assert "max_time: 4m" in run.config_yaml
+
+
+def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
+    trainer: Any = SimpleNamespace(global_step=10, world_size=1)
+    for bounds, expected in (({"max_steps": 100, "max_time": "10s"}, 0.1), ({"max_time": "10s"}, 0.9)):
+        settings = TrainerSettings.from_config(bounds)
+        control = Control(settings=settings, folder=RunFolder(tmp_path), origin={})
+        control._earlier = 9.0
+        assert control.schedule_share(trainer) == pytest.approx(expected, abs=0.05)
+        assert control.share_done(trainer) == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
+    given = ("model.positions=learned", "model.max_len=40", "search.max_len_extra=400", "trainer.max_steps=1")
+    with pytest.raises(ValueError, match=r"model\.max_len=40 .*data\.clean\.max_length=40"):
+        Run(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+    padded = ("model.positions=learned", "model.max_len=15", "data.clean.max_length=15")
+    with pytest.raises(ValueError, match=r"model\.max_len=15 .*padded to 16.*data\.clean\.max_length=14"):
+        Run(toycorpus.settings(corpus, tmp_path, *padded), mixer="transformer")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
+    assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
+
+
+def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
+    console = Console(force_terminal=True, file=io.StringIO(), width=200)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):
+        assert word in shown, word
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.num_heads=3", "divisible"),
+        ("data.tokenize={en: 13b}", "13b"),
+        ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
+        ("search.beam_size=two", "search.beam_size=two"),
+        ("+search.n_best=2", "search.n_best=2"),
+        ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
+        ("trainer.accelerator=gpu", "no GPU"),
+        ("trainer.max_time=soon", "trainer.max_time=soon"),
+        ("trainer.test=no", "trainer.test=no is neither true nor false"),
+        ("optim.lr=abc", "optim.lr=abc is no finite number"),
+        ("optim.betas=[0.9,2.0]", "optim.betas"),
+        ("trainer.precision=16", "precision=16"),
+        ("trainer.devices=0", "devices=0"),
+        ("optim.schedule=linear", "schedule=linear"),
+        ("search.beam_size=0", "beam_size"),
+        ("data.train=/nowhere/train", "/nowhere/train"),
+        ("resume=/nowhere/last.ckpt", "no such file"),
+        ("init_from=/nowhere/best.ckpt", "no such file"),
+    ],
+)
+def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, override, message):
+    if "gpu" in override and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=message):
+        Run(toycorpus.settings(corpus, tmp_path, override), mixer="transformer")
+    assert not (tmp_path / "runs").exists()
+
+
+def command(corpus: Path, *overrides: str) -> list[str]:
+    """The command line of a run of the toy corpus in the current folder."""
+    files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    if not any(override.startswith("mixer=") for override in overrides):
+        given.append("mixer=transformer")
+    return [sys.executable, "-m", "seq2seq.train", *given, *overrides]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+
+
+def launch(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
+    done = launch(tmp_path, command(corpus, "mixer=mamba9"))
+    assert done.returncode != 0
+    assert "dynamicconv" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_wrong_setting_is_one_line_and_exit_code_2(corpus, tmp_path):
+    done = launch(tmp_path, command(corpus, "model.num_heads=3"))
+    assert done.returncode == 2
+    assert "divisible" in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_a_usable_checkpoint(corpus, tmp_path, signum):
+    endless = command(corpus, "trainer.max_steps=100000", "trainer.line_time=0.1s", "run=it")
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(endless, cwd=tmp_path, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "tokens/s" in line:
+            process.send_signal(signum)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    assert "resume=auto" in out
+    assert "Traceback" not in err
+    checkpoint.load(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path):
+    sweep = command(corpus, "mixer=transformer,lightconv", "model.encoder_layers=4", "trainer.max_steps=1",
+                    "model.decoder_layers=4", "trainer.test=false", "-m")  # fmt: skip
+    done = launch(tmp_path, sweep)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert [name.rsplit("-", 1)[0] for name in names if name != "sweeps"] == ["toy-lightconv", "toy-transformer"]
+    files = sorted(path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file())
+    assert files == ["job.json", "job.json", "multirun.yaml", "sweep.json"]

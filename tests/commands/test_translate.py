@@ -1,0 +1,514 @@
+"""N lines in, N lines out, whatever the lines, the pipes and the signals are."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import io
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from seq2seq import cli, search, translate
+from seq2seq.inference import line_stream
+from seq2seq.inference.line_stream import RawLine
+from seq2seq.inference.translator import Translator
+from seq2seq.search import SearchSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _nasty_module():
+    spec = importlib.util.spec_from_file_location("nasty_lines", ROOT / "benchmarks" / "nasty_lines.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+nasty = _nasty_module()
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def translator(ckpt) -> Translator:
+    return Translator.load(ckpt, settings=SearchSettings(beam_size=2), device="cpu")
+
+
+def run_main(tmp_path: Path, ckpt: Path, data: bytes, *options: str) -> tuple[int, bytes]:
+    """Exit status and output of the command, run inside this process."""
+    source, sink = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(data)
+    command = ["--ckpt", str(ckpt), "--input", str(source), "--output", str(sink), "--beam-size", "2", *options]
+    status = translate.main(command)
+    return status, sink.read_bytes() if sink.exists() else b""
+
+
+def spawn(*options: object, **pipes) -> subprocess.Popen:
+    """The command as a user starts it; SIGINT as in a terminal, even if this test runs in the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "seq2seq.translate", *map(str, options)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **pipes,
+    )
+
+
+# ------------------------------------------------------------------ the command before any work
+
+
+@pytest.mark.parametrize("option", ["--help", "--bogus", "--beam-size=0"])
+def test_help_and_bad_options_are_quick(option):
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", "x", option]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert time.perf_counter() - began < 2
+    if option == "--help":
+        assert done.returncode == 0
+        assert "--n-best" in done.stdout
+    else:
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_help_imports_nothing_heavy_and_translation_only_what_it_needs(ckpt, tmp_path):
+    program = f"""
+import sys
+from seq2seq import translate
+def heavy(*names): return [n for n in names if n in sys.modules]
+try: translate.main(["--help"])
+except SystemExit: pass
+assert not heavy("torch", "numpy", "sentencepiece", "lightning", "datasets", "hydra", "sacrebleu"), heavy("torch")
+open({str(tmp_path / "in")!r}, "w").write("der Hund geht.\\n")
+assert translate.main(["--ckpt", {str(ckpt)!r}, "--input", {str(tmp_path / "in")!r}, "--output", "/dev/null"]) == 0
+assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaconf", "sacrebleu", "pandas")
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--n-best", "3"], "--n-best 3 needs at least as large a --beam-size, not 2"),
+        (["--length-penalty", "nan"], "'nan' is no number from 0"),
+        (["--threads", "no"], "'no' is no whole number from 1"),
+        (["--max-len-ratio", "-1"], "'-1' is no number from 0"),
+        (["--max-len-extra", "0"], "'0' is no whole number from 1"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+        (["--beam", "4"], "unrecognized arguments: --beam 4"),
+    ],
+)
+def test_wrong_options(tmp_path, ckpt, capsys, options, message):
+    with pytest.raises(SystemExit) as stopped:
+        run_main(tmp_path, ckpt, b"", *options)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x"])
+def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):
+    status, out = run_main(tmp_path, ckpt, b"x\n", "--device", device)
+    assert (status, out) == (2, b"")
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {'device' if device in ('cuda', 'cuda:1') else 'unknown device'} '{device}'")
+    assert error.count("\n") == 1
+
+
+def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
+    text = tmp_path / "text"
+    text.write_text("der Hund.\n")
+    before = ckpt.read_bytes()
+    for options, message in [
+        (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
+        (["--ckpt", text, "--input", text], "text: is not a checkpoint"),
+        (["--ckpt", tmp_path, "--input", text], "is a directory; name the checkpoint file"),
+        (["--ckpt", ckpt, "--input", tmp_path / "no"], "no: No such file or directory"),
+        (["--ckpt", ckpt, "--input", tmp_path], "is a directory; name a file with --input"),
+        (["--ckpt", ckpt, "--input", text, "--output", text], "is the input"),
+        (["--ckpt", ckpt, "--input", text, "--output", ckpt], "is the checkpoint"),
+        (["--ckpt", ckpt, "--input", text, "--output", tmp_path], "is a directory"),
+        (["--ckpt", ckpt, "--input", text, "--output", tmp_path / "no" / "out"], "no such folder"),
+    ]:
+        assert translate.main([str(o) for o in options]) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert printed.err.startswith("error: ")
+        assert printed.err.count("\n") == 1
+        assert printed.out == ""
+    assert text.read_text() == "der Hund.\n"
+    assert ckpt.read_bytes() == before
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(before)
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(other)]) == 2
+    assert f"--output {other} is a checkpoint" in capsys.readouterr().err
+    assert other.read_bytes() == before
+    link = tmp_path / "link"
+    link.symlink_to(text)
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(text), "--output", str(link)]) == 2
+
+
+def test_a_hostile_checkpoint_ends_with_status_2(tmp_path, capsys):
+    payload = tiny.payload()
+    marker = tmp_path / "ran"
+    for name in ("encoder", "decoder", "cross"):
+        payload["seq2seq"]["model"]["mixer"][name] = {"_target_": "os.mkdir", "path": str(marker)}
+    torch.save(payload, tmp_path / "evil.ckpt")
+    status, out = run_main(tmp_path, tmp_path / "evil.ckpt", b"x\n")
+    assert (status, out) == (2, b"")
+    assert "refused" in capsys.readouterr().err
+    assert not marker.exists()
+
+
+# ------------------------------------------------------------------ lines
+
+
+def test_nasty_lines(tmp_path, ckpt, capsys):
+    """Lines of every kind of trouble, and after each of them a line that must come out as it does alone."""
+    seed = random.randrange(10**6)
+    lines = nasty.nasty_lines(150, seed, long_lines=2, long_size=100_000)
+    plain = [s.encode() for s in tiny.sentences(tiny.GERMAN, 150, seed=seed)]
+    mixed = [line for pair in zip(lines, plain, strict=True) for line in pair]
+    data = nasty.text(mixed, final_newline=bool(seed % 2))
+    status, out = run_main(tmp_path, ckpt, data, "--max-len", "20")
+    assert status == 0, seed
+    assert out.endswith(b"\n")
+    rows = out.split(b"\n")[:-1]
+    assert len(rows) == 300, seed
+    _, alone = run_main(tmp_path, ckpt, b"\n".join(plain), "--max-len", "20")
+    assert rows[1::2] == alone.split(b"\n")[:-1], seed
+    out.decode("utf-8")
+    assert " is cut: " in capsys.readouterr().err
+
+
+def test_line_ends(tmp_path, ckpt):
+    """Only \\n ends a line, one \\r before it is no text, blank lines stay blank, and the last \\n may be missing."""
+    _, out = run_main(
+        tmp_path, ckpt, b"der Hund\nder Hund\r\n\n \t \r\nder\rHund\nder\xe2\x80\xa8Hund\nder\x0bHund\nder Hund"
+    )
+    rows = out.decode().split("\n")
+    assert len(rows) == 9
+    assert rows[0] == rows[1] == rows[7] != ""
+    assert rows[2] == rows[3] == rows[8] == ""
+    assert all(rows[4:7])
+
+
+@pytest.mark.parametrize(("data", "count"), [(b"", 0), (b"\n", 1), (b"\n\n", 2), (b"x", 1), (b"\n\nx", 3), (b"\r", 1)])
+def test_how_many_lines_there_are(tmp_path, ckpt, data, count):
+    status, out = run_main(tmp_path, ckpt, data)
+    assert status == 0
+    assert out.count(b"\n") == count
+
+
+def test_bytes_that_are_no_utf8_are_replaced_and_told_once(tmp_path, ckpt, capsys):
+    status, out = run_main(tmp_path, ckpt, b"der Hund\nder \xff Hund\n\xc3\nKatze \xed\xa0\x80\n")
+    assert (status, out.count(b"\n")) == (0, 4)
+    assert capsys.readouterr().err == (
+        "warning: line 2 is not valid UTF-8; the invalid bytes are replaced (warned once)\n"
+    )
+
+
+def test_byte_order_mark_is_no_text(tmp_path, ckpt):
+    _, out = run_main(tmp_path, ckpt, b"\xef\xbb\xbfder Hund\nder Hund\n")
+    first, second, _ = out.split(b"\n")
+    assert first == second
+
+
+def test_an_over_long_line_is_cut_and_named(tmp_path, ckpt, capsys):
+    line = " ".join(tiny.sentences(tiny.GERMAN, 3000, seed=1))
+    pieces = len(tiny.tokenizer().encode_src([line])[0]) - 1
+    assert len(line) > 100_000
+    status, out = run_main(tmp_path, ckpt, b"der Hund\n" + line.encode() + b"\n", "--max-len", "32")
+    assert (status, out.count(b"\n")) == (0, 2)
+    assert capsys.readouterr().err == f"warning: line 2 is cut: {pieces:,} pieces, the first 31 are translated\n"
+
+
+def test_a_line_of_ten_megabytes(tmp_path, ckpt, capsys):
+    began = time.perf_counter()
+    status, out = run_main(tmp_path, ckpt, b"Hund\n" + "ä".encode() * 5_000_000 + b"\nHund", "--max-len", "16")
+    assert time.perf_counter() - began < 5
+    first, middle, last, _ = out.decode().split("\n")
+    assert status == 0
+    assert first == last != ""
+    assert middle
+    error = capsys.readouterr().err
+    assert "line 2 has 10,000,000 bytes; only the first 1,048,576 are read" in error
+    assert "line 2 is cut: about " in error
+    assert "UTF-8" not in error  # cut inside a character, which is our doing and not the line's
+
+
+def test_same_text_whatever_the_batch(translator, ckpt):
+    seed = random.randrange(10**6)
+    lines = tiny.sentences(tiny.GERMAN, 40, seed=seed, longest=14)
+    together = translator.texts(lines)
+    assert len(set(together)) > 20
+    alone = [translator.texts([line])[0] for line in lines[:8]]
+    assert alone == together[:8], seed
+    order = random.Random(seed).sample(range(40), 40)
+    small = Translator.load(ckpt, settings=translator.settings, device="cpu", max_tokens=70)
+    assert small.texts([lines[i] for i in order]) == [together[i] for i in order], seed
+
+
+def test_what_a_server_may_send(translator):
+    """Lone surrogates, line breaks inside a line, no lines at all, settings of its own."""
+    assert translator.translate([]) == []
+    rows = translator.translate(["der \ud800 Hund", "der\nHund", "", "\u200b"], settings=SearchSettings(beam_size=1))
+    assert [len(row) for row in rows] == [1] * 4
+    assert rows[2] == [("", 0.0)]
+    assert all("\n" not in row[0].text for row in rows)
+
+
+def test_n_best(tmp_path, ckpt):
+    status, out = run_main(tmp_path, ckpt, b"der Hund geht\n\ndie Katze\n", "--n-best", "2")
+    rows = [line.split("\t") for line in out.decode().split("\n")[:-1]]
+    assert status == 0
+    assert [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
+    assert [row[1:] for row in rows[2:4]] == [["0.0000", ""]] * 2
+    for first, second in (rows[:2], rows[4:]):
+        assert 0 > float(first[1]) >= float(second[1])
+        assert first[2] != second[2]
+    _, best = run_main(tmp_path, ckpt, b"der Hund geht\n\ndie Katze\n")
+    assert best.decode().split("\n")[:-1] == [row[2] for row in rows[::2]]
+
+
+def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        search, "search", lambda *a, settings, **k: seen.append((a[1].shape, settings)) or [[]] * len(a[1])
+    )
+    run_main(tmp_path, ckpt, b"der Hund\n" * 10, "--beam-size", "3", "--length-penalty", "0.5", "--max-tokens", "12")
+    assert sum(shape[0] for shape, _ in seen) == 10
+    assert all(shape[0] * shape[1] <= 12 for shape, _ in seen)
+    assert {(s.beam_size, s.length_penalty, s.n_best) for _, s in seen} == {(3, 0.5, 1)}
+
+
+def searches(ckpt: Path, *options: str) -> SearchSettings:
+    """What the command's search is with these options."""
+    return cli.load_translator(translate._parser().parse_args(["--ckpt", str(ckpt), *options])).settings
+
+
+def test_the_search_is_the_runs_unless_an_option_says_otherwise(tmp_path, ckpt, capsys):
+    own = SearchSettings(beam_size=3, length_penalty=0.6, max_len_ratio=0.5, max_len_extra=7)
+    theirs = tiny.save(tmp_path, search=own)
+    assert Translator.load(theirs, device="cpu").settings == searches(theirs) == own
+    assert searches(theirs, "--beam-size", "4") == dataclasses.replace(own, beam_size=4)
+    assert searches(theirs, "--length-penalty", "0") == dataclasses.replace(own, length_penalty=0.0)
+    lengths = ("--max-len-ratio", "0", "--max-len-extra", "3")
+    assert searches(theirs, *lengths) == dataclasses.replace(own, max_len_ratio=0.0, max_len_extra=3)
+    assert Translator.load(theirs, settings=SearchSettings(), device="cpu").settings == SearchSettings()
+    assert searches(ckpt) == SearchSettings(beam_size=5, length_penalty=1.0)  # it does not say
+    text = tmp_path / "text"
+    text.write_text("der Hund\n")
+    assert translate.main(["--ckpt", str(theirs), "--input", str(text), "--n-best", "4"]) == 2
+    assert "--n-best 4 needs at least as large a --beam-size, not 3, which is the run's" in capsys.readouterr().err
+
+
+def test_bfloat16_keeps_positions_exact(ckpt):
+    low = Translator.load(ckpt, device="cpu", dtype="bfloat16")
+    assert {p.dtype for p in low.model.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in low.model.buffers()} == {torch.float32}
+    assert len(low.texts(["der Hund geht", ""])) == 2
+
+
+def test_learned_positions_limit_source_and_target(tmp_path, capsys):
+    """64 positions: as many source tokens, and a target that ends with them, as validation and test have it."""
+    learned = tiny.save(tmp_path, positions="learned", max_len=64)
+    status, out = run_main(tmp_path, learned, b"der Hund geht " * 100 + b"\nder Hund\n", "--max-len-extra", "70")
+    assert (status, out.count(b"\n")) == (0, 2)
+    assert "the first 63 are translated" in capsys.readouterr().err
+
+
+def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatch):
+    """A batch without room is halved until it fits; a line that fails alone costs nobody else's translation."""
+    lines = tiny.sentences(tiny.GERMAN, 12, seed=3)
+    whole, bad, calls = search.search, tiny.tokenizer().encode_src([lines[5]])[0], []
+
+    def frail(model, src, mask, **options):
+        calls.append(len(src))
+        if len(src) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        if any(row[keep].tolist() == bad for row, keep in zip(src, mask, strict=True)):
+            raise RuntimeError("a kernel failed\nand more")
+        return whole(model, src, mask, **options)
+
+    data = "\n".join(lines).encode()
+    _, good = run_main(tmp_path, ckpt, data)
+    monkeypatch.setattr(search, "search", frail)
+    status, out = run_main(tmp_path, ckpt, data)
+    assert calls[0] == 12
+    expected = good.split(b"\n")
+    expected[5] = b""
+    assert out.split(b"\n") == expected
+    assert status == 1
+    assert capsys.readouterr().err == (
+        "warning: line 6 was not translated and is empty (a kernel failed)\n"
+        "error: 1 of 12 lines could not be translated and are empty\n"
+    )
+
+
+# ------------------------------------------------------------------ reading
+
+
+class Pieces(io.RawIOBase):
+    """A stream that hands out its bytes in pieces of random size."""
+
+    def __init__(self, data: bytes, rng: random.Random) -> None:
+        self.data, self.rng, self.reads = data, rng, 0
+
+    def read1(self, size: int = -1) -> bytes:
+        cut = min(size, self.rng.choice([1, 2, 3, 7, 50, 5000]))
+        piece, self.data = self.data[:cut], self.data[cut:]
+        self.reads += 1
+        return piece
+
+
+def test_windows_hold_every_line_wherever_the_reads_fall():
+    seed = random.randrange(10**9)
+    rng = random.Random(seed)
+    for _ in range(30):
+        data = b"".join(
+            rng.choice([b"\n", b"a", b"bc\r", b"\xe2\x80\xa8", b"d" * 30]) for _ in range(rng.randint(0, 400))
+        )
+        expected = data.split(b"\n")
+        expected = expected[:-1] if expected[-1] == b"" else expected
+        windows = list(line_stream.read_windows(Pieces(data, rng), max_lines=7, max_bytes=60))
+        assert [line.data for w in windows for line in w.raw] == expected, seed
+        assert [w.first for w in windows] == [1 + sum(len(v.raw) for v in windows[:i]) for i in range(len(windows))]
+        assert all(len(w.raw) <= 7 and sum(len(line.data) for line in w.raw[:-1]) < 60 for w in windows)
+
+
+def test_reading_is_lazy_and_bounded():
+    """An endless stream, and an endless line, are read only as far as they are asked for."""
+
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def read1(self, size: int = -1) -> bytes:
+            self.given += 1
+            return b"der Hund\n" * 100
+
+    stream = Endless()
+    windows = line_stream.read_windows(stream)
+    assert len(next(windows).raw) == line_stream.WINDOW_LINES
+    assert stream.given <= line_stream.WINDOW_LINES / 100 + 1
+
+    many = Pieces(b"x" * 3_000_000 + b"\ny", random.Random(0))
+    many.read1 = io.BytesIO(many.data).read  # type: ignore[method-assign]
+    (window,) = line_stream.read_windows(many)
+    assert [(len(line.data), line.size) for line in window.raw] == [(line_stream.LINE_BYTES, 3_000_000), (1, 1)]
+
+
+def test_decoding_a_line():
+    assert line_stream.decode_line(RawLine(b"a\r", 2)) == ("a", True)
+    assert line_stream.decode_line(RawLine(b"a\r\r", 3)) == ("a\r", True)
+    assert line_stream.decode_line(RawLine(b"a\xc3", 2)) == ("a\ufffd", False)
+    assert line_stream.decode_line(RawLine(b"a\xc3", 9)) == ("a", True)  # cut inside a character
+
+
+# ------------------------------------------------------------------ pipes, files and signals
+
+
+def test_output_appears_whole_or_not_at_all(tmp_path, ckpt, monkeypatch):
+    sink = tmp_path / "out"
+    sink.write_text("before\n")
+    (tmp_path / "in").write_text("der Hund\n" * 5000)
+    whole, calls = Translator.translate, []
+
+    def stops(self, lines, **options):
+        calls.append(sink.read_text())
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(self, lines, **options)
+
+    monkeypatch.setattr(Translator, "translate", stops)
+    options = ["--ckpt", str(ckpt), "--input", str(tmp_path / "in"), "--output", str(sink), "--beam-size", "1"]
+    assert translate.main(options) == 130
+    assert calls == ["before\n"] * 2
+    assert sink.read_text() == "before\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_one_line_at_a_time_and_ctrl_c(ckpt):
+    """An answer to every line before the next is sent; then Ctrl-C ends with one line and status 130."""
+    process = spawn("--ckpt", ckpt, "--beam-size", "1", "--threads", "1")
+    assert None not in (process.stdin, process.stdout, process.stderr)
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    for line in (b"der Hund geht\n", b"\n", b"die Katze\n"):
+        process.stdin.write(line)
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        assert answer.endswith(b"\n")
+        assert (answer == b"\n") == (line == b"\n")
+    process.send_signal(signal.SIGINT)
+    error = process.stderr.read()
+    assert process.wait(30) == 130
+    assert error == b"error: interrupted\n"
+    watchdog.cancel()
+
+
+def test_a_reader_that_leaves_early(ckpt):
+    """`| head -1`: no traceback, no message."""
+    process = spawn("--ckpt", ckpt, "--beam-size", "1", "--threads", "1")
+    assert None not in (process.stdin, process.stdout, process.stderr)
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
+    process.stdin.write(b"der Hund geht\n")
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.stdout.close()
+    process.stdin.write(b"die Katze\n" * 10)
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    assert process.wait(30) == 141
+    watchdog.cancel()
+
+
+def test_termination_leaves_no_temporary_file(ckpt, tmp_path):
+    process = spawn("--ckpt", ckpt, "--output", tmp_path / "out", "--threads", "1")
+    assert process.stdin
+    deadline = time.monotonic() + 60
+    while not _names(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert [name.endswith(".tmp") for name in _names(tmp_path)] == [True]
+    process.terminate()
+    assert process.wait(30) == 143
+    assert _names(tmp_path) == []
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def test_standard_streams_that_are_closed(ckpt, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", None)
+    assert translate.main(["--ckpt", str(ckpt)]) == 2
+    assert "there is no standard input" in capsys.readouterr().err
+
+
+def test_the_length_of_translations_is_an_option(ckpt, tmp_path):
+    """At most int(ratio * source pieces) + extra pieces, the end counted."""
+    line = b"der Hund geht und die Katze kommt nicht.\n"
+    status, long = run_main(tmp_path, ckpt, line)
+    short_status, short = run_main(tmp_path, ckpt, line, "--max-len-ratio", "0", "--max-len-extra", "3")
+    assert status == short_status == 0
+    assert 0 < len(short) < len(long)
+    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
+    assert len(tokenizer.encode_tgt([short.decode().strip()])[0]) <= 4

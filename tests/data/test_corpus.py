@@ -1,0 +1,558 @@
+"""From files and from the hub's layout to clean, aligned pairs: line ends, formats, columns, rules, settings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.data import corpus
+from seq2seq.data.cleaning import Cleaner, CleanSettings, cleaning_table, length_rules
+from seq2seq.data.corpus import CorpusSettings, load_corpus, validate_corpus
+from seq2seq.data.readers import read_lines
+from seq2seq.data.swapped_sides import looks_swapped
+from seq2seq.resources import conf_dir, data_dir
+
+OFF = CleanSettings(invalid_utf8=False, empty=False, same=False, duplicates=False, max_length=None, length_ratio=None)
+PAIRS = [(f"Das ist der Satz {i} und nicht mehr.", f"This is the sentence {i} and no more.") for i in range(60)]
+
+
+def write_text(folder: Path, split: str, pairs=PAIRS, ending: str = "") -> None:
+    opener = {"": open, ".gz": gzip.open, ".xz": lzma.open}[ending]
+    for side, language in enumerate(("de", "en")):
+        with opener(folder / f"{split}.{language}{ending}", "wb") as file:
+            for pair in pairs:
+                file.write(pair[side].encode() + b"\n")
+
+
+def options(folder: Path, **changes) -> CorpusSettings:
+    places = {split: str(folder / split) for split in ("train", "valid", "test")}
+    return replace(CorpusSettings(src="de", tgt="en", clean=OFF, **places), **changes)
+
+
+def load(chosen: CorpusSettings, cache: Path, split: str = "train") -> list[tuple[str, str]]:
+    rows = load_corpus(chosen, cache_dir=cache).splits[split][:]
+    return list(zip(rows["src"], rows["tgt"], strict=True))
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".xz"])
+def test_text_prefix_finds_both_languages(tmp_path, ending):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split, ending=ending)
+    assert load(options(tmp_path), tmp_path / "c") == PAIRS
+    turned = options(tmp_path, src="en", tgt="de")
+    assert load(turned, tmp_path / "c", "test") == [(tgt, src) for src, tgt in PAIRS]
+
+
+def test_zstandard_with_several_frames(tmp_path):
+    data = ["\n".join(pair[side] for pair in PAIRS).encode() + b"\n" for side in (0, 1)]
+    for name, content in zip(("de", "en"), data, strict=True):
+        frames = [pa.compress(part, codec="zstd", asbytes=True) for part in (content[:100], content[100:])]
+        (tmp_path / f"train.{name}.zst").write_bytes(b"".join(frames))
+    assert load(options(tmp_path, valid=None, test=None, holdout=5), tmp_path / "c")
+    files = [str(tmp_path / f"train.{name}.zst") for name in ("de", "en")]
+    assert load(options(tmp_path, train=files, valid=files, test=files), tmp_path / "c") == PAIRS
+
+
+def test_explicit_files_and_mapping(tmp_path):
+    for name, side in (("one", 0), ("two", 1)):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in PAIRS))
+    pair = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert load(options(tmp_path, train=pair, valid=pair, test=pair), tmp_path / "c") == PAIRS
+    named = {"en": pair[1], "de": pair[0]}
+    assert load(options(tmp_path, train=named, valid=named, test=named), tmp_path / "c") == PAIRS
+
+
+NASTY = ["a\rb", "c\u2028d", "e\x85f", "g\x0bh\x0ci", "", "  ", "\x00", "tab\tend", "😀", "j\x1ck\x1dl\x1e"]
+
+
+def test_lines_end_at_newline_only(tmp_path):
+    pairs = [(line, f"{i}") for i, line in enumerate(NASTY)]
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split, pairs)
+    assert load(options(tmp_path), tmp_path / "c") == pairs
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.binary(max_size=12).filter(lambda b: b"\n" not in b and not b.endswith(b"\r")), max_size=30))
+def test_read_lines_agrees_with_the_definition(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("lines") / "x"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    assert list(read_lines(path)) == lines
+    path.write_bytes(b"".join(line + b"\r\n" for line in lines) + b"last")
+    assert list(read_lines(path)) == [*lines, b"last"]
+
+
+def test_misaligned_files_name_both_counts(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    with (tmp_path / "train.en").open("a") as file:
+        file.write("one more\n")
+    with pytest.raises(ValueError, match=r"train\.de has 60 lines and .*train\.en has 61"):
+        load(options(tmp_path), tmp_path / "c")
+    assert not list((tmp_path / "c").glob("text-*"))  # nothing half-built is left
+
+
+def test_damaged_compressed_file_is_named(tmp_path):
+    write_text(tmp_path, "train", ending=".xz")
+    path = tmp_path / "train.de.xz"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"train\.de\.xz cannot be decompressed"):
+        list(read_lines(path))
+
+
+def wmt(pairs=PAIRS):
+    return [{"translation": {"de": src, "en": tgt}} for src, tgt in pairs]
+
+
+def write_jsonl(path: Path, rows) -> str:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return str(path)
+
+
+def write_parquet(path: Path, rows) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+@pytest.mark.parametrize("flat", [False, True])
+def test_tables_with_both_sides(tmp_path, write, flat):
+    rows = [row["translation"] for row in wmt()] if flat else wmt()
+    file = write(tmp_path / ("x.jsonl" if write is write_jsonl else "x.parquet"), rows)
+    chosen = options(tmp_path, train=file, valid=file, test=file)
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS
+
+
+def test_json_lines_keep_unusual_line_ends_and_nulls(tmp_path):
+    rows = [{"de": "a\u2028b\x85c", "en": "x\ry"}, {"de": None, "en": "z"}]
+    file = write_jsonl(tmp_path / "x.jsonl", rows)
+    chosen = options(tmp_path, train=file, valid=file, test=file)
+    assert load(chosen, tmp_path / "c", "valid") == [("a\u2028b\x85c", "x\ry"), ("", "z")]
+
+
+def test_columns_may_be_renamed(tmp_path):
+    file = write_jsonl(tmp_path / "x.jsonl", [{"source": src, "target": tgt} for src, tgt in PAIRS])
+    chosen = options(tmp_path, train=file, valid=file, test=file, columns={"de": "source", "en": "target"})
+    assert load(chosen, tmp_path / "c") == PAIRS
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_tsv(tmp_path, header):
+    file = tmp_path / "x.tsv"
+    lines = [f'{i}\t{tgt}\t{src}"\n' for i, (src, tgt) in enumerate(PAIRS)]
+    file.write_text("".join((["id\ten\tde\n"] if header else []) + lines))
+    columns = None if header else {"de": 2, "en": 1}
+    chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file), columns=columns)
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == [(src + '"', tgt) for src, tgt in PAIRS]
+    file.write_text("".join([*lines, "only one column\n"]))
+    with pytest.raises(ValueError, match=r"no column 'de'|row 61 has 1 columns"):
+        load(chosen, tmp_path / "c")
+
+
+def test_patterns_and_addresses(tmp_path):
+    write_parquet(tmp_path / "train-00000-of-00002.parquet", wmt(PAIRS[:30]))
+    write_parquet(tmp_path / "train-00001-of-00002.parquet", wmt(PAIRS[30:]))
+    pattern = str(tmp_path / "train-*.parquet")
+    assert load(options(tmp_path, train=pattern, valid=pattern, test=pattern), tmp_path / "c") == PAIRS
+    address = f"file://{pattern}"  # as hf://datasets/wmt/wmt19@<revision>/de-en/train-*.parquet
+    assert load(options(tmp_path, train=address, valid=address, test=address), tmp_path / "c2") == PAIRS
+
+
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
+def test_compressed_json_lines_need_no_further_package(tmp_path, monkeypatch, ending):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr("datasets.config.ZSTANDARD_AVAILABLE", False)
+    content = Path(write_jsonl(tmp_path / "plain.jsonl", wmt())).read_bytes()
+    packed = {
+        ".gz": gzip.compress,
+        ".xz": lzma.compress,
+        ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+    }[ending](content)
+    file = tmp_path / f"x.jsonl{ending}"
+    file.write_bytes(packed)
+    chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file))
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS
+    file.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=r"x\.jsonl\.[a-z]+ cannot be decompressed"):
+        load(chosen, tmp_path / "c")
+
+
+def rewrite_within_its_time(path: Path, content: bytes) -> None:
+    """Another content under the same modification time, as cp -p, rsync -a or tar leave it."""
+    before = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("kind", ["json", "gz", "parquet", "hub", "part"])
+def test_a_file_changed_within_its_time_is_read_anew_and_no_copy_stays(tmp_path, kind):
+    other = [(src.replace("Satz", "Text"), tgt) for src, tgt in PAIRS]
+    made = {}
+    for name, pairs in (("one", PAIRS), ("two", other)):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / {"json": "train.jsonl", "gz": "train.jsonl.gz"}.get(kind, "train.parquet")
+        if kind == "gz":
+            path.write_bytes(gzip.compress(Path(write_jsonl(tmp_path / "plain.jsonl", wmt(pairs))).read_bytes()))
+        else:
+            (write_jsonl if kind == "json" else write_parquet)(path, wmt(pairs))
+        made[name] = path
+    places = dict.fromkeys(("train", "valid", "test"), str(made["one"]))
+    if kind in ("hub", "part"):
+        places = dict.fromkeys(places, "train[:50]" if kind == "part" else "train") | {"path": str(tmp_path / "one")}
+    chosen, size = options(tmp_path, **places), 50 if kind == "part" else 60
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS[:size]
+    rewrite_within_its_time(made["one"], made["two"].read_bytes())
+    assert load(chosen, tmp_path / "c") == other[:size]
+    assert {path.name.split("-")[0] for path in (tmp_path / "c").iterdir()} == {"text"}
+
+
+def test_a_huge_file_changed_in_its_middle_within_its_time(tmp_path):
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate((1 << 28) + 9)  # a hole: it fills no disk
+    before = corpus.file_fingerprint(path)
+    assert corpus.file_fingerprint(path) == before
+    times = path.stat()
+    with path.open("r+b") as file:
+        file.seek(1 << 27)
+        file.write(b"x")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert corpus.file_fingerprint(path) != before
+
+
+# ---- the hub's layout
+
+
+def hub_folder(root: Path, name: str, *, configs: bool) -> Path:
+    """As on the hub: <config>/<split>-00000-of-0000n.parquet, with the configs in the card or without a card."""
+    splits = {"train": PAIRS, "validation": PAIRS[:7], "test": PAIRS[7:12]}
+    for split, pairs in splits.items():
+        for shard in (0, 1):
+            write_parquet(root / name / f"{split}-0000{shard}-of-00002.parquet", wmt(pairs[shard::2]))
+    if configs:
+        files = [{"split": split, "path": f"{name}/{split}-*"} for split in splits]
+        card = yaml.safe_dump({"configs": [{"config_name": name, "data_files": files}]})
+        (root / "README.md").write_text(f"---\n{card}---\n# card\n")
+    return root
+
+
+@pytest.mark.parametrize("configs", [True, False])
+def test_hub_layout_in_a_local_folder(tmp_path, configs):
+    root = hub_folder(tmp_path / "wmt", "de-en", configs=configs)
+    chosen = options(tmp_path, path=str(root), train="train", valid="validation", test="test")
+    chosen = replace(chosen, config="de-en") if configs else replace(chosen, data_dir="de-en")
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert sorted(load(chosen, tmp_path / "c")) == sorted(PAIRS)
+    assert sorted(load(chosen, tmp_path / "c", "test")) == sorted(PAIRS[7:12])
+
+
+def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
+    root = tmp_path / "multi30k"
+    root.mkdir()
+    for split in ("train", "val", "test"):
+        write_jsonl(root / f"{split}.jsonl", [{"en": tgt, "de": src} for src, tgt in PAIRS])
+    chosen = options(tmp_path, path=str(root), train="train", valid="validation", test="test")
+    assert load(chosen, tmp_path / "c", "valid") == PAIRS
+
+
+def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
+    data = yaml.safe_load((conf_dir() / "data" / "files.yaml").read_text())
+    data |= yaml.safe_load((conf_dir() / "data" / "phrasebook.yaml").read_text())
+    chosen = CorpusSettings.from_mapping(data)
+    validate_corpus(chosen, cache_dir=tmp_path)
+    loaded = load_corpus(chosen, cache_dir=tmp_path)
+    assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
+    assert loaded.read == 20_000
+
+
+def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
+    root = hub_folder(tmp_path / "wmt", "de-en", configs=True)
+    with pytest.raises(ValueError, match="could not be loaded"):
+        load(options(tmp_path, path=str(root), config="de-en", train="training"), tmp_path / "c")
+    import datasets
+
+    def offline(*args, **values):
+        raise ConnectionError("Couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    with pytest.raises(ValueError, match=r"wmt/wmt14 could not be loaded: Couldn't reach the hub.*data\.path"):
+        load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
+
+
+def hub_settings() -> list[str]:
+    """Those that name a place on the hub; phrasebook is embedded, and others ask for files."""
+    found = {path.stem: yaml.safe_load(path.read_text()) for path in (conf_dir() / "data").glob("*.yaml")}
+    named = {name for name, data in found.items() if data.get("path") or "://" in str(data.get("train"))}
+    return sorted(named - {"phrasebook"})
+
+
+@pytest.mark.parametrize("name", hub_settings())
+def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch, name):
+    base = yaml.safe_load((conf_dir() / "data" / "files.yaml").read_text())
+    data = base | yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text())
+    data.pop("defaults")
+    assert data["name"] == name
+    pinned = data["revision"] or data["train"].split("@")[1].split("/")[0]
+    assert pinned == "refs/convert/parquet" or len(pinned) == 40
+    calls = []
+
+    def served(path, name=None, **values):
+        calls.append((path, name, values))
+        rows = [{"translation": {data["src"]: f"s{i}", data["tgt"]: f"t{i}"}} for i in range(9000)]
+        return datasets.Dataset.from_list(rows)
+
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", served)
+    chosen = CorpusSettings.from_mapping(data)
+    validate_corpus(chosen, cache_dir=tmp_path)
+    assert not calls  # nothing is fetched to check settings
+    assert load(chosen, tmp_path)[0][0].startswith("s")
+    path, config, values = calls[0]
+    if data["path"]:
+        assert (path, config, values["split"]) == (data["path"], data["config"], data["train"])
+        assert (values["revision"], values["data_dir"]) == (data["revision"], data["data_dir"])
+    else:
+        assert (path, values["data_files"]) == ("parquet", {"train": [data["train"]]})
+
+
+# ---- cleaning
+
+
+def test_cleaning_drops_counts_and_shows_one_example(tmp_path):
+    good = [(f"gut {i}", f"good {i}") for i in range(5)]
+    bad = [
+        ("", "no source"), ("kein Ziel", " \t"), ("same", "same "), good[0], good[3], good[0],
+        ("kaputt \udcff", "broken"),
+    ]  # fmt: skip
+    for side, language in ((0, "de"), (1, "en")):
+        lines = [pair[side].encode("utf-8", "surrogateescape") + b"\n" for pair in good + bad]
+        (tmp_path / f"train.{language}").write_bytes(b"".join(lines))
+    for split in ("valid", "test"):
+        write_text(tmp_path, split, [("", "kept"), ("kept", "kept")])
+    chosen = options(tmp_path, clean=CleanSettings())
+    loaded = load_corpus(chosen, cache_dir=tmp_path / "c")
+    counts = {row.rule: row.pairs for row in loaded.dropped}
+    assert counts == {"invalid_utf8": 1, "empty": 2, "same": 1, "duplicates": 3}
+    assert loaded.read == len(good + bad)
+    assert load(chosen, tmp_path / "c") == good
+    assert load(chosen, tmp_path / "c", "valid") == [("", "kept"), ("kept", "kept")]
+    table = cleaning_table(loaded.dropped, read=loaded.read)
+    assert "12 pairs read, 5 kept" in table
+    assert "kaputt \ufffd | broken" in table
+
+
+def test_invalid_utf8_is_replaced_in_evaluation(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    (tmp_path / "valid.de").write_bytes(b"a\xffb\n" * 60)
+    assert load(options(tmp_path), tmp_path / "c", "valid")[0][0] == "a\ufffdb"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=80), st.integers(1, 17))
+def test_duplicates_are_found_across_blocks(numbers, size):
+    pairs = [(f"s{a}", f"t{b}") for a, b in numbers]
+    cleaner = Cleaner(CleanSettings())
+    kept = []
+    for start in range(0, len(pairs), size):
+        block = pairs[start : start + size]
+        kept += zip(*cleaner(([src for src, _ in block], [tgt for _, tgt in block])), strict=True)
+    assert kept == list(dict.fromkeys(pairs))
+    assert cleaner.dropped["duplicates"].pairs == len(pairs) - len(kept)
+
+
+def test_rules_can_be_turned_off():
+    cleaner = Cleaner(OFF)
+    block = (["", "x", "x"], ["", "x", "x"])
+    assert cleaner(block) == block
+    assert not cleaner.dropped
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_null_and_false_turn_every_rule_off(off):
+    rules = CleanSettings.from_mapping(dict.fromkeys(("invalid_utf8", "empty", "same", "duplicates"), off))
+    cleaner = Cleaner(rules)
+    block = (["", "x", "x"], ["", "x", "x"])
+    assert cleaner(block) == block
+    lengths = np.array([1, 9])
+    rules = CleanSettings.from_mapping({"max_length": off, "length_ratio": off})
+    assert not any(mask.any() for mask in length_rules(lengths, lengths[::-1], settings=rules, max_tokens=9).values())
+
+
+def test_length_rules_count_each_pair_once():
+    src, tgt = np.array([5, 300, 2, 90, 10]), np.array([5, 5, 9, 90, 41])
+    clean = CleanSettings(max_length=250, length_ratio=4.0)
+    masks = length_rules(src, tgt, settings=clean, max_tokens=80)
+    assert masks["max_length"].tolist() == [False, True, False, True, False]  # 90 alone exceeds max_tokens=80
+    assert masks["length_ratio"].tolist() == [False, False, True, False, True]
+    free = replace(clean, max_length=None, length_ratio=None)
+    assert length_rules(src, tgt, settings=free, max_tokens=500)["max_length"].sum() == 0
+
+
+# ---- splits, fingerprints
+
+
+def test_held_out_pairs_leave_training_with_all_their_translations(tmp_path):
+    pairs = [(f"Quelle {i // 3}", f"target {i}") for i in range(900)]
+    write_text(tmp_path, "train", pairs)
+    chosen = options(tmp_path, valid=None, test=None, holdout=50)
+    train, valid, test = (load(chosen, tmp_path / "c", split) for split in ("train", "valid", "test"))
+    assert sorted(train + valid + test) == sorted(pairs)
+    assert 50 <= len(valid) <= 52
+    assert 50 <= len(test) <= 52
+    sources = [{src for src, _ in part} for part in (train, valid, test)]
+    assert not sources[0] & sources[1]
+    assert not sources[0] & sources[2]
+    assert not sources[1] & sources[2]
+    with pytest.raises(ValueError, match=r"data\.holdout=500"):
+        load(replace(chosen, holdout=500), tmp_path / "c")
+
+
+def test_fingerprint_follows_data_and_settings_only(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    base = options(tmp_path, clean=CleanSettings())
+    fingerprint = corpus.corpus_fingerprint(base)
+    assert fingerprint == corpus.corpus_fingerprint(replace(base, clean=CleanSettings(max_length=9)))
+    changed = [
+        replace(base, src="en", tgt="de"),
+        replace(base, clean=CleanSettings(duplicates=False)),
+        replace(base, valid=None),
+    ]
+    assert len({fingerprint, *map(corpus.corpus_fingerprint, changed)}) == 4
+    with (tmp_path / "test.de").open("a") as file:
+        file.write("x")
+    assert corpus.corpus_fingerprint(base) != fingerprint
+
+
+def test_second_load_reads_no_raw_data(tmp_path, monkeypatch):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    first = load(options(tmp_path), tmp_path / "c")
+    monkeypatch.setattr(corpus, "open_split", None)
+    assert load(options(tmp_path), tmp_path / "c") == first
+
+
+def test_the_iwslt_steps_of_the_readme_work(tmp_path):
+    script = re.search(r"```python\n(# iwslt.*?)```", (data_dir() / "README.md").read_text(), re.DOTALL)
+    assert script
+    for language in ("de", "en"):
+        lines = [
+            "<url>http://x</url>",
+            "<title>T</title>",
+            f" {language} one ",
+            "<keywords>k</keywords>",
+            f"{language} <b>",
+        ]
+        (tmp_path / f"train.tags.de-en.{language}").write_text("\n".join(lines) + "\n")
+        for year in ("dev2010", "tst2010", "tst2011", "tst2012", "tst2013", "tst2014", "tst2015"):
+            xml = f'<doc>\n<seg id="1"> {language} {year} &amp; a\u2028b </seg>\n<seg id="2">z</seg>\n</doc>\n'
+            (tmp_path / f"IWSLT17.TED.{year}.de-en.{language}.xml").write_text(xml)
+    subprocess.run([sys.executable, "-c", script[1]], cwd=tmp_path, check=True)
+    chosen = options(tmp_path)
+    assert load(chosen, tmp_path / "c") == [("de one", "en one"), ("de <b>", "en <b>")]
+    assert load(chosen, tmp_path / "c", "valid")[0] == ("de dev2010 & a\u2028b", "en dev2010 & a\u2028b")
+    assert len(load(chosen, tmp_path / "c", "test")) == 12
+
+
+# ---- wrong settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tgt": "de"}, "both 'de'"),
+        ({"train": None}, r"data\.train is not set"),
+        ({"languages": ("fr", "en")}, "no language column 'de'; it has fr, en"),
+        ({"train": "nowhere/train"}, r"nowhere/train\.de.*does not exist"),
+        ({"train": ["nowhere/a", "nowhere/b"]}, r"nowhere/a does not exist"),
+        ({"train": ["a", "b", "c"]}, "lists 3 files"),
+        ({"train": {"en": "x"}}, "no language column 'de'; it has 'en'"),
+        ({"train": "nowhere/x.jsonl"}, r"x\.jsonl does not exist"),
+        ({"train": "nowhere/x-*.parquet"}, "no file matches"),
+        ({"path": "package://no-such-corpus"}, "no-such-corpus does not exist"),
+        ({"format": "csv"}, "choose text, json, tsv, parquet"),
+        ({"src": "fr"}, r"train\.fr.*there are train\.de, train\.en"),
+    ],
+)
+def test_wrong_places_are_refused_before_any_work(tmp_path, changes, message):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    with pytest.raises(ValueError, match=message):
+        validate_corpus(options(tmp_path, **changes), cache_dir=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_missing_language_column_names_those_present(tmp_path, write):
+    good = write(tmp_path / ("x.jsonl" if write is write_jsonl else "x.parquet"), wmt())
+    other = write(tmp_path / ("y.jsonl" if write is write_jsonl else "y.parquet"), [{"fr": "a", "en": "b"}])
+    with pytest.raises(ValueError, match="no language column 'ro'; it has 'de', 'en'"):
+        validate_corpus(options(tmp_path, train=good, valid=good, test=good, src="ro"), cache_dir=tmp_path / "c")
+    with pytest.raises(ValueError, match=r"y\.[a-z]+ has no language column 'de'; it has 'fr', 'en'"):
+        validate_corpus(options(tmp_path, train=good, valid=good, test=other), cache_dir=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_files_that_are_not_what_they_say(tmp_path):
+    for name in ("x.jsonl", "x.parquet"):
+        (tmp_path / name).write_text("not a table\n")
+        with pytest.raises(ValueError, match=f"{name} is not"):
+            validate_corpus(options(tmp_path, train=str(tmp_path / name), valid=None, test=None), cache_dir=tmp_path)
+
+
+def test_swapped_files_are_refused(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    names = [str(tmp_path / f"train.{language}") for language in ("en", "de")]
+    with pytest.raises(ValueError, match="looks swapped"):  # by name
+        validate_corpus(options(tmp_path, train=names), cache_dir=tmp_path / "c")
+    for name, language in (("a", "en"), ("b", "de")):
+        (tmp_path / name).write_bytes((tmp_path / f"train.{language}").read_bytes())
+    anonymous = [str(tmp_path / "a"), str(tmp_path / "b")]
+    with pytest.raises(ValueError, match="reads like en"):  # by function words
+        validate_corpus(options(tmp_path, train=anonymous), cache_dir=tmp_path / "c")
+    validate_corpus(options(tmp_path, train=anonymous[::-1]), cache_dir=tmp_path / "c")
+
+
+def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
+    zh, en = ["我们 1979 年去了北京。", "他不在家。"] * 20, ["We went to Beijing in 1979.", "He is not at home."] * 20
+    assert looks_swapped(en, zh, src="zh", tgt="en")
+    assert looks_swapped(zh, en, src="en", tgt="zh")
+    assert not looks_swapped(zh, en, src="zh", tgt="en")
+    ru = ["Он не дома и не на работе."] * 20
+    assert looks_swapped(en, ru, src="ru", tgt="en")
+    assert not looks_swapped(en, en, src="de", tgt="en")  # a copy is not an exchange
+    assert not looks_swapped(["abc"], ["xyz"], src="xx", tgt="yy")
+    assert not looks_swapped([], [], src="de", tgt="en")
+
+
+def test_unknown_names_and_missing_direction_are_refused():
+    with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known are"):
+        CorpusSettings.from_mapping({"src": "de", "tgt": "en", "clean": {"dedup": True}})
+    with pytest.raises(ValueError, match=r"data\.tgt=None"):
+        CorpusSettings.from_mapping({"src": "de"})

@@ -1,0 +1,440 @@
+"""Pictures as lines: patches and back, the projection as a convolution, what is no picture, a run from end to end."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import toycorpus
+from composed import PAD, TINY, config
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from PIL import Image
+from torch import nn
+
+from benchmarks import images
+from seq2seq import checkpoint, draw, inspect, translate
+from seq2seq.build import build_model, max_positions
+from seq2seq.data.images import PatchGrid, PictureError, read_picture, write_picture
+from seq2seq.data.token_cache import Encoder
+from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
+from seq2seq.inference.translator import Translator
+from seq2seq.mixers.quadratic import Quadratic
+from seq2seq.resources import conf_dir
+from seq2seq.train import train
+from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.finetune import ready_models
+
+GRID = PatchGrid(8, 24)
+TEXTS = ["the cat", "a dog", "we go", "I see", "two", "red ox", "my hat", "it is"] * 30
+SETTINGS = TokenizerSettings(vocab_size=24, byte_fallback=False, joint=False, patches=GRID)
+
+
+def pixels(count: int, grid: PatchGrid = GRID) -> np.ndarray:
+    return np.random.randint(0, 256, (count, grid.height, grid.width), dtype=np.uint8)
+
+
+def lines(count: int, grid: PatchGrid = GRID) -> list[str]:
+    return [write_picture(picture) for picture in pixels(count, grid)]
+
+
+def saved(picture: Image.Image, kind: str = "PNG") -> str:
+    file = io.BytesIO()
+    picture.save(file, format=kind)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(src_lines=iter([]), tgt_lines=TEXTS, settings=SETTINGS)
+
+
+# ------------------------------------------------------------------ patches
+
+
+@pytest.mark.parametrize(("size", "bits"), [(1, 8), (2, 8), (2, 3), (4, 3), (1, 1)])
+def test_pictures_become_patches_and_pictures_again(size, bits):
+    grid = PatchGrid(8, 24, size, bits)
+    given = pixels(5, grid)
+    ids = np.array(grid.encode([write_picture(picture) for picture in given]))
+    assert ids.shape == (5, grid.length)
+    assert 0 <= ids.min() <= ids.max() < grid.vocab_size
+    again = grid.unpack(ids)
+    assert np.array_equal(grid.pack(again), ids)
+    assert np.abs(again.astype(int) - given).max() < 2 ** (8 - bits)  # what is lost: nothing of 8 bits
+
+
+def test_a_patch_by_hand():
+    """The patch in row 1, column 0 of a picture, its pixels row by row, the first in the lowest byte."""
+    picture = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    ids = PatchGrid(4, 4).encode([write_picture(picture)])[0]
+    assert len(ids) == 4
+    assert ids[2] == 8 + 9 * 2**8 + 12 * 2**16 + 13 * 2**24
+
+
+def test_grey_of_one_bit_and_spaces_around_are_fine():
+    picture = pixels(1)[0] > 127
+    line = saved(Image.fromarray(picture))
+    assert np.array_equal(read_picture(f" {line}\r", height=8, width=24), picture * np.uint8(255))
+
+
+def wrong_lines() -> dict[str, str]:
+    grey = Image.fromarray(pixels(1)[0])
+    damaged = bytearray(base64.b64decode(saved(grey)))
+    damaged[-30] ^= 255
+    return {
+        "not base64": "no picture at all",
+        "holds no PNG": base64.b64encode(b"0123456789").decode(),
+        "holds no PNG; save": saved(grey, "GIF"),
+        "24 x 9 pixels instead of 24 x 8": saved(Image.fromarray(np.zeros((9, 24), dtype=np.uint8))),
+        "of Pillow's mode RGB": saved(grey.convert("RGB")),
+        "PNG is damaged": base64.b64encode(damaged).decode(),
+    }
+
+
+@pytest.mark.parametrize("reason", wrong_lines())
+def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
+    line = wrong_lines()[reason]
+    with pytest.raises(PictureError, match="line 3 is no picture") as error:
+        GRID.encode([*lines(2), line, *lines(1)])
+    assert reason in str(error.value)
+    assert line[:20] in str(error.value)
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # as a worker process sends it
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((8, 25), "25 x 8 pixels are not cut into whole patches of 2 x 2"),
+        ((8, 24, 4, 4), r"bits=4 for 16 pixels a patch: choose at most 3"),
+        ((8, 24, 2, 9), "choose at most 8"),
+        ((8, 8, 8, 1), "choose at most 0"),
+        ((0, 24), r"patches\.height=0: a whole number from 1"),
+        ((2, 2), "one patch has nothing to mix"),
+    ],
+)
+def test_impossible_grids_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        PatchGrid(*values)
+    with pytest.raises(ValueError, match="it takes height, width, size, bits"):
+        PatchGrid.from_mapping({"height": 8, "wide": 24})
+
+
+def test_pillow_is_asked_for(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'seq2seq-mixers\[images\]'"):
+        PatchGrid(8, 24)
+
+
+# ------------------------------------------------------------------ embedding and model
+
+
+@pytest.mark.parametrize(("size", "bits"), [(2, 8), (4, 3), (1, 8)])
+def test_the_projection_of_patches_is_a_strided_convolution(size, bits):
+    """Conv2d(1, D, size, stride=size) over the whole picture, in float64."""
+    grid = PatchGrid(8, 24, size, bits)
+    project = PatchProjection(dim=6, size=size, bits=bits).double()
+    conv = nn.Conv2d(1, 6, size, stride=size).double()
+    with torch.no_grad():
+        conv.weight.copy_(project.proj.weight.view(6, 1, size, size))
+        conv.bias.copy_(project.proj.bias)  # type: ignore[union-attr]
+    given = pixels(3, grid)
+    image = torch.from_numpy((given >> (8 - bits)) / (2**bits - 1) * 2 - 1)[:, None]
+    expected = conv(image).flatten(2).transpose(1, 2)  # (N, rows * columns, D)
+    torch.testing.assert_close(project(torch.from_numpy(grid.pack(given))), expected, rtol=1e-12, atol=1e-12)
+
+
+def picture_model(*overrides: str, **extra):
+    sizes = {
+        "joint": False,
+        "src_vocab_size": GRID.vocab_size,
+        "patches": {"height": 8, "width": 24, "size": 2, "bits": 8},
+    }
+    return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))
+
+
+def test_mixers_with_places_on_a_grid_are_told_its_columns():
+    model = picture_model("+model.src_positions=none")
+    assert [layer.self_mixer.grid_width for layer in model.encoder.layers] == [12] * 4
+    assert model.encoder.embedding.positions is None
+    assert isinstance(model.decoder.embedding.positions, SinusoidalPositions)
+    assert model.decoder.layers[0].self_mixer.grid_width is None
+    chosen = picture_model("mixer.encoder.grid_width=48")
+    assert isinstance(mixer := chosen.encoder.layers[0].self_mixer, Quadratic)
+    assert mixer.grid_width == 48
+    assert isinstance(chosen.encoder.embedding.positions, SinusoidalPositions)
+
+
+def test_positions_and_ties_of_a_picture():
+    with pytest.raises(ValueError, match=r"model\.src_positions is 'odd'"):
+        picture_model("+model.src_positions=odd")
+    with pytest.raises(ValueError, match=r"a picture has no table to share.*model\.tie=target"):
+        picture_model("model.tie=all")
+    learned = config("mixer=transformer", *TINY, "+model.src_positions=learned", "model.max_len=50")
+    assert max_positions(learned) == 50
+
+
+def test_positions_on_a_grid():
+    """Two patches of a row share the first half of their positions, two of a column the second."""
+    positions = picture_model("+model.src_positions=grid").encoder.embedding.positions
+    assert isinstance(positions, GridPositions)
+    row, column = positions(torch.arange(GRID.length)).view(GRID.rows, GRID.columns, 2, 8).unbind(2)
+    line = SinusoidalPositions(dim=8)
+    assert torch.equal(row, line(torch.arange(GRID.rows))[:, None].expand_as(row))
+    assert torch.equal(column, line(torch.arange(GRID.columns)).expand_as(column))
+    with pytest.raises(ValueError, match="src_positions=grid is for pictures"):
+        build_model(config("mixer=transformer", *TINY, "+model.src_positions=grid"))
+    with pytest.raises(ValueError, match="divisible by 4, not 18"):
+        picture_model("+model.src_positions=grid", "model.dim=18")
+
+
+def test_pictures_beside_padding_are_as_alone():
+    """A batch is padded to a width that a picture need not have."""
+    model = picture_model("+model.src_positions=none").eval()
+    src = torch.from_numpy(GRID.pack(pixels(2)))
+    tgt = torch.randint(4, 20, (2, 5))
+    alone = model(src, torch.ones_like(src, dtype=torch.bool), tgt)
+    wide = torch.cat([src, src.new_full((2, 5), PAD)], 1)
+    mask = torch.arange(wide.shape[1]).expand(2, -1) < src.shape[1]
+    torch.testing.assert_close(model(wide, mask, tgt), alone, rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------ tokenizer and corpus
+
+
+def test_a_tokenizer_of_pictures(tokenizer):
+    given = lines(3)
+    assert tokenizer.encode_src(given) == GRID.encode(given)
+    assert tokenizer.decode(tokenizer.encode_tgt(TEXTS[:8])) == TEXTS[:8]
+    assert (tokenizer.joint, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (False, 2**32, 24)
+    state = pickle.loads(pickle.dumps(tokenizer.to_state()))
+    again = Tokenizer.from_state(state)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode_src(given) == tokenizer.encode_src(given)
+    other = Tokenizer.from_state({**state, "patches": {**state["patches"], "bits": 7}})
+    assert other.fingerprint != tokenizer.fingerprint
+    with pytest.raises(ValueError, match="pictures take no tags"):
+        tokenizer.tag_ids(["<2en>"])
+    with pytest.raises(ValueError, match="'patches' is missing or of the wrong type"):
+        Tokenizer.from_state({**state, "patches": 7})
+
+
+def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
+    (tmp_path / "en.model").write_bytes(tokenizer.to_state()["tgt_model"])
+    ready = load_tokenizer(replace(SETTINGS, tgt_model=str(tmp_path / "en.model")))
+    assert ready.fingerprint == tokenizer.fingerprint
+    started = {"joint": False} | ready_models(tokenizer, tmp_path)  # of init_from
+    assert load_tokenizer(TokenizerSettings.from_mapping(started)).fingerprint == tokenizer.fingerprint
+    for wrong, message in (
+        ({"joint": True}, "share no vocabulary"),
+        ({"model": str(tmp_path / "en.model")}, "no SentencePiece model"),
+        ({"symbols": ("<2en>",)}, "take no tags"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace(SETTINGS, **wrong)
+
+
+def test_ids_of_patches_keep_all_their_bits(tokenizer):
+    white = write_picture(np.full((8, 24), 255, dtype=np.uint8))
+    src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
+    assert src.flat.dtype == np.uint32
+    assert set(src.flat[: GRID.length].tolist()) == {2**32 - 1}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Path:
+    """A corpus that is drawn by the command: 60 pictures to train on."""
+    folder = tmp_path_factory.mktemp("drawn")
+    sizes = ["--height", "8", "--width", "24", "--letters", "4", "--train", "60", "--held-out", "6"]
+    assert draw.main(["--corpus", str(folder), *sizes]) == 0
+    return folder
+
+
+def data_module(folder: Path, cache: Path, **changes) -> TranslationDataModule:
+    data = {"src": "png64", "tgt": "en", "max_tokens": 384, "clean": {"length_ratio": None, "duplicates": False}}
+    data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
+    settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0)
+    return TranslationDataModule(data=data, tokenizer=settings, seed=1, cache_dir=cache)
+
+
+def test_batches_hold_whole_pictures(drawn, tmp_path):
+    data = data_module(drawn, tmp_path)
+    data.prepare()
+    source = (drawn / "train.png64").read_text().split("\n")
+    seen = 0
+    for batch in data.train_dataloader():
+        assert batch.src.dtype == torch.int64
+        assert batch.src_mask.all()
+        for ids, index in zip(batch.src.numpy(), batch.index.tolist(), strict=True):
+            assert np.array_equal(GRID.unpack(ids[None])[0], read_picture(source[index], height=8, width=24))
+            seen += 1
+    assert seen == data.size("train") == 60
+
+
+def test_segmentations_of_the_text_are_drawn_beside_pictures(drawn, tmp_path):
+    data = data_module(drawn, tmp_path)
+    data.tokenizer_settings = replace(data.tokenizer_settings, sampling_alpha=0.3)
+    data.prepare()
+    batch = next(iter(data.train_dataloader()))
+    expected = data.tokenizer.encode_src([data._split("train").text[i]["src"] for i in batch.index.tolist()])
+    assert batch.src.tolist() == expected
+
+
+def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
+    """In the first thousand lines before any work, with its number in the file; else while ids are made."""
+    for split in ("train", "valid", "test"):
+        for side in ("png64", "en"):
+            text = (drawn / f"{split}.{side}").read_text().split("\n")
+            if (split, side) == ("train", "png64"):
+                text[40] = "cGljdHVyZQ=="
+            (tmp_path / f"{split}.{side}").write_text("\n".join(text))
+    with pytest.raises(
+        ValueError, match=r"data\.train: line 41 is no picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
+    ):
+        data_module(tmp_path, tmp_path / "cache").validate_settings()
+    monkeypatch.setattr("seq2seq.training.datamodule._check_pictures", lambda *_: None)
+    monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
+    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is no picture"):
+        data_module(tmp_path, tmp_path / "cache").prepare()
+
+
+# ------------------------------------------------------------------ drawing
+
+
+def test_drawing_is_a_function_of_seed_and_line(capfdbinary, monkeypatch):
+    def drawn(*options: str) -> list[bytes]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"cat\n\ndog\ncat\n")))
+        assert draw.main(list(options)) == 0
+        return capfdbinary.readouterr().out.split(b"\n")
+
+    first, again, other = drawn(), drawn(), drawn("--seed", "2")
+    assert len(first) == 5  # a line each, and what follows the last end of line
+    assert first == again != other
+    assert first[1] == first[4] == b""
+    assert len({*first}) == 4  # the second cat is another picture
+    pictures = [read_picture(line.decode(), height=10, width=32) for line in first if line]
+    assert all(picture.min() < 110 and np.median(picture) > 140 for picture in pictures)  # ink on paper
+
+
+def test_text_without_room_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"cat\nincomprehensible\n")))
+    assert draw.main([]) == 2
+    error = capsys.readouterr().err
+    assert "line 2: 'incomprehensible' has no room in 32 x 10 pixels" in error
+    assert "--width" in error
+
+
+def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
+    """They would all be the same box."""
+    letters = "".join(map(chr, range(33, 127)))
+    assert all(draw._has(letter) for letter in letters)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))
+    assert draw.main([]) == 2
+    assert "line 2: '你好': Pillow's own font, in which words are drawn, has no '你'" in capsys.readouterr().err
+
+
+def test_impossible_corpora_are_refused(tmp_path, capsys):
+    for given, told in ((["--height", "3"], "raise --letters, --height or --width"), (["--seed", "-1"], "--seed")):
+        try:
+            status = draw.main(["--corpus", str(tmp_path / "drawn"), *given])
+        except SystemExit as stop:
+            status = stop.code
+        assert status == 2
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_a_drawn_corpus_keeps_its_parts_apart(drawn):
+    texts = {split: (drawn / f"{split}.en").read_text().split("\n")[:-1] for split in ("train", "valid", "test")}
+    assert [len(part) for part in texts.values()] == [60, 6, 6]
+    assert not {*texts["train"]} & {*texts["valid"], *texts["test"]}
+    assert not {*texts["valid"]} & {*texts["test"]}
+
+
+# ------------------------------------------------------------------ from end to end
+
+
+@pytest.fixture(scope="module")
+def run(drawn, tmp_path_factory) -> Path:
+    """A run of a few updates."""
+    folder = tmp_path_factory.mktemp("read")
+    sizes = ["tokenizer.patches.height=8", "tokenizer.patches.width=24", "data.vocab_size=60", "data.max_tokens=384"]
+    small = [word for word in toycorpus.TINY if not word.startswith("data.")]
+    files = [f"data.{split}={drawn / split}" for split in ("train", "valid", "test")]
+    places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        found = compose("train", ["experiment=drawn_words", *small, *sizes, *files, *places])
+    train(OmegaConf.to_container(found, resolve=True), mixer="quadratic")  # type: ignore[arg-type]
+    return folder / "few"
+
+
+def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_path, capsys):
+    results = json.loads((run / "results.json").read_text())
+    assert results["steps"] == 4
+    assert results["padding"] >= 0
+    best = run / "checkpoints" / "best.ckpt"
+    loaded = checkpoint.load(best)
+    assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8}
+    assert loaded.model.encoder.layers[0].self_mixer.grid_width == 12  # type: ignore[union-attr]
+    source = (drawn / "test.png64").read_text().split("\n")[:6]
+    nasty = [source[0], "", "no picture", source[1], write_picture(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
+    (tmp_path / "in").write_text("\n".join(nasty) + "\n")
+    command = ["--ckpt", str(best), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    status = translate.main(
+        [*command, "--beam-size", "2", "--max-len-ratio", "0", "--max-len-extra", "12", "--max-len", "9"]
+    )
+    assert status == 1
+    told = capsys.readouterr().err
+    assert "line 3 was not translated and is empty (it is not base64" in told
+    assert "line 5 was not translated and is empty (it has 8 x 8 pixels instead of 24 x 8" in told
+    assert "cut" not in told  # half a picture is none
+    out = (tmp_path / "out").read_text().split("\n")
+    assert len(out) == len(nasty) + 1
+    assert out[1] == out[2] == out[4] == ""
+    hypotheses = (run / "test.hyp").read_text().split("\n")[:6]
+    assert [out[0], out[3], *out[5:-1]] == hypotheses
+
+
+def test_many_bad_lines_cost_no_good_one(run):
+    translator = Translator.load(run / "checkpoints" / "best.ckpt", device="cpu")
+    translator.settings = replace(translator.settings, beam_size=1, max_len_ratio=0, max_len_extra=6)
+    good = np.random.rand(20) < 0.5
+    given = [line if keep else f"{'?' * i}." for i, (line, keep) in enumerate(zip(lines(20), good, strict=True))]
+    notes: list[translator.Note] = []
+    found = translator.texts(given, note=notes.append)
+    assert sorted(note.position for note in notes) == np.flatnonzero(~good).tolist()
+    alone = [translator.texts([line])[0] for line, keep in zip(given, good, strict=True) if keep]
+    assert [text for text, keep in zip(found, good, strict=True) if keep] == alone
+
+
+def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
+    picture = (drawn / "test.png64").read_text().split("\n")[0]
+    best = run / "checkpoints" / "best.ckpt"
+    assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
+    assert (tmp_path / "seen" / "encoder-centers.png").is_file()
+    assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
+    names = inspect._patches(GRID)
+    assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
+
+
+def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["images", str(run), "--figure", str(tmp_path / "centres.png")])
+    images.main()
+    row = [cell.strip() for cell in capsys.readouterr().out.split("\n")[2].split("|")]
+    assert row[1] == "few"
+    assert row[6] == "4"
+    assert Image.open(tmp_path / "centres.png").width > 300
+    assert [images.distance(*pair) for pair in (("", "abc"), ("reads", "reads"), ("kitten", "sitting"))] == [3, 0, 3]
+    trained, made = (
+        model.state_dict() for model in (checkpoint.load(run / "checkpoints/best.ckpt").model, images.before(run))
+    )
+    places = next(name for name in made if name.endswith("centers"))
+    assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a centre, but not far

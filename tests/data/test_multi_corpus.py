@@ -1,0 +1,352 @@
+"""Several corpora in one run: what an entry means, how often its pairs come, tags, directions, resuming, ranks."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq import train, translate
+from seq2seq.data import batching
+from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
+from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.inference import translator
+from seq2seq.training.datamodule import TranslationDataModule
+
+fast = settings(max_examples=60, deadline=None)
+WORDS = {
+    "de": [
+        "der",
+        "die",
+        "das",
+        "Haus",
+        "Katze",
+        "Hund",
+        "geht",
+        "kommt",
+        "schnell",
+        "ein",
+        "und",
+        "ich",
+        "nicht",
+        "wir",
+    ],
+    "en": ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"],
+    "fr": ["le", "la", "maison", "chat", "chien", "marche", "vient", "vite", "un", "et", "je", "ne", "pas", "nous"],
+}
+
+
+def write(folder: Path, name: str, size: int, languages: tuple[str, str] = ("de", "en")) -> None:
+    rng = random.Random(name)
+    for language in languages:
+        lines = [" ".join(rng.choices(WORDS[language], k=rng.randint(2, 14))) + f" {name} {i}." for i in range(size)]
+        (folder / f"{name}.{language}").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("mixed")
+    for name, size in (("train", 300), ("valid", 21), ("test", 11), ("bt", 120), ("small", 40)):
+        write(root, name, size)
+    write(root, "french", 90, ("en", "fr"))
+    write(root, "fr-test", 13, ("en", "fr"))
+    return root
+
+
+def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> TranslationDataModule:
+    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
+    made = TranslationDataModule(
+        data=data,
+        tokenizer={"vocab_size": 85, "byte_fallback": False} | (tokenizer or {}),
+        seed=1,
+        cache_dir=folder / "cache",
+    )
+    made.prepare()
+    return made
+
+
+def bt(folder: Path, **more) -> dict:
+    return {"bt": {"train": str(folder / "bt"), "tag": "<bt>", **more}}
+
+
+def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
+    made = prepared(folder, corpora=bt(folder))
+    tag = made.tokenizer.src.piece_to_id("<bt>")
+    assert tag > 3
+    seen = {}
+    for batch in made.train_dataloader():
+        for index, row, mask, out in zip(batch.index, batch.src, batch.src_mask, batch.tgt_out, strict=True):
+            seen[int(index)] = (int(row[0]) == tag, made.tokenizer.src.decode(row[mask][:-1].tolist()), out.tolist())
+            assert tag not in row[1:].tolist()
+    assert sorted(seen) == list(range(made.size("train"))) == list(range(420))
+    assert [seen[i][0] for i in range(420)] == [False] * 300 + [True] * 120
+    assert [seen[i][1].removeprefix(" ⁇ ").strip() for i in range(420)] == made.sources("train")
+    assert [made.tokenizer.decode([seen[i][2]])[0] for i in range(420)] == made.references("train")
+    # Text that looks like the tag is text: it was never promised that nobody writes it.
+    assert tag not in made.tokenizer.encode_src(["<bt> der Hund"])[0]
+    assert "<bt>" not in made.tokenizer.decode([[tag, *made.tokenizer.encode_tgt(["the dog"])[0]]])[0]
+    for loader in (made.val_dataloader(), made.test_dataloader()):
+        assert all(tag not in batch.src[:, 0].tolist() for batch in loader)
+
+
+def test_one_corpus_by_another_name_is_the_same_as_before(folder):
+    plain, named = prepared(folder), prepared(folder, corpora={"train": {}})
+    assert named.fingerprint == plain.fingerprint
+    assert named.places == plain.places
+
+
+def test_tagged_corpora_share_text_and_keep_ids_apart(folder):
+    tagged, plain = prepared(folder, corpora=bt(folder)), prepared(folder, corpora=bt(folder, tag=None))
+    assert tagged.places["text of bt"] == plain.places["text of bt"]
+    assert tagged.places["ids of train of bt"] != plain.places["ids of train of bt"]
+    assert tagged.fingerprint != plain.fingerprint
+
+
+def test_subword_sampling_keeps_the_tag_and_the_budget(folder):
+    made = prepared(folder, tokenizer={"sampling_alpha": 0.3}, corpora=bt(folder))
+    tag = made.tokenizer.src.piece_to_id("<bt>")
+    for batch in made.train_dataloader():
+        assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
+        assert [i >= 300 for i in batch.index.tolist()] == [i == tag for i in batch.src[:, 0].tolist()]
+
+
+def test_ready_tokenizer_without_the_tag_is_refused(folder, tmp_path):
+    path = tmp_path / "ready.model"
+    path.write_bytes(prepared(folder).tokenizer.to_state()["src_model"])
+    with pytest.raises(ValueError, match=r"no piece <bt>.*--control_symbols=<bt>"):
+        prepared(folder, tokenizer={"model": str(path)}, corpora=bt(folder))
+
+
+def test_weights_decide_how_often_a_corpus_comes(folder):
+    corpora = {"train": {"weight": 1}, **bt(folder, weight=3)}
+    made = prepared(folder, corpora=corpora)
+    counts = [Counter[int]() for _ in range(4)]
+    for epoch in range(4):
+        made.set_epoch(epoch)
+        for batch in made.train_dataloader():
+            counts[epoch].update(batch.index.tolist())
+            assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
+    total = sum(counts, Counter())
+    ours, theirs = ([total[i] for i in rows] for rows in (range(300), range(300, 420)))
+    # 420 pairs an epoch, 105 and 315 of each corpus; a batch at most may be missing
+    assert sum(ours) == pytest.approx(420, abs=30)
+    assert sum(theirs) == pytest.approx(1260, abs=60)
+    assert len({frozenset(c.items()) for c in counts}) == 4
+
+
+def test_resuming_and_ranks(folder):
+    def loader(rank: int, world: int):
+        made = prepared(folder, corpora={"train": {"weight": 1}, **bt(folder, weight=2)})
+        made.trainer = SimpleNamespace(global_rank=rank, world_size=world, current_epoch=3, accumulate_grad_batches=1)  # type: ignore[assignment]
+        return made.train_dataloader()
+
+    whole = [batch.index.tolist() for batch in loader(0, 1)]
+    again = loader(0, 1)
+    again.batch_sampler.seek(epoch=3, step=4)  # type: ignore[union-attr]
+    assert [batch.index.tolist() for batch in again] == whole[4:]
+    both = [[batch.index.tolist() for batch in loader(rank, 2)] for rank in (0, 1)]
+    assert len(both[0]) == len(both[1])
+    rows = Counter(i for batches in both for batch in batches for i in batch)
+    assert sum(rows.values()) == pytest.approx(420, abs=30)
+
+
+def test_languages_by_tag(folder):
+    french = {"src": "en", "tgt": "fr", "train": str(folder / "french"), "test": str(folder / "fr-test")}
+    made = prepared(folder, tag_target=True, corpora={"fr": french})
+    ids = {tag: made.tokenizer.src.piece_to_id(tag) for tag in ("<2en>", "<2fr>")}
+    firsts = {int(i): int(row[0]) for b in made.train_dataloader() for i, row in zip(b.index, b.src, strict=True)}
+    assert [firsts[i] for i in range(390)] == [ids["<2en>"]] * 300 + [ids["<2fr>"]] * 90
+    assert made.size("test") == 24
+    assert {int(row[0]) for b in made.val_dataloader() for row in b.src} == {ids["<2en>"]}
+    assert made.directions("valid") == []
+    assert [(d.name, d.tokenize, d.rows) for d in made.directions("test")] == [
+        ("de-en", "13a", range(11)), ("en-fr", "13a", range(11, 24)),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"several target languages \(en, fr\).*data\.tag_target=true"):
+        prepared(folder, corpora={"fr": french})
+
+
+@fast
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=4), st.integers(0, 9), st.floats(1, 20), st.data(), st.booleans()
+)
+def test_a_pair_comes_again_when_all_of_its_corpus_have_come(sizes, seed, temperature, data, weighted):
+    weights = data.draw(st.lists(st.floats(0.1, 9), min_size=len(sizes), max_size=len(sizes))) if weighted else None
+    mixture = Mixture(sizes, weights=weights, temperature=temperature, seed=seed)
+    share = np.array(weights or np.array(sizes) ** (1 / temperature))
+    share = share / share.sum() * sum(sizes)
+    first = np.cumsum([0, *sizes])
+    total = Counter[int]()
+    for epoch in range(6):
+        rows = mixture.rows(epoch)
+        assert (rows == Mixture(sizes, weights=weights, temperature=temperature, seed=seed).rows(epoch)).all()
+        total.update(rows.tolist())
+        for i in range(len(sizes)):
+            times = [total[row] for row in range(first[i], first[i + 1])]
+            assert max(times) - min(times) <= 1
+            assert sum(times) == (epoch + 1) * mixture.counts[i]
+            assert abs(mixture.counts[i] - share[i]) <= 1
+
+
+@fast
+@given(st.integers(0, 5), st.integers(1, 3), st.integers(0, 99))
+def test_every_epoch_of_a_mixture_has_the_same_number_of_batches(seed, world_size, draw):
+    rng = np.random.default_rng(draw)
+    sizes = rng.integers(5, 200, 3).tolist()
+    src, tgt = rng.integers(1, 30, (2, sum(sizes)))
+    mixture = Mixture(sizes, weights=[1, 2, 5], temperature=1.0, seed=seed)
+    samplers = [
+        TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100, seed=seed, rank=r, world_size=world_size)
+        for r in range(world_size)
+    ]
+    for sampler in samplers:
+        sampler.draw_from(mixture)
+    for epoch in range(5):
+        found = []
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            found.append(list(sampler))
+            assert len(found[-1]) == len(sampler) == len(found[0])
+        rows = [r for batches in found for batch in batches for r in batch.tolist()]
+        drawn = Counter(mixture.rows(epoch).tolist())
+        assert not Counter(rows) - drawn
+        assert all(len(b) * max(src[b].max(), tgt[b].max()) <= 100 for batches in found for b in batches)
+        sampler = samplers[0]
+        sampler.seek(epoch=epoch, step=len(sampler) // 2)
+        assert all((a == b).all() for a, b in zip(sampler, found[0][len(sampler) // 2 :], strict=True))
+
+
+def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
+    """Of a mixture, only the one of epoch 0, which counts the batches, beside those that are gone through."""
+    made = []
+
+    def counted(*lengths: np.ndarray, epoch: int, **given: Any) -> list[np.ndarray]:
+        made.append((len(lengths[0]), epoch))
+        return token_batches(*lengths, epoch=epoch, **given)
+
+    monkeypatch.setattr(batching, "token_batches", counted)
+    src, tgt = np.random.default_rng().integers(1, 30, (2, 60))
+    sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100)
+    assert not made
+    mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)
+    sampler.draw_from(mixture)
+    sampler.set_epoch(4)
+    assert list(sampler)
+    assert len(sampler)
+    assert made == [(sum(mixture.counts), 0), (sum(mixture.counts), 4)]
+
+
+@fast
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.data())
+def test_exactly(sizes, data):
+    batches = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    count = data.draw(st.integers(1, sum(sizes)))
+    found = exactly(list(batches), count)
+    assert len(found) == count
+    assert all(len(batch) for batch in found)
+    rows = np.concatenate(found).tolist()
+    assert rows == list(range(len(rows)))
+    assert len(rows) == sum(sizes[:count])
+
+
+@fast
+@given(st.lists(st.lists(st.lists(st.integers(4, 99), min_size=1, max_size=6), min_size=1, max_size=6), min_size=1))
+def test_joined_rows_come_back_whole(parts):
+    joined = Ragged.joined([Ragged.from_rows(part)._replace() for part in parts])
+    assert [joined.row(i).tolist() for i in range(len(joined.lengths))] == [row for part in parts for row in part]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpora": {"bt": {"tag": "<bt>"}}}, r"data\.corpora\.bt has no train"),
+        ({"corpora": {"bt": {"train": "x", "tgas": "<bt>"}}}, r"unknown setting data\.corpora\.bt\.tgas"),
+        ({"corpora": {"bt": "x"}}, r"data\.corpora\.bt='x'; a corpus is a mapping"),
+        ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
+        ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
+        ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
+        ({"temperature": 0.5}, r"data\.temperature=0\.5"),
+        ({"train": None, "valid": None, "corpora": {"bt": {"train": "x"}}}, r"data\.valid is not set"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused(changes, message):
+    data = {"src": "de", "tgt": "en", "train": "a", "valid": "b", "test": "c"}
+    with pytest.raises(ValueError, match=message):
+        parts_of(data | changes)
+
+
+def test_an_entry_inherits_all_but_its_place():
+    data = {"src": "de", "tgt": "en", "path": "wmt/wmt16", "config": "de-en", "train": "train", "valid": "validation"}
+    data |= {
+        "test": "test",
+        "clean": {"same": False},
+        "corpora": {"bt": {"train": "x", "clean": {"empty": False}}, "train": {"tag": "<real>"}},
+    }
+    train, other = parts_of(data)
+    assert (train.name, train.corpus.path, train.tags, train.corpus.splits) == (
+        "train", "wmt/wmt16", ("<real>",), ("train", "valid", "test"),
+    )  # fmt: skip
+    assert (other.corpus.path, other.corpus.config, other.corpus.valid, other.corpus.splits) == (
+        None, None, None, ("train",),
+    )  # fmt: skip
+    assert (other.corpus.clean.same, other.corpus.clean.empty, train.corpus.clean.empty) == (False, False, True)
+    (alone, evaluation) = parts_of(data | {"train": None, "path": None, "corpora": {"bt": {"train": "x"}}})
+    assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
+
+
+def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch, capfd):
+    from toycorpus import TINY
+
+    french = (
+        f"{{src: en, tgt: fr, train: {folder / 'french'}, valid: {folder / 'fr-test'}, test: {folder / 'fr-test'}}}"
+    )
+    command = ["train", "data=files", "mixer=transformer", *TINY, "data.tag_target=true", f"cache={tmp_path / 'cache'}"]
+    command += [f"data.{split}={folder / split}" for split in ("train", "valid", "test")]
+    command += [f"data.corpora={{fr: {french}, bt: {{train: {folder / 'bt'}, tag: '<bt>'}}}}", f"runs={tmp_path}"]
+    command += ["run=toy", "data.temperature=2", "data.vocab_size=85", "tokenizer.byte_fallback=false"]
+    monkeypatch.setattr(sys, "argv", command)
+    train.main()
+    results = json.loads((tmp_path / "toy" / "results.json").read_text())
+    for part in ("valid", "test"):
+        assert {"bleu", "bleu_de-en", "bleu_en-fr"} <= set(results[part])
+    assert "val/bleu_en-fr" in (tmp_path / "toy" / "metrics.csv").read_text().splitlines()[0]
+    best = str(tmp_path / "toy" / "checkpoints" / "best.ckpt")
+    lines = ["der Hund", "", "nicht wir"]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    texts = {}
+    for language in ("en", "fr", "cs"):
+        capfd.readouterr()
+        status = translate.main(["--ckpt", best, "--input", str(tmp_path / "in"), "--tgt-lang", language])
+        texts[language] = capfd.readouterr()
+        assert status == (2 if language == "cs" else 0)
+    assert "does not translate to 'cs'; it translates to en, fr" in texts["cs"].err
+    assert len(texts["fr"].out.split("\n")) == 4
+    model = translator.Translator.load(best, device="cpu", tgt_lang="fr")
+    assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
+    assert translator.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
+    # What it was validated on is what it translates: the test set's translations, by its own numbers.
+    assert model._encode(lines, print)[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
+    assert model._encode(lines, print)[1] == []
+    short = translator.Translator.load(best, device="cpu", tgt_lang="fr", max_len=5)
+    assert len(short._encode(["der Hund und die Katze"], lambda note: None)[0]) == 5
+
+
+def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):
+    import toycorpus
+
+    corpus = toycorpus.write(tmp_path / "corpus")
+    train.train(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer")
+    best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
+    assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
+    with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
+        translator.Translator.load(best, device="cpu", tgt_lang="fr")

@@ -1,0 +1,336 @@
+"""The embedded corpus: committed files, their splits, and the grammar that writes them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "phrasebook"
+SPLITS = ("train", "valid", "test")
+MODULES = ("lexicon", "morphology", "syntax", "phrases", "constructions", "generate")
+
+
+@pytest.fixture(scope="module")
+def grammar():
+    """Import the grammar's modules as `python data/phrasebook/generate.py` does, and forget them afterwards."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield {name: importlib.import_module(name) for name in MODULES}
+    finally:
+        for name in MODULES:
+            sys.modules.pop(name, None)
+        while str(FOLDER) in sys.path:
+            sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Return the committed pairs of each split."""
+    read = {}
+    for name in SPLITS:
+        lines = (FOLDER / f"{name}.jsonl").read_bytes().decode("utf-8").split("\n")
+        assert lines.pop() == ""
+        read[name] = [tuple(json.loads(line)["translation"][side] for side in ("de", "en")) for line in lines]
+    return read
+
+
+@pytest.fixture(scope="module")
+def fresh(grammar):
+    """Return pairs of a seed that nobody has looked at."""
+    draws = grammar["constructions"].Constructions(Random(271828))
+    return [draws.draw() for _ in range(6000)]
+
+
+def words(pairs, side):
+    return {word for pair in pairs for word in re.findall(r"[\w'-]+", pair[side])}
+
+
+def test_regeneration_is_byte_identical(grammar, tmp_path):
+    generate = grammar["generate"]
+    generate.write(generate.generate(), tmp_path)
+    for name in SPLITS:
+        assert (tmp_path / f"{name}.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes(), name
+
+
+def test_counts_schema_and_distinct_sentences(corpus):
+    assert {name: len(pairs) for name, pairs in corpus.items()} == {"train": 20000, "valid": 500, "test": 500}
+    everything = [pair for name in SPLITS for pair in corpus[name]]
+    for side in (0, 1):
+        assert len({pair[side] for pair in everything}) == 21000
+    first = (FOLDER / "train.jsonl").read_text(encoding="utf-8").split("\n")[0]
+    assert list(json.loads(first)) == ["translation"]
+    assert "\\u" not in first
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_held_out_sentences_do_not_occur_in_training(corpus, side):
+    train = {pair[side] for pair in corpus["train"]}
+    assert not train & {pair[side] for name in ("valid", "test") for pair in corpus[name]}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_many_word_forms_all_known_from_training(corpus, side):
+    assert len(words(corpus["train"], side)) >= 600
+    unseen = words(corpus["test"], side) - words(corpus["train"], side)
+    assert len(unseen) <= 5, unseen
+
+
+def test_lengths_are_mixed(corpus):
+    lengths = [len(pair[0].split()) for pair in corpus["train"]]
+    assert min(lengths) <= 3
+    assert 15 <= max(lengths) <= 25
+    assert 7 <= sum(lengths) / len(lengths) <= 10
+
+
+PARTICLES = "auf|zu|an|aus|ab|mit|ein|weg|zurück|vor|nach|fern|um"
+SHARES = {
+    "weil, obwohl, wenn, dass, ob": (
+        r"(?:, | ^)?\b([Ww]eil|[Oo]bwohl|[Ww]enn|dass|ob|[Bb]evor|[Nn]achdem|[Ww]ährend)\b",
+        0.12,
+    ),
+    "particle closes the clause": (rf" ({PARTICLES})[.?!]$", 0.05),
+    "particle inside the infinitive": (rf"\b({PARTICLES})zu\w+en\b", 0.008),
+    "particle inside the participle": (rf"\b({PARTICLES})ge\w+(t|en)\b", 0.05),
+    "participle last": (r"\bge\w+(t|en)[.?!]$", 0.08),
+    "sein perfect": (r"\b([Bb]in|[Bb]ist|[Ii]st|[Ss]ind)\b.* \w*ge\w+[.?,]", 0.02),
+    "infinitive last after a modal": (
+        r"\b([Kk]ann|[Kk]önnen|[Mm]uss|[Mm]üssen|[Ww]ill|[Ww]ollen|[Dd]arf|[Dd]ürfen|[Mm]öchten?|[Ss]ollten?)\b.*en[.?]$",
+        0.08,
+    ),
+    "kein": (r"\b[Kk]ein", 0.02),
+    "nicht": (r"\bnicht\b", 0.08),
+    "yes-no question": (r"^(Hat|Haben|Hast|Ist|Sind|Bist|Kann|Muss|Will|Wird|Werden)\b.*\?$", 0.03),
+    "wh question": (r"^(Wer|Wen|Wem|Was|Wo|Wann|Warum|Wie oft|Wohin|Woher|Welche[rsnm]?|Auf wen|Wo\w+)\b.*\?$", 0.06),
+    "relative clause": (r"\w, ((auf|mit) )?(der|die|das|den|dem|denen) ", 0.08),
+    "clock time": (r"\b(Uhr|halb|Viertel|(fünf|zehn|zwanzig) (vor|nach)) ", 0.05),
+    "compound number": (r"\b\w+und(zwanzig|dreißig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig)\b", 0.03),
+    "comparative": (r"(er als|\bso \w+ wie) ", 0.015),
+    "dative plural": (r"\b(den|meinen|deinen|unseren|diesen|ihren) \w+(en|ern) ", 0.005),
+    "genitive": (r"\b(des|meines|deines|unseres) \w+s\b", 0.003),
+    "imperative": (r"!$", 0.02),
+    "zu infinitive": (r", .*\bzu \w+en[.]$", 0.01),
+}
+ADVERB = r"^(Gestern|Morgen|Heute|Am|Vor|Letzte\w*|Nächste\w*|Jede\w*|In|Übermorgen|Vorgestern|Jetzt|Um|Nach|Bald) "
+
+
+@pytest.mark.parametrize("name", list(SHARES))
+def test_every_construction_has_its_share(corpus, name):
+    pattern, share = SHARES[name]
+    found = sum(bool(re.search(pattern, pair[0])) for pair in corpus["train"])
+    assert found >= share * len(corpus["train"]), found / len(corpus["train"])
+
+
+def test_fronted_time_inverts_subject_and_verb(corpus):
+    fronted = [pair for pair in corpus["train"] if re.match(ADVERB, pair[0])]
+    assert len(fronted) >= 0.05 * len(corpus["train"])
+    yesterday = [de for de, _ in fronted if re.match(r"Gestern (?!Abend|um)", de)]
+    finite = re.compile(r"Gestern (hat|habe|haben|hast|ist|bin|bist|sind|konnte|musste|wollte|durfte|war)\w*\b")
+    assert yesterday
+    assert all(finite.match(de) for de in yesterday)
+
+
+EXPECTED = [
+    ("aufmachen", "main", {}, "Er macht das neue Fenster auf.", "He is opening the new window."),
+    ("aufmachen", "main", {"tense": "past"}, "Er hat das neue Fenster aufgemacht.", "He opened the new window."),
+    ("aufmachen", "final", {}, "Er das neue Fenster aufmacht.", "He is opening the new window."),
+    ("aufmachen", "zu", {}, "Das neue Fenster aufzumachen.", "To open the new window."),
+    (
+        "aufmachen",
+        "main",
+        {"modal": "wollen"},
+        "Er will das neue Fenster aufmachen.",
+        "He wants to open the new window.",
+    ),
+    ("aufmachen", "first", {"tense": "past"}, "Hat er das neue Fenster aufgemacht.", "Did he open the new window."),
+    (
+        "aufmachen",
+        "main",
+        {"modal": "müssen", "negated": True},
+        "Er muss das neue Fenster nicht aufmachen.",
+        "He doesn't have to open the new window.",
+    ),
+    (
+        "aufmachen",
+        "main",
+        {"modal": "können", "tense": "past"},
+        "Er konnte das neue Fenster aufmachen.",
+        "He was able to open the new window.",
+    ),
+    (
+        "aufmachen",
+        "final",
+        {"tense": "pluperfect"},
+        "Er das neue Fenster aufgemacht hatte.",
+        "He had opened the new window.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("verb", "order", "fields", "german", "english"), EXPECTED)
+def test_clause_in_both_languages(grammar, verb, order, fields, german, english):
+    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
+    new = next(a for a in lexicon.adjectives if a.de == "neu")
+    fenster = syntax.NounPhrase(lexicon.noun("Fenster"), "the", False, (new,))
+    clause = syntax.Clause(phrases.ER, lexicon.verb(verb), accusative=fenster, **fields)
+    english_order = {"first": "question", "zu": "to"}.get(order, "main")
+    assert syntax.sentence(syntax.german_clause(clause, order)) == german
+    assert syntax.sentence(syntax.english_clause(clause, english_order)) == english
+
+
+@pytest.mark.parametrize(
+    ("noun", "det", "plural", "forms"),
+    [
+        ("Hut", "a", False, "ein alter Hut, einen alten Hut, einem alten Hut, eines alten Huts"),
+        ("Hut", "the", False, "der alte Hut, den alten Hut, dem alten Hut, des alten Huts"),
+        ("Haus", "", True, "alte Häuser, alte Häuser, alten Häusern, alter Häuser"),
+        ("Frau", "my", False, "meine alte Frau, meine alte Frau, meiner alten Frau, meiner alten Frau"),
+        ("Nachbar", "the", False, "der alte Nachbar, den alten Nachbarn, dem alten Nachbarn, des alten Nachbarn"),
+        ("Junge", "this", True, "diese alten Jungen, diese alten Jungen, diesen alten Jungen, dieser alten Jungen"),
+        ("Kind", "no", False, "kein altes Kind, kein altes Kind, keinem alten Kind, keines alten Kindes"),
+        ("Milch", "", False, "alte Milch, alte Milch, alter Milch, alter Milch"),
+        ("Käse", "", False, "alter Käse, alten Käse, altem Käse, alten Käses"),
+    ],
+)
+def test_declension(grammar, noun, det, plural, forms):
+    lexicon, syntax = grammar["lexicon"], grammar["syntax"]
+    old = next(a for a in lexicon.adjectives if a.de == "alt")
+    phrase = syntax.NounPhrase(lexicon.noun(noun), det, plural, (old,))
+    assert ", ".join(phrase.german(case) for case in ("nom", "acc", "dat", "gen")) == forms
+
+
+def test_numbers_and_clock(grammar):
+    forms = grammar["morphology"]
+    german = {2: "zwei", 16: "sechzehn", 17: "siebzehn", 21: "einundzwanzig", 30: "dreißig", 76: "sechsundsiebzig"}
+    english = {2: "two", 13: "thirteen", 21: "twenty-one", 40: "forty", 250: "two hundred and fifty"}
+    assert {n: forms.german_number(n) for n in german} == german
+    assert {n: forms.english_number(n) for n in english} == english
+    assert [forms.german_ordinal(n) for n in (1, 3, 7, 8, 19, 21)] == [
+        "ersten",
+        "dritten",
+        "siebten",
+        "achten",
+        "neunzehnten",
+        "einundzwanzigsten",
+    ]
+    assert [forms.english_ordinal(n) for n in (1, 12, 20, 22, 30)] == [
+        "first",
+        "twelfth",
+        "twentieth",
+        "twenty-second",
+        "thirtieth",
+    ]
+    said = {
+        (3, 0): ("drei Uhr", "three o'clock"),
+        (1, 0): ("ein Uhr", "one o'clock"),
+        (3, 15): ("Viertel nach drei", "a quarter past three"),
+        (3, 30): ("halb vier", "half past three"),
+        (7, 40): ("zwanzig vor acht", "twenty to eight"),
+        (12, 30): ("halb eins", "half past twelve"),
+        (8, 25): ("fünf vor halb neun", "twenty-five past eight"),
+        (12, 50): ("zehn vor eins", "ten to one"),
+    }
+    assert {at: (forms.german_clock(*at), forms.english_clock(*at)) for at in said} == said
+
+
+def test_relative_clauses_agree(grammar):
+    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
+    waiting = syntax.Clause(phrases.ER, lexicon.verb("warten"), oblique=syntax.Oblique("", "acc", "for", syntax.GAP))
+    woman = syntax.NounPhrase(lexicon.noun("Frau"), "the", relative=syntax.Relative(waiting, "acc", "auf"))
+    clause = syntax.Clause(woman, lexicon.verb("sein"), complement=syntax.Phrase("müde", "tired"))
+    assert syntax.sentence(syntax.german_clause(clause, "main")) == "Die Frau, auf die er wartet, ist müde."
+    assert syntax.sentence(syntax.english_clause(clause, "main")) == "The woman who he is waiting for is tired."
+    helping = syntax.Clause(phrases.ER, lexicon.verb("helfen"), "past", dative=syntax.GAP)
+    men = syntax.NounPhrase(lexicon.noun("Mann"), "the", True, relative=syntax.Relative(helping, "dat"))
+    clause = syntax.Clause(phrases.ICH, lexicon.verb("treffen"), "past", accusative=men)
+    assert (
+        syntax.sentence(syntax.german_clause(clause, "main")) == "Ich habe die Männer getroffen, denen er geholfen hat."
+    )
+    assert syntax.sentence(syntax.english_clause(clause, "main")) == "I met the men who he helped."
+
+
+def test_sich_and_nicht_find_their_places(grammar):
+    lexicon, syntax, phrases = grammar["lexicon"], grammar["syntax"], grammar["phrases"]
+    anna = syntax.Name("Anna", "Anna", "f")
+    konzert = syntax.Oblique("auf", "acc", "to", syntax.NounPhrase(lexicon.noun("Konzert"), "the"))
+    happy = syntax.Clause(anna, lexicon.verb("freuen"), oblique=konzert, reflexive=True)
+    assert syntax.german_clause(happy, "first") == "freut sich Anna auf das Konzert"
+    assert syntax.german_clause(happy.having(negated=True), "main") == "Anna freut sich nicht auf das Konzert"
+    dog = syntax.NounPhrase(lexicon.noun("Hund"), "the")
+    owned = syntax.Clause(dog, lexicon.verb("gehören"), dative=anna, negated=True)
+    assert syntax.german_clause(owned, "main") == "der Hund gehört nicht Anna"
+    cheese = syntax.Clause(
+        syntax.NounPhrase(lexicon.noun("Käse"), "the"), lexicon.verb("schmecken"), dative=phrases.SIE
+    )
+    assert syntax.german_clause(cheese, "first") == "schmeckt ihr der Käse"
+
+
+def test_held_out_combinations(grammar, corpus):
+    generate = grammar["generate"]
+    assert generate.combinations("Anna hat einundzwanzig rote Äpfel gekauft.") == {
+        ("Anna", "einundzwanzig"),
+        ("einundzwanzig", "Äpfel"),
+    }
+    seen = {found for de, _ in corpus["train"] for found in generate.combinations(de)}
+    assert not any(map(generate.held_out, seen))
+    for name in ("valid", "test"):
+        novel = [de for de, _ in corpus[name] if any(map(generate.held_out, generate.combinations(de)))]
+        assert len(novel) == 125
+        assert all(generate.combinations(de) - seen for de in novel)
+
+
+def test_names_and_numbers_of_the_test_occur_in_training(grammar, corpus):
+    generate = grammar["generate"]
+    tokens = [{word.strip(".,!?") for de, _ in corpus[name] for word in de.split()} for name in ("train", "test")]
+    assert not (generate.NAMES & tokens[1]) - tokens[0]
+    assert len((generate.NUMBERS & tokens[1]) - tokens[0]) <= 2
+
+
+def test_one_sentence_has_one_translation(fresh):
+    for side in (0, 1):
+        meanings: dict[str, set[str]] = {}
+        for pair in fresh:
+            meanings.setdefault(pair[side], set()).add(pair[1 - side])
+        assert not [found for found in meanings.items() if len(found[1]) > 1]
+
+
+def test_orthography(fresh, corpus):
+    for german, english in fresh + corpus["train"]:
+        for text in (german, english):
+            assert text == text.strip()
+            assert "  " not in text
+            assert text[0].isupper()
+            assert re.fullmatch(r"[^.?!]*[.?!]", text), text
+            assert not re.search(r" [,.?!]|,[^ ]|,,|\bNone\b", text), text
+            assert text.isprintable()
+        assert german[-1] == english[-1]
+        assert not re.search(r"\ba [aeio]|\ban [^aeiou]|\bA [aeio]|\bAn [^aeiou]", english), english
+        assert not re.search(r"\b(in|an|zu|von|bei) dem \b|\b(in|an) das \b|\bzu der\b", german), german
+        assert not re.search(r"\bin dem\b|\b(\w\w\w\w+) \1\b", german), german
+
+
+def test_english_agreement(fresh):
+    singular = r"^(He|She) (are|were|have|do|don't|aren't|weren't)\b"
+    plural = r"^(They|We|You) (is|was|has|does|doesn't)\b|^I (is|are|has)\b"
+    infinitive = r"\b(doesn't|didn't|don't|can't|won't|will|should) (goes|went|has|had|was|reads|bought)\b"
+    wrong = re.compile("|".join((singular, plural, infinitive)))
+    assert not [english for _, english in fresh if wrong.search(english)]
+
+
+def test_every_word_has_its_forms(grammar):
+    lexicon = grammar["lexicon"]
+    assert len({v.particle + v.de for v in lexicon.verbs if v.particle}) >= 25
+    for noun in lexicon.nouns:
+        assert noun.gender in "mfn", noun
+        assert not (noun.mass and set(noun.dets) & set("itn")), noun
+    for verb in lexicon.verbs:
+        assert verb.aux in "hs", verb
+        for tags in (verb.frame.get("acc", "none"), verb.frame.get("dat", "none")):
+            assert tags == "none" or lexicon.tagged(tags), (verb.de, tags)
+        for tags in verb.frame.get("loc", "none").split(","):
+            assert tags in ("none", "city", "country") or lexicon.places_tagged(tags), (verb.de, tags)

@@ -1,0 +1,207 @@
+"""Text that is read while training: every pair in its turn, ranks, resuming, and what a stream cannot do."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import toycorpus
+
+from seq2seq import train
+from seq2seq.data import corpus as corpora
+from seq2seq.training.datamodule import TranslationDataModule
+
+GERMAN = "der die das Haus Katze Hund geht kommt schnell ein und ich nicht wir"
+ENGLISH = "the house cat dog walks comes quickly a and I you not today we"
+SIZE = 230
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    root, rng = tmp_path_factory.mktemp("streamed"), random.Random(0)
+    for split, size in {"train": SIZE, "valid": 20, "test": 12}.items():
+        for language, words in (("de", GERMAN.split(" ")), ("en", ENGLISH.split(" "))):
+            lines = [" ".join(rng.choices(words, k=rng.randint(2, 14))) + f" {i}." for i in range(size)]
+            (root / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Text comes in blocks of 40 pairs, so that pools and blocks do not end together."""
+    monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)
+
+
+def streamed(folder: Path, *, num_workers: int = 0, world: tuple[int, int] = (0, 1), **changes):
+    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}, "streaming": True}
+    data |= {split: str(folder / split) for split in ("train", "valid", "test")} | {"shuffle_buffer": 70}
+    tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
+    made = TranslationDataModule(
+        data=data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache", num_workers=num_workers
+    )
+    made.trainer = SimpleNamespace(  # type: ignore[assignment]
+        global_rank=world[0], world_size=world[1], current_epoch=0, accumulate_grad_batches=1
+    )
+    made.prepare()
+    return made
+
+
+def first(made, count: int) -> list:
+    return list(itertools.islice(made.train_dataloader(), count))
+
+
+def rounds(made, pairs: int) -> list:
+    """Batches until so many pairs have come."""
+    found, seen = [], 0
+    for batch in made.train_dataloader():
+        found.append(batch)
+        seen += len(batch.index)
+        if seen >= pairs:
+            return found
+    raise AssertionError("a stream does not end")
+
+
+def same(left: list, right: list) -> bool:
+    return len(left) == len(right) and all(
+        torch.equal(a, b) for one, two in zip(left, right, strict=True) for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
+    made = streamed(folder)
+    batches = rounds(made, 2 * SIZE)
+    places = [i for batch in batches for i in batch.index.tolist()]
+    assert sorted(places[:SIZE]) == sorted(places[SIZE:]) == list(range(SIZE))
+    assert places[:SIZE] != places[SIZE:]
+    assert sorted(places[:70]) != places[:70]
+    assert max(places[:80]) < 80 + 40  # a pool holds what was read, no more than a block beyond its size
+    lines = [(folder / f"train.{language}").read_text().split("\n") for language in ("de", "en")]
+    for batch in batches:
+        assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
+        for i, src, mask, tgt in zip(batch.index, batch.src, batch.src_mask, batch.tgt_out, strict=True):
+            assert made.tokenizer.src.decode(src[mask][:-1].tolist()) == lines[0][i]
+            assert made.tokenizer.decode([tgt.tolist()]) == [lines[1][i]]
+    assert 0 < made.padding_share < 0.5
+    # Of training text nothing is written to the disk.
+    assert made.fingerprint.endswith("-70")
+    with pytest.raises(ValueError, match="'train' is streamed"):
+        made.sources("train")
+    sizes = [path.stat().st_size for path in (folder / "cache").glob("text-*/*.arrow")]
+    assert sum(sizes) < (folder / "train.de").stat().st_size
+
+
+def test_pools_follow_the_seed_and_the_cleaning(folder):
+    one, again = first(streamed(folder), 9), first(streamed(folder), 9)
+    assert same(one, again)
+    kept = rounds(streamed(folder, clean={"length_ratio": None, "max_length": 25}), 400)
+    assert max(batch.src.shape[1] for batch in kept) <= 26
+    assert len({i for batch in kept for i in batch.index.tolist()}) < SIZE
+    with pytest.raises(ValueError, match="no training pair is left of the stream"):
+        first(streamed(folder, clean={"max_length": 1}), 1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_goes_on_where_it_was(folder, workers):
+    whole = first(streamed(folder), 60)
+    at = random.randrange(1, 50)
+    made = streamed(folder, num_workers=workers)
+    made.seek(epoch=0, step=at)
+    assert same(first(made, 60 - at), whole[at:])
+    assert same(first(made, 5), whole[:5])  # the next iteration begins at the beginning
+
+
+def test_ranks_share_the_pairs(folder):
+    places = [
+        [i for batch in rounds(streamed(folder, world=(rank, 3)), SIZE // 3) for i in batch.index.tolist()]
+        for rank in range(3)
+    ]
+    for rank, found in enumerate(places):
+        mine = list(range(rank, SIZE, 3))
+        assert sorted(found[: len(mine)]) == mine
+    with pytest.raises(ValueError, match="as many processes as before: 3"):
+        streamed(folder).refuse_rescaling(3)
+
+
+def test_segmentations_are_drawn_anew_every_round(folder):
+    made = streamed(folder, tokenizer={"sampling_alpha": 0.2})
+    batches = rounds(made, 2 * SIZE)
+    rows = [
+        (int(i), tuple(row[mask].tolist()))
+        for b in batches
+        for i, row, mask in zip(b.index, b.src, b.src_mask, strict=True)
+    ]
+    assert len(dict(rows[:SIZE]).items() & dict(rows[SIZE:]).items()) < SIZE / 2
+    assert all(max(batch.src.numel(), batch.tgt_in.numel()) <= 300 for batch in batches)
+    assert same(first(streamed(folder, tokenizer={"sampling_alpha": 0.2}), 20), batches[:20])
+
+
+def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
+    read: Counter[str] = Counter()
+    whole = corpora.open_split
+
+    def counted(split, *args, **options):
+        for block in whole(split, *args, **options):
+            read[split] += len(block[0])
+            yield block
+
+    monkeypatch.setattr("seq2seq.data.streaming.open_split", counted)
+    made = streamed(folder, tokenizer={"input_sentence_size": 60, "vocab_size": 60})
+    assert made.tokenizer.src.get_piece_size() == 60
+    assert read["train"] <= 2 * 80 + 80  # two blocks for each side of the tokenizer, and the first pool for its padding
+
+
+def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(corpora, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
+    settings = corpora.CorpusSettings(src="de", tgt="en", path="wmt/wmt14", train="train")
+    for streaming in (False, True):
+        list(corpora.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
+    assert [options.get("streaming", False) for _, options in asked] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"valid": None}, r"set data\.valid"),
+        ({"shuffle_buffer": 0}, r"data\.shuffle_buffer=0"),
+        ({"num_workers": 2}, r"data\.num_workers=2.*set 0 or 1"),
+        ({"corpora": {"bt": {"train": "x"}}}, r"reads one corpus"),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(folder, changes, message):
+    with pytest.raises(ValueError, match=message):
+        streamed(folder, **changes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [(["trainer.max_epochs=2"], "not max_epochs"), (["trainer.val_steps=null"], r"set trainer\.val_steps")],
+)
+def test_a_stream_has_no_epochs(tmp_path, overrides, message):
+    corpus = toycorpus.write(tmp_path / "corpus")
+    settings = toycorpus.settings(corpus, tmp_path, "data.streaming=true", "trainer.val_steps=2", *overrides)
+    with pytest.raises(ValueError, match=message):
+        train.train(settings, mixer="transformer")
+
+
+def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
+    corpus = toycorpus.write(tmp_path / "corpus")
+
+    def run(name: str, steps: int, *more: str) -> dict:
+        settings = toycorpus.settings(
+            corpus, tmp_path, "data.streaming=true", "data.shuffle_buffer=64", "trainer.val_steps=2", "optim=adam",
+            "optim.warmup_steps=4", f"trainer.max_steps={steps}", f"run={name}", "trainer.test=false", *more,
+        )  # fmt: skip
+        train.train(settings, mixer="transformer")
+        last = tmp_path / "runs" / name / "checkpoints" / "last.ckpt"
+        return torch.load(last, weights_only=True)["state_dict"]
+
+    whole = run("whole", 9)
+    run("broken", 5)
+    resumed = run("broken", 9, "resume=auto")
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)

@@ -1,0 +1,211 @@
+"""SentencePiece inside: training, sizes that work, round trips, special ids, sampling, and the checkpoint state."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+from dataclasses import replace
+
+import pytest
+import sentencepiece as spm
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+
+
+def sentences(syllables: str, seed: int) -> list[str]:
+    """600 sentences over 400 invented words."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices(syllables.split(), k=rng.randint(1, 4))) for _ in range(400)]
+    return [" ".join(rng.choices(words, k=rng.randint(2, 9))).capitalize() + "." for _ in range(600)]
+
+
+DE = sentences("au ber che dorf ein fen gar hau in je kop lich mun nen ost pfer ra schu tel ung wal zu", 1)
+EN = sentences("able ba con day east fi gr hill ing ly mo ness or pre ry sky th under vi way yel zo", 2)
+SMALL = TokenizerSettings(vocab_size=120, byte_fallback=False)
+
+
+def train(options, src=DE, tgt=EN):
+    return train_tokenizer(src_lines=src, tgt_lines=tgt, settings=options)
+
+
+@pytest.fixture(scope="module")
+def joint():
+    return train(replace(SMALL, vocab_size=400, byte_fallback=True, sampling_alpha=0.2))
+
+
+@pytest.fixture(scope="module")
+def separate():
+    return train(replace(SMALL, joint=False))
+
+
+def test_special_ids_are_fixed(joint, separate):
+    for tokenizer in (joint, separate):
+        assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2, 3)
+    assert joint.src is joint.tgt
+    assert joint.joint
+    assert joint.src_vocab_size == joint.tgt_vocab_size == 400
+    assert separate.src is not separate.tgt
+    assert separate.src_vocab_size == separate.tgt_vocab_size == 120
+
+
+def test_round_trip_and_eos(joint):
+    ids = joint.encode_tgt(EN[:50])
+    assert all(row[-1] == 3 and 3 not in row[:-1] for row in ids)
+    assert joint.decode(ids) == EN[:50]
+    assert joint.encode_src([]) == []
+    assert joint.decode([]) == []
+    assert joint.encode_src([""]) == [[3]]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"), max_size=40), max_size=5))
+def test_any_text_encodes_and_decodes_to_one_line_each(joint, lines):
+    decoded = joint.decode(joint.encode_tgt(lines))
+    assert len(decoded) == len(lines)
+    assert not any(re.search("[\n\r\v\f\x85\u2028\u2029]", line) for line in decoded)
+
+
+def test_decode_stops_at_eos_and_drops_special_ids(joint):
+    row = joint.encode_tgt(["The dog sees."])[0]
+    assert joint.decode([[2, *row, 50, 60]]) == ["The dog sees."]
+    assert joint.decode([[0, 1, 2, *row[:-1], 0]]) == ["The dog sees."]
+    assert joint.decode([[3], [], [0, 0]]) == ["", "", ""]
+    newline = joint.tgt.piece_to_id("<0x0A>")
+    body = joint.encode_tgt(["dog"])[0][:-1]
+    assert joint.decode([[*body, newline, *body]]) == ["dog  dog"]
+
+
+def test_training_is_deterministic(joint):
+    again = train(replace(SMALL, vocab_size=400, byte_fallback=True))
+    assert again.fingerprint == joint.fingerprint  # sampling changes no ids of the best segmentation
+    other = train(replace(SMALL, vocab_size=400, byte_fallback=True, normalizer="nfkc"))
+    assert other.fingerprint != joint.fingerprint
+
+
+def test_a_sample_of_lines_is_drawn_by_seed():
+    few = replace(SMALL, vocab_size=80, input_sentence_size=150)
+    first, again, other = train(few), train(few), train(replace(few, seed=2))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("byte_fallback", [False, True])
+@pytest.mark.parametrize("joint", [False, True])
+def test_too_large_a_vocabulary_names_a_size_that_works(kind, byte_fallback, joint):
+    asked = TokenizerSettings(type=kind, byte_fallback=byte_fallback, joint=joint, vocab_size=9000)
+    with pytest.raises(ValueError, match=r"for data\.vocab_size=9000 .*the largest size that works is") as error:
+        train(asked, DE[:90], EN[:90])
+    largest = int(re.search(r"works is (\d+)", str(error.value))[1])  # type: ignore[index]
+    assert train(replace(asked, vocab_size=largest), DE[:90], EN[:90]).src_vocab_size == largest
+    with pytest.raises(ValueError, match="too small"):
+        train(replace(asked, vocab_size=largest + 1), DE[:90], EN[:90])
+
+
+def test_too_small_a_vocabulary_and_no_text_are_explained():
+    with pytest.raises(ValueError, match="single characters and special pieces alone need"):
+        train(replace(SMALL, vocab_size=10))
+    with pytest.raises(ValueError, match="no text to train"):
+        train(SMALL, ["", " "], ["", " "])
+
+
+def test_byte_fallback_keeps_unseen_characters(joint):
+    assert joint.decode(joint.encode_tgt(["The 貓 sees 😀."])) == ["The 貓 sees 😀."]
+    without = train(SMALL)
+    assert without.unk_id in without.encode_src(["貓"])[0]
+
+
+def test_normalizer_is_a_visible_choice():
+    text = "ﬁne ½ ａ"
+    wide = [*EN, text]
+    identity = train(replace(SMALL, byte_fallback=True, vocab_size=400), wide, wide)
+    nfkc = train(replace(SMALL, byte_fallback=True, vocab_size=400, normalizer="nfkc"), wide, wide)
+    assert identity.decode(identity.encode_tgt([text])) == [text]
+    assert nfkc.decode(nfkc.encode_tgt([text])) == ["fine 1⁄2 a"]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_sampling_follows_the_seed_and_keeps_the_text(kind):
+    tokenizer = train(replace(SMALL, type=kind, sampling_alpha=0.3))
+    best = tokenizer.encode_tgt(EN[:100])
+    one, two, three = (tokenizer.encode_tgt(EN[:100], sample=True, seed=seed) for seed in (5, 5, 6))
+    assert one == two != three
+    assert one != best
+    assert tokenizer.decode(one) == EN[:100]
+    assert tokenizer.encode_tgt(EN[:100]) == best
+
+
+def test_state_goes_through_a_weights_only_checkpoint(joint, separate, tmp_path):
+    for tokenizer in (joint, separate):
+        torch.save({"tokenizer": tokenizer.to_state()}, tmp_path / "c.pt")
+        state = torch.load(tmp_path / "c.pt", weights_only=True)["tokenizer"]
+        again = Tokenizer.from_state(state)
+        assert again.fingerprint == tokenizer.fingerprint
+        assert again.encode_src(DE[:9]) == tokenizer.encode_src(DE[:9])
+        assert again.sampling_alpha == tokenizer.sampling_alpha
+    with pytest.raises(ValueError, match="not a tokenizer state"):
+        Tokenizer.from_state({"format": 7})
+
+
+def ready(**options):
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=iter(EN + DE), model_writer=model, vocab_size=100, minloglevel=2, **options
+    )
+    return model.getvalue()
+
+
+def test_ready_models_keep_their_own_ids(tmp_path):
+    path = tmp_path / "ready.model"
+    path.write_bytes(ready())  # SentencePiece's defaults: unk 0, bos 1, eos 2, no pad
+    tokenizer = load_tokenizer(TokenizerSettings(model=str(path)))
+    assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) == (0, 1, 2, 100)
+    assert tokenizer.src_vocab_size == tokenizer.tgt_vocab_size == 101
+    assert tokenizer.decode([[*tokenizer.encode_tgt([EN[0]])[0], 100]]) == [EN[0]]
+    no_bos = Tokenizer(src_model=ready(bos_id=-1, eos_id=1))
+    assert (no_bos.eos_id, no_bos.pad_id, no_bos.bos_id, no_bos.src_vocab_size) == (1, 100, 101, 102)
+
+
+def test_wrong_models_are_refused(tmp_path, separate):
+    other = ready(pad_id=3)
+    with pytest.raises(ValueError, match="unk_id"):
+        Tokenizer(src_model=separate.to_state()["src_model"], tgt_model=other)
+    path = tmp_path / "x.model"
+    path.write_bytes(b"no model")
+    with pytest.raises(ValueError, match="not a SentencePiece model"):
+        load_tokenizer(TokenizerSettings(model=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"type": "word"}, "unigram or bpe"),
+        ({"normalizer": "nfd"}, "nmt_nfkc"),
+        ({"vocab_size": 2}, r"data\.vocab_size=2"),
+        ({"character_coverage": 2}, "character_coverage"),
+        ({"sampling_alpha": -1}, "sampling_alpha"),
+        ({"model": "missing.model"}, "missing.model does not exist"),
+        ({"src_model": "a.model"}, "together"),
+        ({"model": "a", "src_model": "b", "tgt_model": "c"}, "exclude"),
+        ({"vocabulary": 9}, "unknown tokenizer setting vocabulary"),
+    ],
+)
+def test_wrong_settings_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        TokenizerSettings.from_mapping(values)
+
+
+def test_the_normaliser_is_read_from_the_model_itself(joint, separate):
+    assert joint.normalizer == separate.normalizer == "identity"
+    folded = train(replace(SMALL, joint=False, normalizer="nmt_nfkc_cf")).to_state()
+    mixed = Tokenizer(src_model=separate.to_state()["src_model"], tgt_model=folded["tgt_model"])
+    assert mixed.normalizer == "identity / nmt_nfkc_cf"
+
+
+@pytest.mark.parametrize("change", [{"src_model": 10**12}, {"joint": None}, {"tgt_model": "text"}])
+def test_a_state_of_wrong_types_is_refused_before_anything_is_made_of_it(separate, change):
+    with pytest.raises(ValueError, match="wrong type"):
+        Tokenizer.from_state({**separate.to_state(), **change})

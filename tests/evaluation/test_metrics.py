@@ -1,0 +1,177 @@
+"""Our scores are sacreBLEU's own: against its command line, against toy cases by hand, and their errors."""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+
+import pytest
+
+from seq2seq.evaluation import metrics
+
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "ran",
+    "on",
+    "under",
+    "mat",
+    "house",
+    ",",
+    ".",
+    "quickly",
+    "slowly",
+    "I",
+    "you",
+    "Berlin",
+    "42",
+    "don't",
+    "x-ray",
+]
+
+
+def sentences(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=rng.randint(4, 14))) + "." for _ in range(count)]
+
+
+def noisy(lines: list[str], seed: int, share: float) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choice(WORDS) if rng.random() < share else w for w in line.split()) for line in lines]
+
+
+def test_bleu_by_hand():
+    """Five of six words, 4/5 bigrams, 3/4 trigrams, 2/3 four-grams; six words on both sides: no brevity penalty."""
+    score = metrics.bleu(["the cat sat on the floor"], ["the cat sat on the mat"])
+    by_hand = 100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
+    assert score.value == pytest.approx(by_hand, abs=1e-9)
+    assert score.name == "BLEU"
+    assert "tok:13a" in score.signature
+    assert "version:" in score.signature
+
+
+def test_brevity_penalty_by_hand():
+    score = metrics.bleu(["the cat sat on"], ["the cat sat on the mat"])
+    assert score.value == pytest.approx(100 * math.exp(1 - 6 / 4), abs=1e-9)
+
+
+def test_ter_by_hand():
+    """One substitution in six words; and one shift of a block counts as one edit."""
+    assert metrics.ter(["the cat sat on the floor"], ["the cat sat on the mat"]).value == pytest.approx(100 / 6)
+    assert metrics.ter(["d e a b c"], ["a b c d e"]).value == pytest.approx(100 / 5)
+
+
+def test_equal_text_is_perfect():
+    lines = sentences(random.randrange(10**9), 20)
+    assert metrics.bleu(lines, lines).value == pytest.approx(100)
+    assert metrics.chrf(lines, lines).value == pytest.approx(100)
+    assert metrics.ter(lines, lines).value == 0
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "zh", "intl", "char"])
+def test_same_as_sacrebleu_command_line(tmp_path, tokenize):
+    seed = random.randrange(10**9)
+    references = [sentences(seed, 60), sentences(seed + 1, 60)]
+    hypotheses = noisy(references[0], seed + 2, 0.3)
+    paths = []
+    for name, lines in [("h", hypotheses), ("r1", references[0]), ("r2", references[1])]:
+        paths.append(tmp_path / name)
+        paths[-1].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    flags = ["-m", "bleu", "chrf", "--tokenize", tokenize, "-w", "8", "-f", "text", "-sh"]
+    command = [sys.executable, "-m", "sacrebleu", paths[1], paths[2], "-i", paths[0], *flags]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    for line, score in zip(
+        printed,
+        [metrics.bleu(hypotheses, references, tokenize=tokenize), metrics.chrf(hypotheses, references)],
+        strict=True,
+    ):
+        assert float(line.split(" = ")[1].split()[0]) == pytest.approx(score.value, abs=1e-7), (seed, line)
+
+
+def test_chinese_needs_its_tokenizer():
+    reference, hypothesis = ["今天天气很好,我们去公园。"], ["今天天气很好,我们去学校。"]
+    assert metrics.bleu(hypothesis, reference, tokenize="13a").value < 20
+    assert metrics.bleu(hypothesis, reference, tokenize=metrics.tokenize_for("zh")).value > 60
+    # 14 characters and punctuation marks, two of them wrong
+    assert 5 < metrics.ter(hypothesis, reference, tokenize="zh").value < 25
+
+
+def test_tokenizer_of_a_language():
+    assert [metrics.tokenize_for(x) for x in ("de", "en", "xx", None)] == ["13a"] * 4
+    assert {metrics.tokenize_for(x) for x in ("zh", "ZH-cn", "zh_TW", "zho_Hans", "cmn")} == {"zh"}
+    assert metrics.tokenize_for("ja") == "ja-mecab"
+    assert metrics.tokenize_for("ko") == "ko-mecab"
+    assert metrics.tokenize_for("th") == "char"
+
+
+def test_lowercase_is_seen_and_signed():
+    sensitive, folded = (metrics.bleu(["THE CAT SAT ON"], ["the cat sat on"], lowercase=x) for x in (False, True))
+    assert sensitive.value == 0
+    assert folded.value == pytest.approx(100)
+    assert "case:mixed" in sensitive.signature
+    assert "case:lc" in folded.signature
+
+
+def test_wrong_input_names_the_numbers():
+    with pytest.raises(ValueError, match="3 lines, but the reference has 2"):
+        metrics.bleu(["a", "b", "c"], ["a", "b"])
+    with pytest.raises(ValueError, match="reference 2 has 1"):
+        metrics.chrf(["a", "b"], [["a", "b"], ["a"]])
+    with pytest.raises(ValueError, match="0 lines"):
+        metrics.ter([], [])
+    with pytest.raises(ValueError, match="not one string"):
+        metrics.bleu("abc", "abc")
+    with pytest.raises(ValueError, match=r"unknown BLEU tokenizer 'moses': choose one of .*13a"):
+        metrics.bleu(["a"], ["a"], tokenize="moses")
+
+
+def test_missing_mecab_is_a_clear_error():
+    try:
+        import MeCab  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match=r"'ja-mecab' cannot be used here: install sacrebleu\[ja\]"):
+            metrics.check_tokenize("ja-mecab")
+
+
+def test_empty_lines_are_scored():
+    assert metrics.bleu(["", "a b c d"], ["x y", "a b c d"]).value > 0
+    assert metrics.bleu(["", ""], ["x", "y"]).value == 0
+
+
+def test_paired_bootstrap_tells_better_from_equal():
+    references = sentences(7, 80)
+    good, other, bad = noisy(references, 8, 0.1), noisy(references, 9, 0.1), noisy(references, 10, 0.5)
+    rows = metrics.paired_bootstrap({"good": good, "other": other, "bad": bad}, references, samples=200)
+    table = {(r.system, r.name): r for r in rows}
+    assert len(rows) == 6
+    assert table["good", "BLEU"].p_value is None
+    assert table["good", "BLEU"].value == pytest.approx(metrics.bleu(good, references).value)
+    p_bad, p_other = table["bad", "BLEU"].p_value, table["other", "BLEU"].p_value
+    assert p_bad is not None
+    assert p_other is not None
+    assert p_bad < 0.01 < 0.05 < p_other
+    assert table["good", "BLEU"].mean == pytest.approx(table["good", "BLEU"].value, abs=3)
+    assert "bs:200" in table["bad", "chrF2"].signature
+    assert "seed:12345" in table["bad", "chrF2"].signature
+
+
+def test_paired_bootstrap_checks_its_input():
+    with pytest.raises(ValueError, match="two systems"):
+        metrics.paired_bootstrap({"a": ["x"]}, ["x"])
+    with pytest.raises(ValueError, match="b: 2 lines, but the reference has 1"):
+        metrics.paired_bootstrap({"a": ["x"], "b": ["x", "y"]}, ["x"])
+    with pytest.raises(ValueError, match="unknown metric 'comet'"):
+        metrics.paired_bootstrap({"a": ["x"], "b": ["x"]}, ["x"], metrics=["comet"])
+
+
+def test_equal_translations_do_not_differ_significantly():
+    lines = [" ".join(random.choices("abcdefgh", k=9)) for _ in range(50)]
+    other = [line[::-1] for line in lines]
+    rows = metrics.paired_bootstrap({"one": other, "two": list(other), "three": lines}, lines, samples=50)
+    assert [row.p_value for row in rows if row.system == "two"] == [1.0, 1.0]
+    assert all(row.p_value < 0.05 for row in rows if row.system == "three" and row.p_value is not None)

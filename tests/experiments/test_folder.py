@@ -1,0 +1,121 @@
+"""A run's folder: its name and its small files."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from seq2seq import files
+from seq2seq.config import dicts
+from seq2seq.experiments import folder
+from seq2seq.training.csv_logger import CsvLogger
+
+CONFIG = {
+    "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},
+    "model": {"dim": 256},
+    "trainer": {"max_steps": 100, "log_steps": 50, "devices": 1},
+    "resume": None,
+    "runs": "runs",
+    "run": None,
+    "cache": ".cache",
+    "seed": 1,
+}
+
+
+def changed(key: str, value: object) -> dict:
+    config = copy.deepcopy(CONFIG)
+    *parents, leaf = key.split(".")
+    node = config
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    "key", ["resume", "runs", "run", "cache", "trainer.log_steps", "trainer.devices", "data.num_workers"]
+)
+def test_harmless_settings_do_not_change_the_name(key):
+    assert folder.config_hash(changed(key, "other")) == folder.config_hash(CONFIG)
+
+
+@pytest.mark.parametrize("key", ["seed", "model.dim", "trainer.max_steps", "data.src"])
+def test_all_others_do(key):
+    assert folder.config_hash(changed(key, "other")) != folder.config_hash(CONFIG)
+
+
+def test_the_default_budget_counts_as_if_it_were_typed():
+    free = changed("trainer.max_steps", None)
+    assert folder.config_hash(free) == folder.config_hash({**free, "trainer": {**free["trainer"], "max_time": "4m"}})
+    assert folder.config_hash(free) != folder.config_hash({**free, "trainer": {**free["trainer"], "max_time": "5m"}})
+
+
+def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
+    before = copy.deepcopy(CONFIG)
+    assert folder.config_hash(dict(reversed(CONFIG.items()))) == folder.config_hash(CONFIG)
+    assert before == CONFIG
+
+
+def test_the_name_is_readable_and_safe():
+    assert folder.run_name(CONFIG, "dynamicconv").startswith("phrasebook-dynamicconv-")
+    assert "/" not in folder.run_name(changed("data.name", "a/b c"), "x/y")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ([], "transformer"),
+        (["model=small", "mixer=transformer", "mixer.cross.num_heads=2"], "transformer"),
+        (["mixer/self@mixer.decoder=dynamicconv"], "transformer+dynamicconv"),
+        (["mixer/cross=additive", "+mixer/self@mixer.kinds.conv=lightconv"], "transformer+additive+lightconv"),
+    ],
+)
+def test_replaced_slots_show_in_the_label(overrides, label):
+    assert folder.mixer_label("transformer", overrides) == label
+
+
+def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
+    here, there = folder.RunFolder(tmp_path / "here"), folder.RunFolder(tmp_path / "there")
+    there.create("a: 1\n")
+    there.last.write_bytes(b"x")
+    assert folder.resolve_resume("auto", here) == (here, None)
+    owner, found = folder.resolve_resume(str(there.last), here)
+    assert (owner.path, found) == (there.path, there.last)
+    stray = tmp_path / "stray.ckpt"
+    stray.write_bytes(b"x")
+    assert folder.resolve_resume(str(stray), here) == (here, stray)
+
+
+def test_differences_are_named_by_section():
+    first, second = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a": {"c": {}, "b": 2}, "e": None}
+    assert list(dicts.differences(first, second)) == [
+        ("a.b", 1, 2), ("d", [1], dicts.UNSET), ("e", dicts.UNSET, None),
+    ]  # fmt: skip
+
+
+def test_the_translate_command_can_be_pasted():
+    assert folder.translate_command(Path("a b.ckpt")) == "python -m seq2seq.translate --ckpt 'a b.ckpt'"
+
+
+def test_writing_leaves_no_temporary_file(tmp_path):
+    files.write_json(tmp_path / "r.json", {"name": "Größe"})
+    files.write_json(tmp_path / "r.json", {"name": "größer"})
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    assert "größer" in (tmp_path / "r.json").read_text(encoding="utf-8")
+
+
+def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
+    log = CsvLogger(save_dir=str(tmp_path))
+    log.log_metrics({"loss": 2.0}, 1)
+    log.log_metrics({"bleu": 10.0}, 1)  # a new column
+    log.log_metrics({"loss": 1.0}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1,"]
+    again = CsvLogger(save_dir=str(tmp_path))
+    again.keep_until(1)
+    again.log_metrics({"loss": 1.5}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1.5,"]
+    with log.path.open("a") as file:
+        file.write("3,0.")  # cut off by a crash
+    assert len(CsvLogger(save_dir=str(tmp_path))._rows) == 3

@@ -1,0 +1,500 @@
+"""Sweeps: the records of jobs, a watch on them, and that one failure does not end the others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toycorpus
+from hydra.core.utils import JobReturn, JobStatus
+
+from hydra_plugins.seq2seq_sweeps import launchers
+from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
+from seq2seq import checkpoint, train
+from seq2seq.experiments import job_records
+from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
+from seq2seq.experiments.sweep_watch import describe, watch
+from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
+
+ROOT = Path(__file__).resolve().parents[2]
+needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def sweep_command(corpus: Path, *overrides: str) -> list[str]:
+    files = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    given = ["data=files", "data.name=toy", *files, f"cache={corpus / 'cache'}", *toycorpus.TINY]
+    return [sys.executable, "-m", "seq2seq.train", "-m", *given, *overrides]
+
+
+def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def run(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
+    process = start(folder, command)
+    output, _ = process.communicate(timeout=timeout)
+    return process.returncode, output
+
+
+def only_sweep(folder: Path) -> Path:
+    (found,) = (folder / "runs" / "sweeps").iterdir()
+    return found
+
+
+# ---- records
+
+
+def test_a_record_survives_moving_its_tree(tmp_path):
+    run_folder = tmp_path / "runs" / "one"
+    job = Job(tmp_path / "runs" / "sweeps" / "today" / "7", ("mixer=gru", "seed=3"), "failed", run_folder, "too wide",
+              "log.out", Process("here", 12, "4_2"))  # fmt: skip
+    job.write()
+    assert read_jobs(job.folder.parent) == [job]
+    (tmp_path / "runs").rename(tmp_path / "moved")
+    (moved,) = read_jobs(tmp_path / "moved" / "sweeps" / "today")
+    assert moved.run == tmp_path / "moved" / "one"
+    assert moved.number == 7
+    (moved.folder / "job.json").write_text('{"overr')
+    assert read_jobs(moved.folder.parent) == []
+
+
+def test_a_job_without_its_process_has_failed(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    here = dataclasses.replace(Process.here(), pid=process.pid, slurm="")
+    job = Job(tmp_path / "0", (), "running", process=here)
+    job.write()
+    assert job.checked() == job
+    process.communicate(b"\n")
+    assert job.checked().state == "failed"
+    elsewhere = dataclasses.replace(job, process=Process("elsewhere", process.pid))
+    assert elsewhere.checked() == elsewhere  # nothing is known of it
+    dataclasses.replace(job, state="finished").write()
+    assert job.checked().state == "finished"  # it ended between two looks
+
+
+def test_what_slurm_says_of_an_array(tmp_path, monkeypatch):
+    script = tmp_path / "squeue"
+    script.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.asked"\necho "7_0 RUNNING"\necho "7_1 NODE_FAIL"\necho "7_2 PENDING"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
+    job_records._array_states.cache_clear()
+    alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
+    assert alive == [True, False, True, False]
+    assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
+    script.write_text('#!/bin/sh\necho "Unable to contact slurm controller" >&2\nexit 1\n')
+    job_records._array_states.cache_clear()
+    assert Process("node1", 1, "7_3").alive()
+    job_records._array_states.cache_clear()
+
+
+def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    """Let `squeue` say `lines` from now on."""
+    script = folder / "squeue"
+    script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    job_records._array_states.cache_clear()
+
+
+def test_a_job_that_was_cancelled_before_it_started_is_told(tmp_path, monkeypatch, capsys):
+    """Also by a watch that outlives the launcher; SLURM forgets its jobs after some minutes."""
+    sweep = tmp_path / "sweep"
+    for number in range(4):
+        job = Job(sweep / str(number), (f"seed={number}",), "waiting")
+        job.write()
+        job.submitted(Process(slurm=f"9_{number}"))
+    write_sweep(sweep, ended=True)
+    (first, *_) = read_jobs(sweep)
+    assert first.process == Process(slurm="9_0")
+    queue(tmp_path, monkeypatch, *(f"9_{number} PENDING" for number in range(4)))
+    assert [job.checked().state for job in read_jobs(sweep)] == ["waiting"] * 4
+    queue(tmp_path, monkeypatch, "9_1 CANCELLED", "9_2 NODE_FAIL", "9_3 PENDING")
+    assert [job.checked().error for job in read_jobs(sweep)] == [
+        "cancelled before it started", "cancelled before it started", "ended before it started (SLURM: NODE_FAIL)", "",
+    ]  # fmt: skip
+    queue(tmp_path, monkeypatch)
+    assert watch([sweep], interval=0.01) == 4
+    assert "FAILED    job 3 (seed=3): cancelled before it started" in capsys.readouterr().out
+    # one that had started meanwhile is not taken for cancelled
+    dataclasses.replace(first, state="finished", run=tmp_path).write()
+    assert first.checked().state == "finished"
+
+
+def test_a_local_job_that_is_killed_before_it_starts_is_told(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    job = Job(tmp_path / "0", (), "waiting")
+    job.write()
+    job.submitted(dataclasses.replace(Process.here(), pid=process.pid, slurm=""))
+    assert [each.checked().state for each in read_jobs(tmp_path)] == ["waiting"]
+    process.communicate(b"\n")
+    assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]
+
+
+def test_a_job_that_nobody_will_submit_is_told(tmp_path):
+    job = Job(tmp_path / "0", (), "waiting")
+    job.write()
+    write_sweep(tmp_path, ended=False)
+    assert job.checked().state == "waiting"
+    write_sweep(tmp_path, ended=True)
+    assert job.checked().error == "never started: the process that launches the sweep has ended"
+
+
+# ---- watch
+
+
+def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys):
+    write_sweep(tmp_path, ended=False)
+    first = Job(tmp_path / "0", ("seed=1", "mixer=gru"), "running", tmp_path / "run", process=Process.here())
+    second = Job(tmp_path / "1", ("seed=2", "mixer=gru"), "waiting")
+    for job in (first, second):
+        job.write()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "results.json").write_text(json.dumps({"valid": {"bleu": 1}, "test": {"bleu": 12.345}}))
+
+    def happen() -> None:
+        time.sleep(0.3)
+        dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write()
+        time.sleep(0.3)
+        dataclasses.replace(second, state="running", process=Process.here()).write()
+        time.sleep(0.3)
+        dataclasses.replace(second, state="finished", run=first.run).write()
+        time.sleep(0.3)
+        write_sweep(tmp_path, ended=True)
+
+    thread = threading.Thread(target=happen)
+    thread.start()
+    failed = watch([tmp_path], interval=0.05)
+    thread.join()
+    assert failed == 1
+    lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "running   job 0 (seed=1)",
+        "waiting   job 1 (seed=2)",
+        "FAILED    job 0 (seed=1): ValueError: too wide; see log.out",
+        "running   job 1 (seed=2)",
+        f"finished  job 1 (seed=2): test BLEU 12.35 ({tmp_path / 'run'})",
+    ]
+
+
+def test_a_finished_job_without_results_is_described(tmp_path):
+    assert "no results" in describe(Job(tmp_path / "0", (), "finished", tmp_path / "nowhere"))
+
+
+# ---- median stopping
+
+
+def test_the_median_counts_who_got_so_far():
+    curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
+    best = [max(score for place, score in curve if place <= 7) for curve in curves[1:]]
+    assert median_at(7, curves, peers=4) == pytest.approx(statistics.median(best))
+    assert median_at(7, curves, peers=5) is None
+    assert median_at(0.5, curves, peers=1) is None
+    assert median_at(1, [*curves, []], peers=5) == pytest.approx(np.median([curve[0][1] for curve in curves]))
+
+
+def peers(sweep: Path, scores: list[float]) -> None:
+    """Other jobs, with these scores at steps 2, 4, 6 and 8."""
+    for number, score in enumerate(scores, 1):
+        run_folder = sweep / f"run{number}"
+        run_folder.mkdir(parents=True)
+        rows = [f"{step},{score}\n" for step in (2, 4, 6, 8)]
+        (run_folder / "metrics.csv").write_text("step,val/bleu\n" + "".join(rows))
+        Job(sweep / str(number), (), "finished", run_folder).write()
+
+
+def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str | None:
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), should_stop=False, global_step=step,
+                                   strategy=SimpleNamespace(broadcast=lambda value: value))  # fmt: skip
+    control: Any = SimpleNamespace(best=best, elapsed=float(step))
+    callback = MedianStop(control=control, job=sweep / "0", peers=count, axis="step")
+    callback.on_validation_end(trainer, SimpleNamespace())  # type: ignore[arg-type]
+    assert trainer.should_stop == (callback.stopped is not None)
+    return callback.stopped
+
+
+def test_a_job_below_the_median_stops(tmp_path):
+    peers(tmp_path, [10.0, 20.0, 30.0])
+    Job(tmp_path / "0", (), "running", tmp_path / "own").write()
+    assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
+    assert stopped(tmp_path, 20.0) is None
+    assert stopped(tmp_path, 1.0, count=4) is None
+    assert stopped(tmp_path, 1.0, step=9) is None  # nobody has been there
+
+
+def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
+    sweep = tmp_path / "sweep"
+    peers(sweep, [99.0, 99.0])
+    monkeypatch.setattr(train.sweep, "job_folder", lambda: sweep / "0")
+    given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
+    for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
+        config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
+        train.train(config, mixer="transformer")
+        results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
+        assert results["steps"] == steps
+        assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
+    kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
+    assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
+
+
+# ---- loggers
+
+
+def test_a_logger_that_is_not_installed_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
+        train.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_loggers_by_name(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
+    train.train(config, mixer="transformer")
+    assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
+    assert not (tmp_path / "runs" / "it" / "metrics.csv").exists()
+    assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
+
+
+# ---- whole sweeps
+
+
+@pytest.mark.slow
+def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
+    status, output = run(tmp_path, sweep_command(corpus, "mixer=transformer", "model.num_heads=2,3,4", "seed=5"))
+    assert status == 1
+    assert "Traceback" not in output
+    (failed,) = [line for line in output.splitlines() if "FAILED" in line]
+    assert "model.num_heads=3" in failed
+    assert "dim 16 is not divisible by num_heads 3" in failed
+    sweep = only_sweep(tmp_path)
+    assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
+    status, compared = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
+    assert status == 1
+    assert "FAILED    job 1 (model.num_heads=3)" in compared
+    assert "| transformer | model.num_heads=2 | 5" in compared
+
+
+def test_jobs_have_folders_of_their_own():
+    same = [["run=it", "seed=1"], ["run=it", "seed=2"]]
+    for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
+        with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
+            require_own_folders(run_name, overrides)
+    require_own_folders(None, [["seed=1"], ["seed=2"]])
+    require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
+    require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
+    require_own_folders("it", [["seed=1"]])
+    require_own_folders(None, [[r"run=it-$\{seed\}", "seed=1"], [r"run=it-$\{seed\}", "seed=2"]])
+
+
+@pytest.mark.slow
+def test_local_processes_run_side_by_side(corpus, tmp_path):
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "seed=1,2", "model.num_heads=2,3", "hydra/launcher=submitit_local",
+             "hydra.launcher.array_parallelism=3")  # fmt: skip
+    status, output = run(tmp_path, sweep_command(corpus, *given))
+    assert status == 1
+    assert "2 of 4 jobs failed" in output
+    assert sorted(job.state for job in read_jobs(only_sweep(tmp_path))) == ["failed", "failed", "finished", "finished"]
+
+
+@pytest.mark.parametrize(("most", "together"), [(None, 5), (2, 2), (1, 1)])
+def test_so_many_local_jobs_run_at_a_time(tmp_path, monkeypatch, most, together):
+    """Made-up jobs, each of which ends when it has been looked at three times."""
+    pytest.importorskip("submitit")
+    running, seen = [], []
+
+    class Executor:
+        def map_array(self, function: Any, *arguments: Any) -> list[Any]:
+            started = [SimpleNamespace(job_id=str(number), looks=0) for number in arguments[0]]
+            running.extend(started)
+            return started
+
+    def outcome(record: Job, job: Any) -> JobReturn | None:
+        seen.append(len(running))
+        job.looks += 1
+        if job.looks < 3:
+            return None
+        running.remove(job)
+        return JobReturn(status=JobStatus.COMPLETED, _return_value=int(job.job_id))
+
+    launcher = launchers.LocalLauncher(submitit_folder="", array_parallelism=most)
+    monkeypatch.setattr(launcher, "_executor", Executor)
+    monkeypatch.setattr(launcher, "_gone", lambda job: "")
+    monkeypatch.setattr(launchers, "_outcome", outcome)
+    monkeypatch.setattr(launchers, "_conclude", lambda record, found, job: record)
+    monkeypatch.setattr(launchers, "POLL_SECONDS", 0)
+    records = [Job(tmp_path / str(number), (), "waiting") for number in range(5)]
+    for record in records:
+        record.write()
+    submitted: list[Any] = []
+    found = launcher._run(records, [(number,) for number in range(5)], submitted)
+    assert [each.return_value for each in found] == list(range(5))
+    assert max(seen) == together
+    assert len(submitted) == 5
+
+
+def test_no_local_job_at_a_time_is_refused():
+    with pytest.raises(ValueError, match=r"array_parallelism=0: a whole number"):
+        launchers.LocalLauncher(submitit_folder="", array_parallelism=0)._room(0)
+
+
+@pytest.mark.slow
+def test_optuna_finds_the_better_of_two(corpus, tmp_path):
+    pytest.importorskip("optuna")
+    given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "optim.lr=choice(0.02,1e-9)",
+             "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
+    status, output = run(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
+    assert status == 0, output
+    found = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
+    scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
+    assert len(scores) == 4
+    assert f"best_value: {max(scores.values())}" in found
+
+
+def _valid(job: Job) -> float:
+    assert job.run
+    return json.loads((job.run / "results.json").read_text())["valid"]["bleu"]
+
+
+# ---- a real SLURM
+
+
+def slurm_command(corpus: Path, *overrides: str) -> list[str]:
+    small = ("hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=5")
+    return sweep_command(corpus, *small, *overrides)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
+    pytest.importorskip("submitit")
+    layers = ("model.encoder_layers=4", "model.decoder_layers=4")
+    given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
+    status, output = run(tmp_path, slurm_command(corpus, *given), timeout=600)
+    assert status == 0, output
+    found = read_jobs(only_sweep(tmp_path))
+    assert [job.state for job in found] == ["finished"] * 4
+    arrays = {job.process.slurm.split("_")[0] for job in found}
+    assert len(arrays) == 1
+    assert sorted(job.process.slurm.split("_")[1] for job in found) == ["0", "1", "2", "3"]
+    (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
+    for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
+        assert expected in script.read_text()
+    status, output = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(only_sweep(tmp_path))])
+    assert len(re.findall(r"^\| (bahdanau|transformer|lightconv|dynamicconv) ", output, flags=re.MULTILINE)) == 4
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_slurm_failures_are_told_at_once(corpus, tmp_path):
+    """One job has a wrong setting and one is killed; both are told of while the third, which is first, goes on."""
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "model.num_heads=2,3,4", "trainer.max_steps=100000", "trainer.val_steps=200")
+    process = start(tmp_path, slurm_command(corpus, *given, "hydra.launcher.array_parallelism=2"))
+    assert process.stdout is not None
+    failed = []
+    for line in process.stdout:
+        if "FAILED" in line:
+            failed.append(line)
+            sweep = only_sweep(tmp_path)
+            if len(failed) == 1:
+                kill_when_running(sweep, 2)
+            if len(failed) == 2:
+                states = [job.state for job in read_jobs(sweep)]
+                subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
+    assert process.wait(timeout=60) == 1
+    assert "job 1" in failed[0]
+    assert "not divisible by num_heads 3" in failed[0]
+    assert "job 2" in failed[1]
+    assert "SLURM ended it (FAILED)" in failed[1]
+    assert states == ["running", "failed", "failed"]
+
+
+def kill_when_running(sweep: Path, number: int) -> None:
+    wait_for(lambda: (job := Job.read(sweep / str(number))) is not None and job.state == "running")
+    job = Job.read(sweep / str(number))
+    assert job
+    os.kill(job.process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_slurm_job_of_two_processes(corpus, tmp_path):
+    """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
+    pytest.importorskip("submitit")
+    given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
+    status, output = run(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
+    assert status == 0, output
+    sweep = only_sweep(tmp_path)
+    assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
+    logs = sorted(path.name.split("_", 1)[1] for path in sweep.glob(".submitit/*/*_log.out"))
+    assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
+    one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
+    train.train(one, mixer="transformer")
+    names = ("both-2", "one")
+    weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
+    for name in weights[0]:
+        torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slurm
+@needs_slurm
+def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
+    """SIGUSR1, which comes before the time limit: the run saves and SLURM runs the job again, to the same weights."""
+    pytest.importorskip("submitit")
+    given = ("trainer.max_steps=400", "trainer.val_steps=40", "trainer.test=false")
+    process = start(tmp_path, slurm_command(corpus, "mixer=transformer", "seed=1,2", *given, "run=it-${seed}"))
+    last = tmp_path / "runs" / "it-2" / "checkpoints" / "last.ckpt"
+    wait_for(last.exists)
+    job = Job.read(only_sweep(tmp_path) / "1")
+    assert job
+    subprocess.run(["scancel", "--signal=USR1", job.process.slurm], check=True)
+    # SLURM lets a job that it runs again wait for two minutes
+    ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
+    wait_for(lambda: job_records.slurm_state(job.process.slurm) == "PENDING")
+    subprocess.run(ask, check=True)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
+    (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
+    for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
+        assert expected in log.read_text()
+    train.train(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer")
+    whole, parts = (
+        checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
+    )
+    assert whole["global_step"] == parts["global_step"] == 400
+    for name, weight in whole["state_dict"].items():
+        assert weight.equal(parts["state_dict"][name])
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.2)

@@ -1,0 +1,399 @@
+"""The custom operators on a CPU: what torch asks of them, and what compiling, checkpointing and DDP make of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from conftest import jiggle
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
+from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv.reference import lightconv_reference
+from seq2seq.kernels.padding import within
+from seq2seq.mixers.dynamicconv import DynamicConv
+from seq2seq.mixers.lightconv import LightConv
+
+ops = torch.ops.seq2seq
+every_op = pytest.mark.parametrize("op", ["dynamicconv", "lightconv", "lightconv-glu"])
+every_mixer = pytest.mark.parametrize("mixer", [DynamicConv, LightConv])
+# B, T, H, R, K: one block of the torch path and several, one head and one channel a head, one tap
+SHAPES = [(2, 5, 2, 3, 3), (2, 5, 1, 4, 2), (2, 5, 4, 1, 3), (1, 4, 2, 2, 1), (2, 150, 2, 2, 5), (1, 150, 3, 1, 4)]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+
+
+def same(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
+class Problem:
+    """Random inputs of an operation, float64 for torch's and float32 for Triton's, part padding, with DropConnect."""
+
+    def __init__(self, op: str, shape: tuple[int, ...], *, drop: float = 0.3, kernel: str = "torch") -> None:
+        batch, length, heads, width, taps = shape
+        self.op, self.glu, self.causal = op, op == "lightconv-glu", random.random() < 0.5
+        self.kernel, dtype = kernel, torch.float64 if kernel == "torch" else torch.float32
+        x = torch.randn(batch, length, heads * width * (2 if self.glu else 1), dtype=dtype)
+        kernels = (batch, length, heads) if op == "dynamicconv" else (heads,)
+        weights = torch.randn(*kernels, taps, dtype=dtype)
+        self.inputs = x.requires_grad_(), weights.requires_grad_()
+        self.keep = keep_words(kernels, taps, drop) if drop else None
+        self.keep_prob = keep_probability(drop)
+        self.start = torch.randint(0, 2, (batch,))
+        self.end = torch.randint(0, length + 2, (batch,))
+        self.dy = torch.randn(batch, length, heads * width, dtype=dtype)
+
+    def public(self, x: Tensor, weights: Tensor) -> Tensor:
+        """By the public function."""
+        kept = {"keep": self.keep, "keep_prob": self.keep_prob}
+        given = {"causal": self.causal, "start": self.start, "end": self.end, "kernel": self.kernel}
+        if self.op == "dynamicconv":
+            return dynamicconv(x, weights, **kept, **given)
+        return lightconv(x, weights, glu=self.glu, **kept, **given)
+
+    def arguments(self, x: Tensor, weights: Tensor) -> tuple[Any, ...]:
+        """The operator's arguments; LightConv's has no part in DropConnect."""
+        if self.op == "dynamicconv":
+            return x, weights, self.keep, self.start, self.end, self.causal, 1 / self.keep_prob, self.kernel
+        return x, weights, self.start, self.end, self.causal, self.glu, self.kernel
+
+    def operator(self, x: Tensor, weights: Tensor) -> Tensor:
+        """By the operator alone."""
+        found = getattr(ops, self.op.removesuffix("-glu"))(*self.arguments(x, weights))
+        return found[0] if self.op == "dynamicconv" else found
+
+    def reference(self, x: Tensor, weights: Tensor) -> Tensor:
+        """By the reference, which is given values with zeros for padding."""
+        values = within(F.glu(x, -1) if self.glu else x, self.start, self.end)
+        slow = dynamicconv_reference if self.op == "dynamicconv" else lightconv_reference
+        return slow(values, weights, causal=self.causal, keep=self.keep, keep_prob=self.keep_prob)
+
+    def results(self, call: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
+        """Value and gradients."""
+        y = call(*self.inputs)
+        return [y.detach(), *torch.autograd.grad(y, self.inputs, self.dy)]
+
+
+@every_op
+@every_shape
+def test_operator_is_the_public_function_and_the_reference(op, shape):
+    """In value and gradient; LightConv's operator is given weights after DropConnect."""
+    task = Problem(op, shape, drop=0.3 if op == "dynamicconv" else 0.0)
+    wanted = task.results(task.public)
+    for found, expected in zip(task.results(task.operator), wanted, strict=True):
+        same(found, expected)
+    task = Problem(op, (*shape[:1], min(shape[1], 12), *shape[2:]))
+    for found, expected in zip(task.results(task.public), task.results(task.reference), strict=True):
+        same(found, expected)
+
+
+def opcheck(task: Problem) -> None:
+    """torch.library.opcheck: schema, autograd registration, shapes, types and strides without data, and AOTAutograd."""
+    name = task.op.removesuffix("-glu")
+    arguments = task.arguments(*task.inputs)
+    torch.library.opcheck(getattr(ops, name).default, arguments)
+    saved = [part.detach() for part in task.inputs]
+    if name == "dynamicconv":
+        saved.append(ops.dynamicconv(*task.arguments(*saved))[1])
+    torch.library.opcheck(getattr(ops, f"{name}_backward").default, (task.dy, *saved, *arguments[2:]))
+
+
+@every_op
+@every_shape
+def test_operators_are_what_torch_asks_for(op, shape):
+    opcheck(Problem(op, shape, drop=random.choice([0.0, 0.3])))
+
+
+@interpreted
+@every_op
+@pytest.mark.parametrize("taps", [3, 6])
+def test_operators_with_triton_are_what_torch_asks_for(op, taps):
+    opcheck(Problem(op, (1, 5, 2, 3, taps), kernel="triton"))
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_window_is_what_torch_asks_for(heads, softmax):
+    values, owner = torch.randn(2, 7, 2, 6, dtype=torch.float64), torch.randint(2, (4, 7))
+    weights = torch.randn(4 if softmax else 1, heads, 5, dtype=torch.float64)
+    torch.library.opcheck(ops.window.default, (values, owner, torch.randint(7, (4,)), weights, softmax, "torch"))
+
+
+@interpreted
+def test_keep_words_are_what_torch_asks_for():
+    torch.library.opcheck(ops.keep_words.default, (torch.tensor([random.randrange(2**62)]), [3, 2], 100))
+
+
+@every_op
+def test_gradcheck(op):
+    task = Problem(op, (2, 4, 2, 1, 3))
+    assert torch.autograd.gradcheck(task.operator, task.inputs)
+
+
+def test_log_sum_exp_is_saved_in_units_of_log2():
+    task = Problem("dynamicconv", SHAPES[0])
+    lse = ops.dynamicconv(*task.arguments(*task.inputs))[1]
+    assert not lse.requires_grad
+    same(lse.exp2(), task.inputs[1].exp().sum(-1))
+
+
+@every_op
+@pytest.mark.parametrize("length", [6, 150])
+def test_padding_does_not_leak(op, length):
+    """NaN in padding reaches no value and no gradient, by autograd's formulas and by the operator's."""
+    task = Problem(op, (2, length, 2, 3, 3))
+    outside = within(torch.ones(2, length, 1), task.start, task.end) == 0
+    x = task.inputs[0].detach()
+    for call in (task.public, task.operator):
+        task.inputs = x.masked_fill(outside, 0.0).requires_grad_(), task.inputs[1]
+        wanted = task.results(call)
+        task.inputs = x.masked_fill(outside, float("nan")).requires_grad_(), task.inputs[1]
+        for found, expected in zip(task.results(call), wanted, strict=True):
+            same(found, expected)
+
+
+@every_op
+def test_shapes_and_types_without_data(op):
+    """A bfloat16 x with float32 kernels, and the other way round: y and dx have x's type, log-sum-exp is float32."""
+    for types in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)):
+        task = Problem(op, SHAPES[0])
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            x, weights = (
+                mode.from_tensor(part.detach()).to(kind) for part, kind in zip(task.inputs, types, strict=True)
+            )
+            x, weights = x.requires_grad_(), weights.requires_grad_()
+            dy = mode.from_tensor(task.dy).to(types[0])
+            y = task.operator(x, weights)
+            found = y, *torch.autograd.grad(y, (x, weights), dy)
+            if op == "dynamicconv":
+                lse = ops.dynamicconv(*task.arguments(x, weights))[1]
+                assert (lse.shape, lse.dtype) == (weights.shape[:3], torch.float32)
+        for got, like in zip(found, (dy, x, weights), strict=True):
+            assert (got.shape, got.dtype, got.stride()) == (like.shape, like.dtype, like.stride())
+
+
+# ---- compiled
+
+
+def compiled(call: Any, backend: str = "aot_eager") -> tuple[Any, CompileCounterWithBackend]:
+    """call as one graph, and the counter of graphs."""
+    counter = CompileCounterWithBackend(backend)
+    return torch.compile(call, fullgraph=True, backend=counter), counter
+
+
+@every_op
+@pytest.mark.parametrize("length", [6, 150])
+def test_compiled_function_is_eager(op, length):
+    """One graph that holds the operator, and the same value and gradients."""
+    task = Problem(op, (2, length, 2, 3, 3))
+    call, counter = compiled(task.public)
+    for found, wanted in zip(task.results(call), task.results(task.public), strict=True):
+        same(found, wanted)
+    (graph,) = counter.graphs
+    assert any(f"seq2seq.{op.removesuffix('-glu')}" in str(node.target) for node in graph.graph.nodes)
+
+
+@every_op
+def test_other_lengths_recompile_once(op):
+    """The second shape makes batch and length symbols; every later one is served, also beyond a block."""
+    call, counter = compiled(lambda task, x, weights: task.public(x, weights))
+    for batch, length in ((2, 5), (3, 9), (4, 12), (5, 31), (2, 150)):
+        task = Problem(op, (batch, length, 2, 3, 3))
+        task.causal = True
+        for found, wanted in zip(task.results(partial(call, task)), task.results(task.public), strict=True):
+            same(found, wanted)
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("softmax", [True, False])
+def test_compiled_decoding_step(softmax):
+    """One graph for every position."""
+    call, counter = compiled(dynamicconv_step if softmax else lightconv_step)
+    values, owner = torch.randn(2, 7, 2, 6), torch.randint(2, (4, 7))
+    weights = torch.randn(4, 3, 5) if softmax else torch.randn(3, 5)
+    eager = dynamicconv_step if softmax else lightconv_step
+    for t in range(7):
+        past = values, owner, torch.full((4,), t)
+        same(call(*past, weights), eager(*past, weights), 1e-6)
+    assert counter.frame_count == 1
+
+
+# ---- in mixers
+
+
+def build(mixer: Any, *, drop: float = 0.0, kernel: str = "auto", causal: bool = True) -> nn.Module:
+    """A mixer in training mode, its biases moved off zero."""
+    return jiggle(mixer(dim=8, causal=causal, num_heads=2, kernel_size=5, weight_dropout=drop, kernel=kernel)).train()
+
+
+def batch(sentences: int = 3, length: int = 9, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """x (B, T, D) and a mask (B, T) of random lengths."""
+    ends = torch.randint(1, length + 1, (sentences, 1))
+    return torch.randn(sentences, length, 8, dtype=dtype, requires_grad=True), torch.arange(length) < ends
+
+
+def slopes(call: Any, module: nn.Module, x: Tensor, mask: Tensor) -> list[Tensor]:
+    """Value, and gradients of its square to x and to every parameter."""
+    y = call(x, mask)
+    return [y.detach(), *torch.autograd.grad(y.square().mean(), (x, *module.parameters()))]
+
+
+@every_mixer
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "same"])
+def test_compiled_mixer_is_eager(mixer, causal):
+    """One graph in training, for other lengths one more."""
+    module = build(mixer, causal=causal).double()
+    call, counter = compiled(module)
+    for length in (9, 12, 130):
+        x, mask = batch(length=length, dtype=torch.float64)
+        for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
+            same(found, wanted)
+    assert counter.frame_count <= 2
+
+
+@interpreted
+@every_mixer
+def test_compiled_mixer_with_triton(mixer):
+    module = build(mixer, kernel="triton")
+    call, _ = compiled(module)
+    x, mask = batch()
+    for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
+        same(found, wanted, 1e-5)
+
+
+@interpreted
+@every_mixer
+def test_mixer_with_triton_in_evaluation(mixer):
+    """The torch path's values where DropConnect is for training alone."""
+    module = build(mixer, drop=0.5, kernel="triton").eval()
+    x, mask = batch()
+    found = module(x, mask)
+    module.implementation = "torch"
+    same(found, module(x, mask), 1e-5)
+
+
+@every_mixer
+def test_compiled_mixer_drops_weights(mixer):
+    """DropConnect inside the graph: another mask every time, the same for the same seed."""
+    module = build(mixer, drop=0.5)
+    call, _ = compiled(module)
+    x, mask = batch()
+    torch.manual_seed(3)
+    first, second = slopes(call, module, x, mask), slopes(call, module, x, mask)
+    assert not torch.equal(first[0], second[0])
+    torch.manual_seed(3)
+    for found, wanted in zip(slopes(call, module, x, mask), first, strict=True):
+        assert torch.equal(found, wanted)
+        assert found.isfinite().all()
+
+
+@every_mixer
+def test_export(mixer):
+    """torch.export with a length that is a symbol."""
+    module = build(mixer).eval()
+    length = torch.export.Dim("length", min=2)
+    exported = torch.export.export(module, batch(), dynamic_shapes=({1: length}, {1: length})).module()
+    x, mask = batch(length=14)
+    same(exported(x, mask), module(x, mask), 1e-5)
+
+
+@every_op
+def test_autocast_changes_nothing_inside(op):
+    """Under bfloat16 autocast the operator and the public function compute as without it, in the inputs' types."""
+    task = Problem(op, (2, 12, 2, 4, 5), drop=0.0)
+    task.inputs = tuple(part.detach().bfloat16().requires_grad_() for part in task.inputs)
+    task.dy = task.dy.bfloat16()
+    plain = task.results(task.public)
+    for call in (task.public, task.operator, compiled(task.public)[0]):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = task.results(call)
+        assert torch.equal(found[0], plain[0])
+        for got, wanted in zip(found, plain, strict=True):
+            assert got.dtype == torch.bfloat16
+            assert (got.float() - wanted.float()).norm() <= 2e-2 * wanted.float().norm()
+
+
+@every_mixer
+@pytest.mark.parametrize("kernel", ["auto", pytest.param("triton", marks=interpreted)])
+def test_checkpointing_draws_the_same_masks(mixer, kernel):
+    """Activations made again in the backward pass give the same gradients, with DropConnect."""
+    module, seed = build(mixer, drop=0.5, kernel=kernel), random.randrange(2**31)
+    x, mask = batch()
+    torch.manual_seed(seed)
+    wanted = slopes(module, module, x, mask)
+    torch.manual_seed(seed)
+    found = slopes(lambda *given: checkpoint(module, *given, use_reentrant=False), module, x, mask)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+class Stack(nn.Module):
+    """Both mixers, one after the other."""
+
+    def __init__(self, kernel: str) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([build(DynamicConv, kernel=kernel), build(LightConv, kernel=kernel, causal=False)])
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x, mask)
+        return x
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
+def test_inductor():
+    """Through torch's own compiler, which also holds an operator to the strides that it promises."""
+    module = Stack("auto")
+    x, mask = batch()
+    found = slopes(torch.compile(module, fullgraph=True), module, x, mask)
+    for got, wanted in zip(found, slopes(module, module, x, mask), strict=True):
+        same(got, wanted, 1e-5)
+
+
+def parallel(rank: int, folder: str, kernel: str) -> None:
+    """One of two processes: the gradients of its half of the batch, averaged by DDP."""
+    torch.set_num_threads(1)
+    given = torch.load(f"{folder}/given.pt")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    module = Stack(kernel)
+    module.load_state_dict(given["state"])
+    x, mask = (part.chunk(2)[rank] for part in given["batch"])
+    wrapped = DistributedDataParallel(module)
+    wrapped(x, mask).square().mean().backward()
+    torch.save([part.grad for part in module.parameters()], f"{folder}/{rank}.pt")
+    del wrapped  # the last to hold the group would wait for its threads, and they for Python's lock
+    dist.destroy_process_group()
+
+
+def test_two_processes_are_one_with_the_joined_batch(tmp_path: Path):
+    """DDP over gloo: both processes end up with the gradients of the whole batch."""
+    kernel = "triton" if os.environ.get("TRITON_INTERPRET") == "1" else "auto"
+    module, (x, mask) = Stack(kernel), batch(4)
+    torch.save({"state": module.state_dict(), "batch": (x.detach(), mask)}, tmp_path / "given.pt")
+    mp.spawn(parallel, (str(tmp_path), kernel), nprocs=2)
+    wanted = torch.autograd.grad(module(x, mask).square().mean(), list(module.parameters()))
+    for rank in range(2):
+        for found, expected in zip(torch.load(tmp_path / f"{rank}.pt"), wanted, strict=True):
+            same(found, expected, 1e-5)

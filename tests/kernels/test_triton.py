@@ -1,0 +1,498 @@
+"""The Triton kernels against float64, in value and in every gradient: on a GPU compiled, else in Triton's interpreter.
+
+Every output buffer is born full of NaN, so that whatever a kernel leaves unwritten shows.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DEVICE
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+pytest.importorskip("triton")
+
+from seq2seq.kernels import dispatch
+from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
+from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.launch_config import Config, override
+from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv import triton as lightconv_triton
+
+KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
+OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
+every_op = pytest.mark.parametrize("op", OPS)
+# by norm; the interpreter cuts bfloat16 off where a GPU rounds it
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_outputs(monkeypatch):
+    """torch.empty with NaN where a float could be left unwritten."""
+    empty = torch.empty
+
+    def poisoned(*size: Any, **rest: Any) -> Tensor:
+        found = empty(*size, **rest)
+        return found.fill_(float("nan")) if found.is_floating_point() else found
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
+class Shape(NamedTuple):
+    """B sentences of T positions, H heads of R channels, K taps."""
+
+    batch: int
+    length: int
+    heads: int
+    width: int
+    taps: int
+
+
+def shape(taps: int, length: int | None = None) -> Shape:
+    """A random shape: at the borders of tiles of 16 positions, or beyond the taps; small enough to interpret."""
+    length = length or random.choice([16, 17, 32, 33, taps + 1, taps + 16, random.randint(17, 40) | 1])
+    sizes = (
+        [(2, 1, 64), (2, 1, 16), (2, 1, 1), (2, 1, 24), (2, 2, 5), (1, 3, 4)] if taps < 19 else [(1, 1, 16), (1, 1, 5)]
+    )
+    batch, heads, width = random.choice(sizes)
+    return Shape(batch, length, heads, width, taps)
+
+
+def definition(x: Tensor, weights: Tensor, causal: bool) -> Tensor:
+    """y (B, T, C) by windows of x (B, T, C) times weights (B, T, H, K)."""
+    heads, taps = weights.shape[2:]
+    left = left_padding(taps, causal)
+    windows = F.pad(x, (0, 0, left, taps - 1 - left)).unfold(1, taps, 1)  # (B, T, C, K)
+    return (windows * weights.repeat_interleave(x.shape[2] // heads, 2)).sum(-1)
+
+
+class Problem(NamedTuple):
+    """An operation, its inputs (x and logits or weights) with and without poison, the output's slope, and the rest."""
+
+    op: str
+    clean: tuple[Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor]
+    dy: Tensor
+    padding: Tensor  # (B, T), True where x counts as zero
+    given: dict[str, Any]
+
+    def results(self, kernel: str = "triton") -> list[Tensor]:
+        """What the kernel makes of it: y, dx, and dlogits or dweights."""
+        x, weights = (part.detach().requires_grad_() for part in self.inputs)
+        call = dynamicconv if self.op == "dynamicconv" else lightconv
+        y = call(x, weights, kernel=kernel, **self.given)
+        return [y.detach(), *torch.autograd.grad(y, (x, weights), self.dy)]
+
+    def wanted(self) -> list[Tensor]:
+        """The same by definition in float64."""
+        x, weights = (part.detach().double().requires_grad_() for part in self.clean)
+        values = F.glu(x, -1) if self.given.get("glu") else x
+        values = values.masked_fill(self.padding[:, :, None], 0.0)
+        kernels = weights.softmax(-1) if self.op == "dynamicconv" else weights
+        if self.given["keep"] is not None:
+            kept = unpack(self.given["keep"], weights.shape[-1])
+            kernels = torch.where(kept, kernels / self.given["keep_prob"], 0.0)
+        kernels = kernels.expand(*x.shape[:2], *kernels.shape[-2:])
+        y = definition(values, kernels, self.given["causal"])
+        return [y.detach(), *torch.autograd.grad(y, (x, weights), self.dy.double())]
+
+
+def extent(batch: int, length: int, padding: str) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """Random start and end (B,), views with gaps, of any integer type; the last of several is empty; (B, T) padding."""
+    dtype = random.choice([torch.int32, torch.int64])
+    end = torch.randint(0, length + 2, (batch, 2), dtype=dtype, device=DEVICE)[:, 0]
+    end[1:][-1:] = 0
+    start = torch.randint(-2, max(1, length // 2), (batch, 2), dtype=dtype, device=DEVICE)[:, 0]
+    position = torch.arange(length, device=DEVICE)
+    before, after = position < start[:, None], position >= end[:, None]
+    if padding == "none":
+        return None, None, torch.zeros_like(after)
+    return (None, end, after) if padding == "end" else (start, end, before | after)
+
+
+def layout(values: Tensor, kind: str) -> Tensor:
+    """The same numbers, laid out otherwise in memory."""
+    if kind == "slice":
+        return F.pad(values, (3, 2), value=float("nan"))[..., 3:-2]
+    if kind == "transposed":
+        return values.transpose(0, 1).contiguous().transpose(0, 1)
+    if kind == "gaps":
+        return torch.stack((values, torch.full_like(values, float("nan"))), -1)[..., 0]
+    return values.contiguous()
+
+
+LAYOUTS = ["dense", "slice", "transposed", "gaps"]
+
+
+def problem(
+    op: str,
+    size: Shape,
+    causal: bool,
+    *,
+    types: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    drop: float = 0.0,
+    padding: str = "none",
+    layouts: tuple[str, str, str] = ("dense", "dense", "dense"),
+) -> Problem:
+    """Random inputs; where x is padding, the kernel is given NaN or inf."""
+    glu, channels = op == "lightconv-glu", size.heads * size.width
+    x = torch.randn(size.batch, size.length, channels * (2 if glu else 1), device=DEVICE).to(types[0])
+    kernels = (size.batch, size.length, size.heads) if op == "dynamicconv" else (size.heads,)
+    weights = torch.randn(*kernels, size.taps, device=DEVICE) * 2
+    weights = (weights if op == "dynamicconv" else weights.softmax(-1)).to(types[1])
+    dy = torch.randn(size.batch, size.length, channels, device=DEVICE).to(types[0])
+    dy = torch.ones((), device=DEVICE, dtype=types[0]).expand_as(dy) if layouts[2] == "sum" else layout(dy, layouts[2])
+    start, end, outside = extent(size.batch, size.length, padding)
+    poison = random.choice([float("nan"), float("inf"), float("-inf")])
+    poisoned = layout(x.masked_fill(outside[:, :, None], poison), layouts[0])
+    keep = keep_words(kernels, size.taps, drop).to(DEVICE) if drop else None
+    given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop), "start": start, "end": end}
+    if glu:
+        given["glu"] = True
+    return Problem(op, (x, weights), (poisoned, layout(weights, layouts[1])), dy, outside, given)
+
+
+def anything(op: str, size: Shape, causal: bool, **fixed: Any) -> Problem:
+    """A problem whose other choices are drawn."""
+    layouts = tuple(random.choice([*kinds, "dense"]) for kinds in (LAYOUTS, LAYOUTS, [*LAYOUTS, "sum"]))
+    drop, padding = random.choice([0.0, 0.3]), random.choice(["none", "end", "both"])
+    return problem(op, size, causal, **{"drop": drop, "padding": padding, "layouts": layouts, **fixed})
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float, least: float = 0.0) -> None:
+    """The norm of the difference is at most `tolerance` of wanted's, or of `least`."""
+    error = torch.linalg.vector_norm(found.double() - wanted.double()).item()
+    assert error <= tolerance * max(torch.linalg.vector_norm(wanted.double()).item(), least)
+
+
+def check(task: Problem) -> list[Tensor]:
+    """The results, whose values, types and shapes are as they should be."""
+    inputs, results = task.inputs, task.results()
+    # sums that cancel out keep the error of their parts: dweights by chance, dlogits with one tap always
+    shared = task.op != "dynamicconv" or inputs[1].shape[-1] == 1
+    scale = torch.linalg.vector_norm(task.dy.double()).item()
+    leasts = (0.1 * scale, 0.1 * scale, scale if shared else 0.1 * scale)
+    for found, wanted, like, least in zip(results, task.wanted(), (task.dy, *inputs), leasts, strict=True):
+        assert found.shape == like.shape
+        assert found.dtype == like.dtype
+        close(found, wanted, max(TOLERANCE[part.dtype] for part in inputs), least)
+    assert not results[1][task.padding].any()
+    return results
+
+
+def forced(stack: ExitStack, op: str, settings: Config) -> None:
+    """Band kernels, forward and backward, with these settings until the stack closes."""
+    name = op.removesuffix("-glu")
+    for launched in (name, f"{name}_backward"):
+        stack.enter_context(override(launched, settings))
+
+
+@every_op
+@pytest.mark.parametrize("taps", KERNELS)
+def test_every_kernel(op, taps):
+    """float32 at T = 1, below, at and above K, and at lengths of several tiles."""
+    causal = random.random() < 0.5
+    check(anything(op, shape(taps, random.choice([1, max(1, taps // 2), max(1, taps - 1), taps])), causal))
+    check(anything(op, shape(taps), not causal))
+
+
+@every_op
+@pytest.mark.parametrize(
+    "types",
+    [(torch.float16,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32), (torch.float32, torch.float16)],
+    ids=lambda types: "-".join(str(dtype).removeprefix("torch.") for dtype in types),
+)
+def test_narrow_types(op, types):
+    """Types of x and of logits or weights, alike or mixed, by the direct and by the band kernels."""
+    for taps in (random.choice([2, 3]), random.choice([5, 15, 17, 33])):
+        check(anything(op, shape(taps, 21), random.random() < 0.5, types=types))
+
+
+@every_op
+@pytest.mark.parametrize("tile", [16, 32, 64])
+def test_tiles_and_chunks(op, tile):
+    """Any tile, and any number of them in a row: programs meet within the reach of a kernel or a sequence ends."""
+    for taps in (random.choice([1, 2, 3, 5]), random.choice([7, 16, 17, 18, 33, 34, 64])):
+        length = random.randint(2 * tile, 4 * tile) if tile < 64 else random.randint(65, 140)
+        task = anything(op, Shape(1, length, 1, 4, taps), random.random() < 0.5)
+        with ExitStack() as stack:
+            forced(stack, op, Config(tile, random.choice([1, 2, 3]), num_warps=4, num_stages=2))
+            check(task)
+
+
+@every_op
+@pytest.mark.parametrize("taps", [3, 9])
+def test_a_keep_probability_without_a_mask_scales_nothing(op, taps):
+    """As in evaluation, where a mixer drops no weights."""
+    task = anything(op, shape(taps), True)
+    plain = task._replace(given={**task.given, "keep": None, "keep_prob": 1.0})
+    given = {**plain.given, "keep_prob": 0.75}
+    for found, wanted in zip(plain._replace(given=given).results(), plain.results(), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@every_op
+@pytest.mark.parametrize("width", [24, 64])
+def test_parts_of_a_head(op, width):
+    """Programs that share a head, 16 channels each."""
+    task = anything(op, Shape(1, random.randint(17, 33), 2, width, random.choice([2, 9, 20])), random.random() < 0.5)
+    with ExitStack() as stack:
+        forced(stack, op, Config(16, 2, num_warps=4, num_stages=2, columns=16))
+        check(task)
+
+
+@pytest.mark.parametrize("op", OPS[1:])
+@pytest.mark.parametrize("taps", [2, 3, 7, 33])
+def test_programs_that_work_through_many_units(op, taps, monkeypatch):
+    """LightConv with fewer programs than sentences and chunks: one or two a head."""
+    for name in lightconv_triton.PROGRAMS:
+        monkeypatch.setitem(lightconv_triton.PROGRAMS, name, random.choice([1, 2, 4]))
+    check(anything(op, Shape(3, 20, 2 if taps < 9 else 1, 4, taps), random.random() < 0.5))
+
+
+@every_op
+@pytest.mark.parametrize("taps", [3, 9])
+def test_layouts_in_memory(op, taps):
+    """Slices, transposed batches, tensors with gaps and a slope without strides give what contiguous tensors give."""
+    dense = problem(op, Shape(2, 12, random.choice([1, 2]), 6, taps), True, layouts=("dense", "dense", "sum"))
+    wanted = dense._replace(dy=dense.dy.contiguous()).results()
+    for kind in [*LAYOUTS[1:], "sum"]:
+        inputs = (layout(dense.inputs[0], kind), layout(dense.inputs[1], random.choice(LAYOUTS)))
+        other = dense._replace(inputs=inputs, dy=dense.dy if kind == "sum" else layout(dense.dy, kind))
+        for found, expected in zip(other.results(), wanted, strict=True):
+            close(found, expected, 1e-6)
+
+
+@every_op
+@pytest.mark.parametrize("width", [24, 200, 256])
+def test_channels_of_a_head(op, width):
+    """Several heads that fill no power of two, and wide heads."""
+    taps = random.choice([2, 9])
+    check(anything(op, Shape(1, 18, 1 if width > 24 else 2, width, taps), random.random() < 0.5))
+
+
+@pytest.mark.parametrize("taps", [1, 3, 20, 32, 33, 64])
+def test_dropped_taps(taps):
+    """DynamicConv's DropConnect in one and in two words, the top bit of a word included; all dropped is zero."""
+    size, causal = Shape(2, 7, 2, 4, taps), random.random() < 0.5
+    task = problem("dynamicconv", size, causal, drop=random.choice([0.1, 0.5, 0.9]))
+    check(task)
+    check(task._replace(given={**task.given, "keep": torch.zeros_like(task.given["keep"])}))
+
+
+@pytest.mark.parametrize("taps", [3, 9])
+def test_logits_far_from_zero(taps):
+    """A softmax that overflows without its maximum taken off."""
+    task = problem("dynamicconv", Shape(1, 20, 1, 4, taps), True)
+    for offset in (-1000.0, 1000.0):
+        logits = 10 * task.inputs[1] + offset
+        other = task._replace(clean=(task.clean[0], logits), inputs=(task.inputs[0], logits))
+        for found, wanted in zip(other.results(), other.wanted(), strict=True):
+            close(found, wanted, 2e-3, 0.1 * torch.linalg.vector_norm(task.dy).item())
+
+
+@every_op
+@pytest.mark.parametrize("taps", [3, 9])
+@pytest.mark.parametrize("padding", ["end", "both"])
+def test_padding_does_not_leak(op, taps, padding):
+    """NaN and inf in padding reach no value and no gradient; an empty sentence has zeros only."""
+    task = problem(op, Shape(3, 18, 1, 4, taps), random.random() < 0.5, padding=padding)
+    assert not check(task)[0][-1].any()
+    whole = {**task.given, "start": None, "end": torch.full((3,), 99, device=DEVICE)}
+    check(task._replace(inputs=task.clean, given=whole, padding=torch.zeros_like(task.padding)))
+
+
+@every_op
+def test_again_to_the_bit(op):
+    for taps in (2, 9):
+        task = anything(op, shape(taps, 20), True)
+        assert all(torch.equal(a, b) for a, b in zip(task.results(), task.results(), strict=True))
+
+
+@every_op
+def test_nothing_to_do(op):
+    """No sentence, or no position: empty results, and no gradient to shared weights."""
+    for taps in (2, 9):
+        for batch, length in ((0, 5), (2, 0)):
+            task = problem(op, Shape(batch, length, 2, 4, taps), True)
+            for found, like in zip(task.results(), (task.dy, *task.inputs), strict=True):
+                assert found.shape == like.shape
+                assert not found.any()
+
+
+# ---- decoding
+
+
+def cache(rows: int, beam: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """values (rows / beam, L, beam, C) and owner (rows, L), cut from longer ones, and position (rows,); NaN follows."""
+    values = torch.randn(rows // beam, slots + 3, beam, width, device=DEVICE)[:, :slots]
+    owner = torch.randint(beam, (rows, slots + 2), device=DEVICE)[:, :slots]
+    position = torch.randint(slots, (rows,), device=DEVICE)
+    values[:, int(position.max()) + 1 :] = float("nan")
+    return values, owner, position
+
+
+@pytest.mark.parametrize("op", ["dynamicconv", "lightconv"])
+@pytest.mark.parametrize("taps", [1, 2, 3, 5, 15, 31, 33, 63])
+def test_decoding_step(op, taps):
+    """Against float64, at any position and with slots of any ancestry, also for one hypothesis and with gaps."""
+    beam, heads, width = random.choice([1, 2, 4]), random.choice([1, 3]), random.choice([4, 16, 24])
+    values, owner, position = cache(beam * random.randint(1, 3), beam, taps + 4, heads * width)
+    kernels = (owner.shape[0], heads, taps) if op == "dynamicconv" else (heads, taps)
+    weights, step = torch.randn(*kernels, device=DEVICE), dynamicconv_step if op == "dynamicconv" else lightconv_step
+    types = random.choice([(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16,) * 2])
+    values, weights = values.to(types[0]), weights.to(types[1])
+    for kind in ("dense", "gaps"):
+        found = step(layout(values, kind), owner, position, layout(weights, kind), kernel="triton")
+        assert found.dtype == values.dtype
+        close(found, step(values.double(), owner, position, weights.double(), kernel="torch"), TOLERANCE[types[0]])
+
+
+# ---- DropConnect
+
+
+def philox(seed: int, counter: np.ndarray) -> np.ndarray:
+    """Philox 4x32-10 (Salmon et al. 2011): four random words (4, n) for each counter (n,)."""
+    mask = np.uint64(0xFFFFFFFF)
+    low, high = seed & 0xFFFFFFFF, seed >> 32
+    c0 = counter.astype(np.uint64)
+    c1 = c2 = c3 = np.zeros_like(c0)
+    for _ in range(10):
+        a, b = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
+        c0, c1 = (b >> np.uint64(32)) ^ c1 ^ np.uint64(low), b & mask
+        c2, c3 = (a >> np.uint64(32)) ^ c3 ^ np.uint64(high), a & mask
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3])
+
+
+@pytest.mark.parametrize("keep", [1, 128, 230, 255])
+def test_masks_by_hand(keep):
+    """The kernel's words are what Philox and the digits of the probability make of the seed, bit by bit."""
+    seed, size = random.randrange(2**62), (2, 300)
+    found = torch.ops.seq2seq.keep_words(torch.tensor([seed], device=DEVICE), size, keep)
+    i = np.arange(600)
+    drawn = np.concatenate([philox(seed, 2 * i), philox(seed, 2 * i + 1)])  # (8, 600), the last digit's first
+    words = np.zeros(600, np.uint64)
+    for place, digit in zip(range(8)[-len(significant_digits(keep)) :], significant_digits(keep), strict=True):
+        words = words | drawn[place] if digit else words & drawn[place]
+    assert np.array_equal(found.cpu().numpy().astype(np.int64) & 0xFFFFFFFF, words.astype(np.int64).reshape(size))
+
+
+@pytest.mark.parametrize("drop", [0.004, 0.1, 0.3, 0.5, 0.9, 0.999])
+def test_masks_have_the_probability_they_say(drop):
+    """Over all and per tap, and neighbouring taps and rows are independent; another seed draws other masks."""
+    rows, p = 5000, keep_probability(drop)
+    seeds = [torch.tensor([random.randrange(2**62)], device=DEVICE) for _ in range(2)]
+    words, others = (torch.ops.seq2seq.keep_words(seed, [rows, 1], int(p * 256)) for seed in seeds)
+    kept, other = unpack(words, 32).double(), unpack(others, 32).double()
+    deviation = (p * (1 - p)) ** 0.5
+    assert abs(kept.mean().item() - p) <= 5 * deviation / (rows * 32) ** 0.5
+    assert (kept.mean(0) - p).abs().max().item() <= 5.5 * deviation / rows**0.5
+    for a, b in ((kept[:, 1:], kept[:, :-1]), (kept[1:], kept[:-1]), (kept, other)):
+        assert abs(((a - p) * (b - p)).mean().item()) <= 6 * deviation**2 / (rows * 31) ** 0.5
+
+
+# ---- what cannot be served
+
+
+def small(**other: Any) -> dict[str, Any]:
+    """Arguments of a call of dynamicconv that can be served, but for `other`."""
+    x, logits = torch.randn(2, 5, 8, device=DEVICE), torch.randn(2, 5, 2, 3, device=DEVICE)
+    return {"x": x, "logits": logits, "causal": True, "kernel": "triton", **other}
+
+
+def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
+    wide = torch.randn(2, 5, 257, device=DEVICE)
+    for named, other in {
+        "float64": {"x": torch.randn(2, 5, 8, device=DEVICE, dtype=torch.float64)},
+        "kernel_size 65": {"logits": torch.randn(2, 5, 2, 65, device=DEVICE)},
+        "257 channels": {"x": wide, "logits": torch.randn(2, 5, 1, 3, device=DEVICE)},
+        "'nonsense'": {"kernel": "nonsense"},
+    }.items():
+        given = small(**other)
+        values, owner = given["x"][:, :, None], torch.zeros(2, 5, dtype=torch.int64, device=DEVICE)
+        past = values, owner, owner[:, 0]
+        with pytest.raises(ValueError, match=named):
+            dynamicconv(**given)
+        with pytest.raises(ValueError, match=named):
+            lightconv(given["x"], given["logits"][0, 0], causal=True, kernel=given["kernel"])
+        with pytest.raises(ValueError, match=named):
+            dynamicconv_step(*past, given["logits"][:, 0], kernel=given["kernel"])
+        with pytest.raises(ValueError, match=named):
+            lightconv_step(*past, given["logits"][0, 0], kernel=given["kernel"])
+    with pytest.raises(ValueError, match="257 channels"):
+        lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, kernel="triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="tensors on cpu"):
+        dynamicconv(**{name: part.cpu() if isinstance(part, Tensor) else part for name, part in small().items()})
+
+
+def test_wrong_shapes_are_errors():
+    for named, other in {
+        "keep": {"keep": torch.zeros(2, 5, 2, 2, dtype=torch.int32, device=DEVICE)},
+        "int64": {"keep": torch.zeros(2, 5, 2, 1, dtype=torch.int64, device=DEVICE)},
+        "start": {"start": torch.zeros(3, dtype=torch.int64, device=DEVICE)},
+        "float32": {"start": torch.zeros(2, device=DEVICE)},
+        "end": {"end": torch.zeros(2, 1, dtype=torch.int64, device=DEVICE)},
+        "bool": {"end": torch.ones(2, dtype=torch.bool, device=DEVICE)},
+        "meta": {"end": torch.ones(2, dtype=torch.int64, device="meta")},
+        "logits": {"logits": torch.randn(2, 4, 2, 3, device=DEVICE)},
+        r"\(2, 5, 8\)": {"logits": torch.randn(2, 5, 3, 3, device=DEVICE)},
+    }.items():
+        for kernel in ("triton", "torch"):
+            with pytest.raises(ValueError, match=named):
+                dynamicconv(**small(**{**other, "kernel": kernel}))
+    x, weights = torch.randn(2, 5, 12, device=DEVICE), torch.randn(4, 3, device=DEVICE)
+    with pytest.raises(ValueError, match="2 C"):
+        lightconv(x, weights, causal=True, glu=True)
+    with pytest.raises(ValueError, match="keep"):
+        lightconv(x, weights, causal=True, keep=torch.zeros(2, 1, dtype=torch.int32, device=DEVICE))
+    with pytest.raises(ValueError, match="end"):
+        lightconv(x, weights, causal=True, end=torch.zeros(4, dtype=torch.int64, device=DEVICE))
+
+
+@pytest.fixture
+def said(monkeypatch, caplog) -> Any:
+    """What the choice of kernels has logged since it forgot what it had said."""
+    monkeypatch.setattr(dispatch, "_said", set())
+    caplog.set_level(logging.INFO, logger=dispatch.__name__)
+    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_choice_is_logged_once_with_its_reason(said):
+    for _ in range(3):
+        for kernel in ("auto", "torch", "triton"):
+            dynamicconv(**small(kernel=kernel))
+    auto = ("torch band matrices", "on cpu") if DEVICE == "cpu" else ("Triton kernel", "on a GPU")
+    reasons = [auto, ("torch band matrices", "as asked"), ("Triton kernel", "as asked")]
+    assert len(said()) == 3
+    for (level, message), (what, why) in zip(said(), reasons, strict=True):
+        assert level == "INFO"
+        assert message.startswith(f"dynamicconv: {what}")
+        assert why in message
+
+
+def test_auto_falls_back_with_one_warning(said, monkeypatch):
+    """On a GPU, here a fake one, torch's operations serve what Triton cannot; each reason is told once."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(dispatch, "gpu_obstacle", dispatch.gpu_obstacle.__wrapped__)  # which remembers no real GPU
+    with FakeTensorMode():
+        x = torch.empty(2, 5, 8, device="cuda")
+        wide = x.double()
+    for _ in range(3):
+        for values, taps in ((wide, 3), (x, 65), (x, 64)):
+            assert not dispatch.takes_triton("lightconv", "auto", values, heads=2, taps=taps)
+    assert [level for level, _ in said()] == ["WARNING"] * 3
+    for (_, message), why in zip(said(), ("float64", "kernel_size 65", "capability 7.5"), strict=True):
+        assert why in message
+    with pytest.raises(ValueError, match=r"capability 7\.5"):
+        dispatch.takes_triton("lightconv", "triton", x, heads=2, taps=3)

@@ -1,0 +1,226 @@
+"""Where convolution mixers meet: each is a special case of another, or of torch's own convolution; float64, exactly."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
+from torch import Tensor, nn
+
+from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.average import Average
+from seq2seq.mixers.conv import Conv
+from seq2seq.mixers.depthwise import Depthwise
+from seq2seq.mixers.dynamic_depthwise import DynamicDepthwise
+from seq2seq.mixers.dynamicconv import DynamicConv
+from seq2seq.mixers.lightconv import LightConv
+from seq2seq.mixers.multiscale import Multiscale
+from seq2seq.mixers.talk import TaLK
+
+gated_or_not = pytest.mark.parametrize("glu", [True, False])
+
+
+def share(mixer: SelfMixer, other: SelfMixer) -> None:
+    """Give the other this mixer's projections, first without the inner bias where the other has none."""
+    if other.inner.bias is None and mixer.inner.bias is not None:
+        fill(mixer.inner.bias, 0.0)
+        other.inner.load_state_dict({"weight": mixer.inner.weight})
+    else:
+        other.inner.load_state_dict(mixer.inner.state_dict())
+    other.out.load_state_dict(mixer.out.state_dict())
+
+
+def fill(parameter: nn.Parameter, values: Tensor | float) -> None:
+    with torch.no_grad():
+        parameter.copy_(torch.as_tensor(values, dtype=parameter.dtype))
+
+
+def gated(mixer: SelfMixer, x: Tensor) -> Tensor:
+    """What is convolved: zero at padding."""
+    z = mixer.inner(x)  # type: ignore[operator]
+    return (F.glu(z, -1) if mixer.glu else z).masked_fill(~MASK[:, :, None], 0.0)
+
+
+def padded(z: Tensor, taps: int, causal: bool) -> Tensor:
+    left = left_padding(taps, causal)
+    return F.pad(z.transpose(1, 2), (left, taps - 1 - left))
+
+
+@both_forms
+@pytest.mark.parametrize("taps", [1, 4, 5, 11])
+def test_conv_is_torchs(taps, causal):
+    mixer, x = made(Conv, causal=causal, kernel_size=taps), sequences()
+    theirs = nn.Conv1d(DIM, DIM, taps).double()
+    theirs.load_state_dict(mixer.state_dict())
+    values = x.masked_fill(~MASK[:, :, None], 0.0)
+    exactly(mixer(x, MASK), theirs(padded(values, taps, causal)).transpose(1, 2))
+
+
+@both_forms
+@gated_or_not
+@pytest.mark.parametrize("taps", [1, 4, 5, 15])
+def test_depthwise_is_torchs_grouped_convolution(taps, glu, causal):
+    mixer, x = made(Depthwise, causal=causal, kernel_size=taps, glu=glu), sequences()
+    y = F.conv1d(padded(gated(mixer, x), taps, causal), mixer.weight[:, None], groups=DIM).transpose(1, 2)
+    exactly(mixer(x, MASK), mixer.out(y))
+
+
+@both_forms
+def test_conv_of_diagonal_matrices_is_depthwise(causal):
+    full, depthwise = made(Conv, causal=causal, kernel_size=4), made(Depthwise, causal=causal, kernel_size=4, glu=False)
+    fill(full.weight, torch.diag_embed(depthwise.weight.t()).permute(1, 2, 0))
+    fill(full.bias, 0.0)
+    x = sequences()
+    exactly(depthwise.out(full(gated(depthwise, x), MASK)), depthwise(x, MASK))
+
+
+@both_forms
+@gated_or_not
+def test_depthwise_with_shared_normalised_kernels_is_lightconv(glu, causal):
+    depthwise = made(Depthwise, causal=causal, kernel_size=5, glu=glu)
+    light = made(LightConv, causal=causal, kernel_size=5, glu=glu, num_heads=3)
+    share(light, depthwise)
+    fill(depthwise.weight, light.weight.softmax(-1).repeat_interleave(DIM // 3, 0))
+    x = sequences()
+    exactly(depthwise(x, MASK), light(x, MASK))
+
+
+@both_forms
+def test_dynamicconv_of_constant_predictions_is_lightconv(causal):
+    """A channel that is always one predicts the same kernels everywhere."""
+    light = made(LightConv, causal=causal, kernel_size=4, glu=False, num_heads=3)
+    dynamic = made(DynamicConv, causal=causal, kernel_size=4, glu=False, num_heads=3)
+    fill(light.inner.weight, torch.cat([torch.zeros(1, DIM), torch.randn(DIM - 1, DIM)]))
+    fill(light.inner.bias, torch.cat([torch.ones(1), torch.randn(DIM - 1)]))
+    share(light, dynamic)
+    fill(dynamic.kernel.weight, F.pad(light.weight.detach().flatten()[:, None], (0, DIM - 1)))
+    x = sequences()
+    exactly(dynamic(x, MASK), light(x, MASK))
+
+
+@both_forms
+@pytest.mark.parametrize("scale", [0, 1, 2])
+def test_multiscale_with_one_gate_open_is_depthwise(scale, causal):
+    sizes = [3, 8, 1]
+    multi = made(Multiscale, causal=causal, kernel_sizes=sizes)
+    single = made(Depthwise, causal=causal, kernel_size=sizes[scale])
+    share(multi, single)
+    fill(multi.gate, 1e4 * torch.eye(3)[scale].expand(DIM, 3))
+    fill(single.weight, multi.weight.split(sizes, 1)[scale])
+    x = sequences()
+    exactly(multi(x, MASK), single(x, MASK))
+
+
+@both_forms
+def test_multiscale_is_the_gated_sum_of_its_scales(causal):
+    """Each scale convolved alone by torch, then weighed."""
+    sizes = [5, 2, 9, 4]
+    mixer, x = made(Multiscale, causal=causal, kernel_sizes=sizes), sequences()
+    z, y = gated(mixer, x), torch.zeros_like(x)
+    for scale, (size, weight) in enumerate(zip(sizes, mixer.weight.split(sizes, 1), strict=True)):
+        alone = F.conv1d(padded(z, size, causal), weight[:, None], groups=DIM).transpose(1, 2)
+        y = y + mixer.gate.softmax(1)[:, scale] * alone
+    exactly(mixer(x, MASK), mixer.out(y))
+
+
+def test_multiscale_refuses_no_scales():
+    for sizes in ([], [3, 0]):
+        with pytest.raises(ValueError, match=rf"kernel_sizes is \[{', '.join(map(str, sizes))}\]"):
+            Multiscale(dim=4, causal=True, kernel_sizes=sizes)
+
+
+@both_forms
+@gated_or_not
+def test_dynamic_depthwise_of_a_constant_prediction_is_depthwise(glu, causal):
+    dynamic = made(DynamicDepthwise, causal=causal, kernel_size=5, glu=glu)
+    static = made(Depthwise, causal=causal, kernel_size=5, glu=glu)
+    share(dynamic, static)
+    fill(dynamic.weight.weight, 0.0)
+    fill(static.weight, dynamic.weight.bias.view(5, DIM).t())
+    x = sequences()
+    exactly(dynamic(x, MASK), static(x, MASK))
+
+
+@both_forms
+@pytest.mark.parametrize("taps", [3, 10])
+def test_dynamic_depthwise_by_hand(taps, causal):
+    """Kernels of the mean of the real tokens, or of those so far; one sum for each position and channel."""
+    mixer, x = made(DynamicDepthwise, causal=causal, kernel_size=taps), sequences()
+    found, left = mixer(x, MASK), left_padding(taps, causal)
+    for row, length in enumerate(LENGTHS):
+        z = gated(mixer, x)[row, :length]
+        mixed = torch.zeros_like(z)
+        for t in range(length):
+            mean = z[: t + 1].mean(0) if causal else z.mean(0)
+            weights = mixer.weight(F.gelu(mixer.squeeze(mean))).view(taps, DIM)
+            for k in range(max(0, left - t), min(taps, length + left - t)):
+                mixed[t] = mixed[t] + weights[k] * z[t + k - left]
+        torch.testing.assert_close(found[row, :length], mixer.out(mixed), atol=1e-12, rtol=1e-12)
+
+
+def open_windows(mixer: SelfMixer, bias: float) -> None:
+    """Windows of one size everywhere: the largest (a large bias) or the smallest."""
+    fill(mixer.size.weight, 0.0)
+    fill(mixer.size.bias, bias)
+
+
+@both_forms
+@gated_or_not
+@pytest.mark.parametrize("taps", [2, 5, 8])
+def test_talk_with_largest_windows_is_an_even_lightconv(taps, glu, causal):
+    """All of K taps count 1 / K: kernels of equal logits."""
+    talk = made(TaLK, causal=causal, kernel_size=taps, glu=glu, num_heads=3)
+    light = made(LightConv, causal=causal, kernel_size=taps, glu=glu, num_heads=3)
+    share(light, talk)
+    open_windows(talk, 1e3)
+    fill(light.weight, random.random())
+    x = sequences()
+    exactly(talk(x, MASK), light(x, MASK))
+
+
+@both_forms
+def test_talk_with_windows_over_everything_is_the_average(causal):
+    """Up to its divisor, which is K for every position."""
+    taps = 2 * MASK.shape[1] - 1
+    talk, average = made(TaLK, causal=causal, kernel_size=taps, num_heads=2), made(Average, causal=causal)
+    open_windows(talk, 1e3)
+    fill(talk.out.bias, 0.0)
+    average.out.load_state_dict(talk.out.state_dict())
+    x = sequences()
+    reached = torch.arange(1, MASK.shape[1] + 1)[:, None] if causal else MASK.sum(1)[:, None, None]
+    exactly(talk(x, MASK), average(gated(talk, x), MASK) * reached / taps)
+
+
+@both_forms
+def test_talk_with_closed_windows_mixes_nothing(causal):
+    talk, x = made(TaLK, causal=causal, kernel_size=5, num_heads=2), sequences()
+    open_windows(talk, -1e3)
+    exactly(talk(x, MASK), talk.out(gated(talk, x) / 5))
+
+
+@both_forms
+@pytest.mark.parametrize("taps", [2, 5, 20])
+def test_talk_by_hand(taps, causal):
+    """M_ij from the distance of i and j and the predicted sizes, without prefix sums."""
+    talk, x, heads = made(TaLK, causal=causal, kernel_size=taps, num_heads=3), sequences(), 3
+    found, z = talk(x, MASK).detach(), gated(talk, x).detach()
+    left = left_padding(taps, causal)
+    right = taps - 1 - left
+    sizes = torch.sigmoid(talk.size(F.glu(talk.inner(x), -1))).detach().numpy()
+    for row, length in enumerate(LENGTHS):
+        mixed = np.zeros((length, DIM))
+        for i in range(length):
+            for c in range(DIM):
+                h = c // (DIM // heads)
+                behind, ahead = left * sizes[row, i, h], right * sizes[row, i, heads + h] if right else 0.0
+                for j in range(length):
+                    reach = behind if j <= i else ahead
+                    mixed[i, c] += min(1.0, max(0.0, 1 + reach - abs(i - j))) / taps * float(z[row, j, c])
+        torch.testing.assert_close(
+            found[row, :length], talk.out(torch.from_numpy(mixed)).detach(), atol=1e-12, rtol=1e-12
+        )

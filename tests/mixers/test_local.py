@@ -1,0 +1,143 @@
+"""Attention within a window against full attention under a band mask; that its cost is linear, its state a ring."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from composed import TINY, config, lengths_mask
+from conftest import jiggle
+from test_conformance import WIDTH, Stepper, close
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from seq2seq.build import build_model
+from seq2seq.introspection import freeze_mixing
+from seq2seq.mixers.attention import Attention
+from seq2seq.mixers.local import Local
+
+KINDS = [{}, {"blocks": True}, {"blocks": True, "shift": 1}, {"blocks": True, "shift": 3}]
+
+
+def wide(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def band(mixer: Local, length: int) -> Tensor:
+    """Who sees whom, (T, T), one pair at a time."""
+    seen = torch.zeros(length, length, dtype=torch.bool)
+    for q in range(length):
+        for k in range(length):
+            if mixer.blocks:
+                near = (q + mixer.shift) // mixer.window == (k + mixer.shift) // mixer.window
+            else:
+                near = q - k < mixer.window if mixer.causal else abs(q - k) <= mixer.window // 2
+            seen[q, k] = near and not (mixer.causal and k > q)
+    return seen
+
+
+def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
+    """Full attention under that mask, with the mixer's weights."""
+    q, k, v = (part.unflatten(-1, (mixer.num_heads, -1)).transpose(1, 2) for part in mixer.qkv(x).chunk(3, -1))
+    allowed = band(mixer, x.shape[1]) & mask[:, None, None, :]
+    return mixer.out(F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("given", KINDS, ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [4, 5])
+def test_is_attention_under_a_band_mask(window, causal, given):
+    """Values and gradients, at lengths around one span of keys and far beyond, whole blocks and broken ones."""
+    mixer = Local(dim=8, causal=causal, num_heads=2, window=window, **given).double()
+    for length in (1, 3, window, 2 * window - 1, 2 * window, 2 * window + 2, 6 * window, 6 * window + 1):
+        x, mask = wide(2, length, 8).requires_grad_(), lengths_mask([length, length // 2 + 1], length)
+        weight = wide(2, length, 8) * mask[:, :, None]
+        found, expected = mixer(x, mask), banded(mixer, x, mask)
+        torch.testing.assert_close(found[mask], expected[mask], atol=1e-12, rtol=1e-12)
+        inputs = (x, *mixer.parameters())
+        pair = (torch.autograd.grad((weight * y.nan_to_num()).sum(), inputs) for y in (found, expected))
+        for mine, theirs in zip(*pair, strict=True):
+            torch.testing.assert_close(mine, theirs, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.parametrize("length", [1, 7, 12])
+@pytest.mark.parametrize("given", [{}, {"blocks": True}], ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_wide_window_is_attention(causal, given, length):
+    """2 N - 1 positions hold every neighbour to both sides; N do where the past alone, or one block, is seen."""
+    plain = Attention(dim=8, causal=causal, num_heads=2).double()
+    for window in (2 * length - 1, 3 * length) if not (causal or given) else (length, length + 5):
+        mixer = Local(dim=8, causal=causal, num_heads=2, window=window, **given).double()
+        mixer.load_state_dict(plain.state_dict())
+        x, mask = wide(2, length, 8), lengths_mask([length, 1], length)
+        torch.testing.assert_close(mixer(x, mask)[mask], plain(x, mask)[mask], atol=1e-13, rtol=1e-12)
+
+
+@pytest.mark.parametrize("given", KINDS, ids=str)
+def test_the_ring_turns(given):
+    """`step` = `forward` long after the ring is full, over shuffled beams."""
+    mixer = jiggle(Local(dim=WIDTH, causal=True, num_heads=2, window=5, **given))
+    steps = Stepper(mixer, 2, 2, 23, torch.empty(0))
+    for t in range(23):
+        close(steps.step(), steps.expected(), 1e-5)
+        if t % 3 == 0:
+            steps.reorder()
+    assert steps.state.past.shape == (4, 5, 2 * WIDTH)
+
+
+@pytest.mark.parametrize("given", KINDS, ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_cost_is_linear(causal, given):
+    """Whole blocks more cost the same each, and nothing made on the way is as large as T x T."""
+    mixer = Local(dim=8, causal=causal, num_heads=2, window=8, **given)
+
+    def work(length: int) -> int:
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            mixer(torch.randn(1, length, 8), lengths_mask([length]))
+        return counter.get_total_flops()
+
+    first, second, third = (work(length) for length in (64, 128, 192))
+    assert third - second == second - first > 0
+    sizes: list[int] = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            sizes.extend(part.numel() for part in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(part))
+            return out
+
+    with Sizes():
+        mixer(torch.randn(1, 1024, 8), lengths_mask([1024]))
+    assert max(sizes) < 1024 * 1024 / 16
+
+
+@pytest.mark.parametrize("given", KINDS, ids=str)
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_matrix_is_zero_outside_the_window(causal, given):
+    """With routing held, dy_q / dx_k is zero exactly where q does not see k, and nowhere else."""
+    mixer, x, mask = (
+        Local(dim=4, causal=causal, num_heads=2, window=6, **given).double(),
+        wide(1, 31, 4),
+        lengths_mask([31]),
+    )
+    with freeze_mixing():
+        found = torch.autograd.functional.jacobian(lambda x: mixer(x, mask)[0], x)[:, :, 0]
+    assert torch.equal(found.abs().amax((1, 3)) > 0, band(mixer, 31))
+
+
+def test_the_preset_shifts_every_other_layer():
+    """However deep: so that what one layer's blocks part, the next one's join."""
+    model = build_model(config("mixer=local_blocks", *TINY, "model.encoder_layers=5"))
+    assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 8, 0, 8, 0]
+    assert all(layer.self_mixer.blocks and layer.self_mixer.window == 16 for layer in model.decoder.layers)
+
+
+def test_refusals():
+    for window in (0, -2):
+        with pytest.raises(ValueError, match=f"window is {window}"):
+            Local(dim=8, causal=False, num_heads=2, window=window)
+    for given in ({"blocks": True, "shift": 4}, {"blocks": True, "shift": -1}, {"shift": 1}):
+        with pytest.raises(ValueError, match=f"shift is {given['shift']}"):
+            Local(dim=8, causal=False, num_heads=2, window=4, **given)

@@ -1,0 +1,161 @@
+"""Learned matrices over positions, and the floors: where they meet convolutions, averages and plain MLPs; float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from composed import TINY, config, lengths_mask
+from exact import DIM, LENGTHS, MASK, both_forms, exactly, made, sequences
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from seq2seq.build import max_positions
+from seq2seq.data.batching import longest_width
+from seq2seq.mixers.average import Average
+from seq2seq.mixers.gmlp import GatedMLP
+from seq2seq.mixers.identity import Identity
+from seq2seq.mixers.lightconv import LightConv
+from seq2seq.mixers.mlp import MLP, PositionMatrix
+from seq2seq.mixers.separable import Separable
+from seq2seq.resources import conf_dir
+from seq2seq.training.flops import training_flops
+
+LENGTH = 7
+
+
+def mixed(positions: PositionMatrix, z: Tensor) -> Tensor:
+    """The sum by its definition: z (B, T, D) at padding counts as zero."""
+    length = z.shape[1]
+    weight = positions.weight[:, :length, :length].repeat_interleave(DIM // positions.weight.shape[0], 0)
+    seen = torch.ones(length, length).tril() if positions.causal else torch.ones(length, length)
+    return torch.einsum("cij,ij,bj,bjc->bic", weight, seen.to(z), MASK.to(z), z)
+
+
+@both_forms
+@pytest.mark.parametrize("max_len", [LENGTH, 12])
+def test_mlp_by_its_definition(max_len, causal):
+    mixer, x = made(MLP, causal=causal, num_heads=3, max_len=max_len), sequences()
+    exactly(mixer(x, MASK), mixer.out(mixed(mixer.positions, mixer.inner(x))))
+
+
+@both_forms
+def test_separable_by_its_definition(causal):
+    mixer, x = made(Separable, causal=causal, num_heads=2, max_len=9), sequences()
+    first, _, second = mixer.before
+    third, _, fourth = mixer.after
+    z = mixed(mixer.positions, second(F.gelu(first(x))))
+    exactly(mixer(x, MASK), fourth(F.gelu(third(z))))
+
+
+@both_forms
+def test_gmlp_by_its_definition(causal):
+    mixer, x = made(GatedMLP, causal=causal, max_len=9), sequences()
+    u, v = F.gelu(x @ mixer.inner.weight.t() + mixer.inner.bias).split(DIM, -1)
+    normal = (v - v.mean(-1, keepdim=True)) / (v.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    gate = mixed(mixer.positions, normal * mixer.norm.weight + mixer.norm.bias) + mixer.bias[:LENGTH, None]
+    exactly(mixer(x, MASK), mixer.out(u * gate))
+
+
+@both_forms
+@pytest.mark.parametrize("taps", [2 * LENGTH - 1, 2 * LENGTH + 2])
+def test_mlp_with_a_toeplitz_matrix_is_lightconv(taps, causal):
+    """A kernel that covers every offset, written out as a matrix for each head."""
+    light = made(LightConv, causal=causal, num_heads=3, kernel_size=taps, glu=False)
+    mlp = made(MLP, causal=causal, num_heads=3, max_len=LENGTH)
+    mlp.inner.load_state_dict({"weight": light.inner.weight})
+    mlp.out.load_state_dict(light.out.state_dict())
+    left = taps - 1 if causal else taps // 2
+    with torch.no_grad():
+        light.inner.bias.zero_()
+        for i in range(LENGTH):
+            for j in range(i + 1 if causal else LENGTH):
+                mlp.positions.weight[:, i, j] = light.weight.softmax(-1)[:, j - i + left]
+    x = sequences()
+    exactly(mlp(x, MASK), light(x, MASK))
+
+
+def test_mlp_with_rows_of_equal_weights_is_the_causal_average():
+    mlp, average = made(MLP, causal=True, num_heads=2, max_len=LENGTH), made(Average, causal=True)
+    with torch.no_grad():
+        mlp.positions.weight.copy_((1 / torch.arange(1.0, LENGTH + 1, dtype=torch.float64))[:, None].expand(-1, LENGTH))
+    average.out.load_state_dict(mlp.out.state_dict())
+    x = sequences()
+    exactly(mlp(x, MASK), average(mlp.inner(x), MASK))
+
+
+@both_forms
+def test_mlp_with_the_unit_matrix_is_the_identity(causal):
+    mlp, identity = made(MLP, causal=causal, num_heads=1, max_len=9), made(Identity, causal=causal)
+    with torch.no_grad():
+        mlp.positions.weight.copy_(torch.eye(9))
+    identity.out.load_state_dict(mlp.out.state_dict())
+    x = sequences()
+    exactly(mlp(x, MASK), identity(mlp.inner(x), MASK))
+
+
+@both_forms
+def test_gmlp_without_its_matrix_is_an_mlp_over_channels(causal):
+    mixer, x = made(GatedMLP, causal=causal, max_len=9), sequences()
+    with torch.no_grad():
+        mixer.positions.weight.zero_()
+        mixer.bias.fill_(1.0)
+    exactly(mixer(x, MASK), mixer.out(F.gelu(mixer.inner(x)[..., :DIM])))
+
+
+@both_forms
+def test_average_by_hand(causal):
+    mixer, x = made(Average, causal=causal), sequences()
+    y = mixer(x, MASK)
+    for row, length in enumerate(LENGTHS):
+        for t in range(length):
+            mean = x[row, : t + 1 if causal else length].mean(0)
+            torch.testing.assert_close(y[row, t], mixer.out(mean), atol=1e-12, rtol=1e-12)
+
+
+def test_matrices_start_as_convolutions_of_the_right_size():
+    """Every diagonal is one random number, smaller the further off; the squares of an inner row sum to about std^2."""
+    weight = PositionMatrix(num_heads=300, max_len=64, causal=False, std=0.5).weight.detach()
+    assert torch.equal(weight[:, 1:, 1:], weight[:, :-1, :-1])
+    assert weight[:, 32].square().sum(-1).mean() == pytest.approx(0.25, rel=0.3)
+    assert weight.diagonal(0, 1, 2).std() > 3 * weight.diagonal(10, 1, 2).std()
+
+
+LONGEST = {MLP: {"num_heads": 2}, Separable: {"num_heads": 2}, GatedMLP: {}}
+
+
+@pytest.mark.parametrize("kind", LONGEST)
+def test_more_positions_than_weights_are_refused(kind):
+    """At the limit all works; beyond it training, encoding and decoding say both numbers."""
+    mixer = kind(dim=4, causal=True, max_len=5, **LONGEST[kind])
+    mixer(torch.randn(2, 5, 4), lengths_mask([5, 2]))
+    mixer.init_state(1, 5)
+    with pytest.raises(ValueError, match=r"6 positions exceeds the 5 .*max_len"):
+        mixer(torch.randn(1, 6, 4), lengths_mask([6]))
+    with pytest.raises(ValueError, match=r"6 positions exceeds the 5 .*max_len"):
+        mixer.init_state(1, 6)
+    with pytest.raises(ValueError, match="max_len is 0"):
+        kind(dim=4, causal=True, max_len=0, **LONGEST[kind])
+
+
+@pytest.mark.parametrize("name", ["mlp", "separable", "gmlp"])
+def test_defaults_reach_to_the_longest_training_sentence(name):
+    """Training by `mixer=<name>` alone is not refused."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        plain = OmegaConf.to_container(compose("train", [f"mixer={name}"]), resolve=True)
+    longest = min(longest_width(plain["data"]["max_tokens"]), plain["data"]["clean"]["max_length"])
+    assert longest <= max_positions(plain) < 1024
+
+
+def test_flops_are_counted_within_the_longest_sentence():
+    """Products with the matrices cost T^2 D; a model of few positions is not asked for more of them."""
+    short = [f"mixer.{slot}.max_len=20" for slot in ("encoder", "decoder")]
+    with_ = training_flops(config("mixer=mlp", *TINY, *short))
+    without = training_flops(config("mixer=identity", *TINY))
+    assert with_ is not None
+    assert without is not None
+    assert with_.polynomial
+    rows, src, tgt, dim = 3, 19, 20, 16
+    layers = 4 * (2 * dim * dim * rows * (src + tgt) + 2 * dim * rows * (src * src + tgt * tgt))
+    assert with_(rows, src, tgt) - without(rows, src, tgt) == 3 * layers

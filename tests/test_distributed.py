@@ -1,0 +1,208 @@
+"""Several processes as one run: the same weights, one writer, one decision; and what they can be resumed as."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import toycorpus
+
+from seq2seq import checkpoint, distributed
+from seq2seq.distributed import Agreement
+from seq2seq.experiments.folder import config_hash
+from seq2seq.train import train
+from seq2seq.training.task import rescale
+
+GIVEN = ("trainer.max_steps=9", "optim.schedule=constant", "trainer.val_steps=4", "trainer.log_steps=1")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus, with its cache."""
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
+    """Training with two processes, as a user starts it."""
+    words = toycorpus.words(corpus, folder, "trainer.devices=2", *overrides)
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "seq2seq.train", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+
+
+def state(folder: Path, run: str) -> dict[str, Any]:
+    return checkpoint.read(folder / "runs" / run / "checkpoints" / "last.ckpt")
+
+
+def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
+    """Equal weights, sums and scores; then one process goes on with what two have left."""
+    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *GIVEN[1:])
+    train(toycorpus.settings(corpus, tmp_path, "run=one", "trainer.accumulate=2", *GIVEN), mixer="transformer")
+    shown, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, shown
+    assert shown.count("validation at step 4") == 1  # one process speaks
+    budget = ("run=two", "resume=auto", "trainer.accumulate=2", *GIVEN)
+    train(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer")
+    one, two = state(tmp_path, "one"), state(tmp_path, "two")
+    for name, weights in one["state_dict"].items():
+        torch.testing.assert_close(
+            two["state_dict"][name], weights, atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    assert two["train_sums"] == pytest.approx(one["train_sums"], rel=1e-5)
+    results = [json.loads((tmp_path / "runs" / run / "results.json").read_text()) for run in ("one", "two")]
+    assert results[1]["test"]["nll"] == pytest.approx(results[0]["test"]["nll"], rel=1e-5)
+    rows = list(csv.DictReader((tmp_path / "runs" / "two" / "metrics.csv").open()))
+    assert [int(row["step"]) for row in rows if row["lr"]] == list(range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "local_rank"),
+    [
+        ({}, 0, 0),
+        ({"LOCAL_RANK": "1"}, 1, 1),  # started by Lightning
+        ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
+        ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
+    ],
+)
+def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (distributed.rank(), distributed.local_rank(), distributed.is_first_process()) == (
+        rank,
+        local_rank,
+        rank == 0,
+    )
+
+
+def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
+    """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
+    more = (*GIVEN[1:], "trainer.ema=0.9", "optim.clip_norm=0.5")
+    parts = ("run=parts", "trainer.strategy=fsdp", *more)
+    begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
+    train(toycorpus.settings(corpus, tmp_path, "run=whole", "trainer.accumulate=2", GIVEN[0], *more), mixer="x")
+    shown, _ = begin.communicate(timeout=120)
+    assert begin.returncode == 0, shown
+    assert "fsdp" not in shown.lower()  # nor its warnings
+    checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.ckpt")
+    budget = ("run=parts", "resume=auto", "trainer.accumulate=2", "trainer.max_steps=8", "trainer.test=false", *more)
+    train(toycorpus.settings(corpus, tmp_path, *budget), mixer="x")
+    end = start(corpus, tmp_path, *parts, "resume=auto", GIVEN[0])
+    shown, _ = end.communicate(timeout=120)
+    assert end.returncode == 0, shown
+    whole, found = state(tmp_path, "whole"), state(tmp_path, "parts")
+    assert whole["state_dict"].keys() == found["state_dict"].keys()
+    one, two = (each["state_dict"] | weights(each["optimizer_states"] + average(each)) for each in (whole, found))
+    torch.testing.assert_close(two, one, atol=1e-6, rtol=1e-4)
+    assert found["train_sums"] == pytest.approx(whole["train_sums"], rel=1e-5)
+    results = [json.loads((tmp_path / "runs" / run / "results.json").read_text()) for run in ("whole", "parts")]
+    assert results[1]["test"]["nll"] == pytest.approx(results[0]["test"]["nll"], rel=1e-5)
+
+
+def average(kept: dict[str, Any]) -> list[Any]:
+    """The averaged weights in a training checkpoint."""
+    return [each["average"]["averages"] for each in kept["callbacks"].values() if "average" in each]
+
+
+def weights(nested: Any, name: str = "") -> dict[str, Any]:
+    """The tensors in nested lists and dicts, by where they are."""
+    if isinstance(nested, torch.Tensor):
+        return {name: nested}
+    pairs = nested.items() if isinstance(nested, dict) else enumerate(nested) if isinstance(nested, list) else ()
+    return {key: value for part, each in pairs for key, value in weights(each, f"{name}.{part}").items()}
+
+
+def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path):
+    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=100000", "trainer.val_steps=100000",
+                    "trainer.line_time=0.1s", "optim.schedule=constant")  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "step 1" in line:
+            break
+    process.send_signal(signal.SIGUSR1)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGUSR1, shown
+    assert "continue:  the same command with resume=auto" in shown
+    assert state(tmp_path, "two")["global_step"] > 0
+
+
+def meet(rank: int, folder: str) -> None:
+    """One of two processes that disagree."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    found = Agreement(2).of([rank, 0, 15 * (1 - rank), 0.25])
+    assert found == [1, 0, 15, 0.25], found
+    dist.destroy_process_group()
+
+
+def test_the_greatest_is_agreed_on(tmp_path):
+    mp.spawn(meet, (str(tmp_path),), nprocs=2)
+    assert Agreement(1).of([3, 0.5]) == [3, 0.5]
+
+
+def test_a_sweep_starts_no_processes(monkeypatch):
+    for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=r"trainer\.devices=2 in a sweep.*hydra/launcher=slurm"):
+        distributed.require_startable(2, sweep=True)
+    distributed.require_startable(1, sweep=True)
+    distributed.require_startable(2, sweep=False)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    distributed.require_startable(2, sweep=True)
+
+
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_the_first_process(monkeypatch, variable):
+    assert distributed.is_first_process()
+    monkeypatch.setenv(variable, "1")
+    assert not distributed.is_first_process()
+
+
+def test_a_job_is_queued_again_once_and_only_after_its_warning(monkeypatch):
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        asked.append(command)
+        return SimpleNamespace(returncode=len(asked) - 1, stderr="no such job")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert distributed.requeue(signal.SIGUSR1) is None  # no SLURM
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert distributed.requeue(signal.SIGTERM) is None
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert distributed.requeue(signal.SIGUSR1) is None
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert distributed.requeue(signal.SIGUSR2) == "17"
+    assert asked == [["scontrol", "requeue", "17"]]
+    with pytest.raises(RuntimeError, match=r"no such job.*resume=auto"):
+        distributed.requeue(signal.SIGUSR1)
+
+
+def test_as_many_sentences_an_update_is_the_same_run():
+    def settings(**trainer: int) -> dict[str, Any]:
+        return {"trainer": {"accumulate": 1, "devices": 1, "nodes": 1, **trainer}}
+
+    assert config_hash(settings(accumulate=4)) == config_hash(settings(accumulate=2, devices=2))
+    assert config_hash(settings(accumulate=4)) == config_hash(settings(nodes=2, devices=2))
+    assert config_hash(settings(accumulate=4)) != config_hash(settings(accumulate=4, devices=2))
+
+
+def test_counts_of_batches_for_other_processes():
+    counts = {"ready": 6, "started": 6, "processed": 6, "completed": 5}
+    progress = {"current": dict(counts), "total": dict(counts)}
+    rescale(progress, 2 / 1, 2)
+    assert progress["current"] == {"ready": 12, "started": 12, "processed": 12, "completed": 11}
+    rescale(progress, 1 / 8, 1)
+    assert progress["current"]["processed"] == 1

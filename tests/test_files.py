@@ -1,0 +1,196 @@
+"""One process builds, the others wait: with real processes, killed ones among them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import toycorpus
+
+from seq2seq import files
+from seq2seq.files import Pace, build_once, scratch_folder
+
+# Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
+# argv[2], writes the file "whole".
+BUILDER = """
+import logging, os, sys, time
+from pathlib import Path
+from seq2seq.files import build_once
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+def build(folder):
+    (folder / "part").write_text("1")
+    with open(sys.argv[2], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    end = time.monotonic() + float(sys.argv[3])
+    while time.monotonic() < end and not Path(sys.argv[2]).with_name("go").exists():
+        time.sleep(0.02)
+    (folder / "whole").write_text("1")
+build_once(Path(sys.argv[1]), "the toy", build)
+"""
+
+
+def start(target: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILDER, str(target), str(target.parent.parent / "log"), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def started(log: Path, count: int = 1) -> list[str]:
+    """The pids of the first `count` processes that build, once there are so many."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if log.exists() and len(pids := log.read_text().split()) >= count:
+            return pids
+        time.sleep(0.02)
+    raise AssertionError("no process began to build")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_two_at_once_make_one_and_the_other_says_whom_it_waits_for(tmp_path):
+    target = tmp_path / "cache" / "toy-1"
+    first = start(target, 60)
+    (pid,) = started(tmp_path / "log")
+    others = [start(target, 60) for _ in range(2)]
+    for process in others:
+        assert f"waiting for the toy: process {pid} on " in process.stdout.readline()  # type: ignore[union-attr]
+    (tmp_path / "go").touch()
+    output = [process.communicate(timeout=30)[0] for process in (first, *others)]
+    assert [process.returncode for process in (first, *others)] == [0, 0, 0]
+    assert started(tmp_path / "log") == [pid]
+    assert output[0].startswith("made the toy in ")
+    assert names(target.parent) == {"toy-1"}
+    assert names(target) == {"part", "whole"}
+
+
+def test_killed_holder_is_taken_over_by_the_one_that_waits_and_its_remains_go(tmp_path):
+    target = tmp_path / "cache" / "toy-1"
+    first = start(target, 60)
+    started(tmp_path / "log")
+    second = start(target, 0.0)
+    time.sleep(0.5)
+    assert second.poll() is None
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert not target.exists()
+    output, _ = second.communicate(timeout=30)
+    assert second.returncode == 0
+    assert "removing" in output
+    assert len(started(tmp_path / "log", 2)) == 2
+    assert names(target.parent) == {"toy-1"}
+    assert names(target) == {"part", "whole"}
+
+
+def test_remains_of_another_target_go_unless_it_is_being_built(tmp_path):
+    killed, alive = (start(tmp_path / "cache" / name, 60) for name in ("toy-1", "other-1"))
+    started(tmp_path / "log", 2)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    build_once(tmp_path / "cache" / "third-1", "the third", lambda folder: (folder / "x").touch())
+    left = {name.rpartition("-")[0] for name in names(tmp_path / "cache") if not name.endswith(".lock")}
+    assert left == {"third", ".other-1"}
+    alive.send_signal(signal.SIGKILL)
+    alive.communicate()
+
+
+def test_failure_leaves_nothing_and_the_next_call_builds(tmp_path):
+    def fail(folder: Path) -> None:
+        (folder / "x").touch()
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        build_once(tmp_path / "toy-1", "the toy", fail)
+    assert not names(tmp_path)
+    built = build_once(tmp_path / "toy-1", "the toy", lambda folder: (folder / "x").touch())
+    assert names(built) == {"x"}
+    build_once(tmp_path / "toy-1", "the toy", fail)  # is there: not built again
+
+
+def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, monkeypatch, caplog):
+    def none(file: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(files, "try_lock", none)
+    (tmp_path / ".toy-1-abcd").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
+
+    def build(folder: Path) -> None:
+        (folder / "mine").touch()
+        (tmp_path / "toy-1").mkdir()  # another was faster
+        (tmp_path / "toy-1" / "theirs").touch()
+
+    assert names(build_once(tmp_path / "toy-1", "the toy", build)) == {"theirs"}
+    assert "every process prepares the toy for itself" in caplog.text
+    assert (tmp_path / ".toy-1-abcd").is_dir()
+
+
+def test_scratch_of_the_dead_goes_and_of_the_living_stays(tmp_path):
+    script = f"""
+import os, sys, time
+from pathlib import Path
+from seq2seq.files import scratch_folder
+with scratch_folder(Path({str(tmp_path)!r})) as folder:
+    (folder / "x").touch()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+    processes = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    dead, living = (Path(process.stdout.readline().strip()) for process in processes)  # type: ignore[union-attr]
+    processes[0].send_signal(signal.SIGKILL)
+    processes[0].communicate()
+    with scratch_folder(tmp_path) as folder:
+        assert folder.is_dir()
+        assert not dead.parent.exists()
+        assert (living / "x").exists()
+    assert not folder.parent.exists()
+    processes[1].send_signal(signal.SIGKILL)
+    processes[1].communicate()
+
+
+def test_progress_tells_rate_and_share(monkeypatch, caplog):
+    monkeypatch.setattr(files, "PACE_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO):
+        pace = Pace("encoding", total=200)
+        time.sleep(0.01)
+        pace.add(50)
+        pace.add(100)
+    assert "encoding: 50 of 200 (25%) pairs, " in caplog.text
+    assert "150 of 200 (75%)" in caplog.text
+
+
+def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
+    corpus = toycorpus.write(tmp_path / "corpus")
+    places = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]
+    command = [sys.executable, "-m", "seq2seq.prepare", "data=files", *places, "data.vocab_size=300"]
+    command += [f"cache={tmp_path / 'cache'}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(*more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+
+    both = [run(), run("data.num_proc=2")]
+    output = "".join(process.communicate(timeout=120)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert output.count("training the tokenizer") == 1
+    assert output.count("prepared in ") == 2
+    assert {name.split("-")[0] for name in names(tmp_path / "cache")} == {"text", "tokenizer", "ids"}
+    assert str(next((tmp_path / "cache").glob("tokenizer-*"))) in output
+
+
+def test_wrong_setting_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
+    from seq2seq import prepare
+
+    monkeypatch.setattr(sys, "argv", ["prepare", "data=files", "data.train=/nope", f"cache={tmp_path}"])
+    with pytest.raises(SystemExit) as stopped:
+        prepare.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith("prepare: data.train=/nope: the file /nope.de")

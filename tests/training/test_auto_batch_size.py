@@ -1,0 +1,368 @@
+"""data.max_tokens=auto: the search, what it tries, and that a run is what it would be with the number it found."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import toycorpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from seq2seq import checkpoint
+from seq2seq.build import build_model
+from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.experiments.folder import Resumed
+from seq2seq.prepare import prepare
+from seq2seq.search import SearchSettings
+from seq2seq.train import Run
+from seq2seq.training import auto_batch_size
+from seq2seq.training.auto_batch_size import Rehearsal, find_budget, largest_that_fits, worst_shapes
+from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.errors import TrainingFault
+from seq2seq.training.optim import OptimSettings
+from seq2seq.training.task import TranslationTask
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+# ---- the search
+
+
+@given(limit=st.integers(1, 3_000_000), start=st.sampled_from([256, 512]), most=st.sampled_from([1 << 12, 1 << 19]))
+def test_the_search_finds_the_largest_but_for_its_tolerance(limit, start, most):
+    tried = []
+
+    def fits(number: int) -> bool:
+        tried.append(number)
+        return number <= limit
+
+    found = largest_that_fits(fits, start=start, most=most)
+    best = min(limit, most)
+    assert len(tried) == len(set(tried)) <= 20
+    assert all(number % 256 == 0 and number <= most for number in tried)
+    if limit < start:
+        assert (found, tried) == (0, [start])
+    else:
+        assert found in tried
+        assert found <= best
+        assert best < found + max(256, 0.05 * found) or best == found
+
+
+def test_what_is_found_has_fitted_whatever_else_does_not():
+    chance = np.random.default_rng()
+    for _ in range(50):
+        answers: dict[int, bool] = {}
+        found = largest_that_fits(lambda n, a=answers: a.setdefault(n, n == 256 or bool(chance.random() < 0.6)))
+        assert answers[found]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(16, 5000), st.integers(1, 90), st.integers(1, 90), st.integers(1, 400), st.data())
+def test_no_batch_is_worse_than_the_worst(max_tokens, longest_src, longest_tgt, pairs, data):
+    longest_src, longest_tgt = (min(side, max_tokens // 2) for side in (longest_src, longest_tgt))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    src, tgt = (rng.integers(1, longest, pairs, endpoint=True) for longest in (longest_src, longest_tgt))
+    shapes = worst_shapes(max_tokens, (longest_src, longest_tgt))
+    assert all(rows >= 1 and rows * max(s, t) <= max_tokens for rows, s, t in shapes)
+
+    def weights(rows: int, s: int, t: int) -> list[int]:
+        return [rows * (s * s + s * t + t * t), rows * (s + t), rows]
+
+    worst = [max(each) for each in zip(*(weights(*shape) for shape in shapes), strict=True)]
+    for batch in token_batches(src, tgt, max_tokens=max_tokens):
+        shape = len(batch), int(padded_width(src[batch].max())), int(padded_width(tgt[batch].max()))
+        assert all(here <= most for here, most in zip(weights(*shape), worst, strict=True))
+
+
+# ---- whether an update fits
+
+
+class Memory(TorchDispatchMode):
+    """Has no room for a tensor of more than `most` numbers."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.largest = most, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        size = max((each.numel() for each in tree_leaves(out) if isinstance(each, torch.Tensor)), default=0)
+        self.largest = max(self.largest, size)
+        if size > self.most:
+            raise torch.OutOfMemoryError(f"{size} numbers")
+        return out
+
+
+def task(**model: Any) -> TranslationTask:
+    """Of width 16: the widest thing in it has 48 numbers a piece, the queries, keys and values."""
+    t = tiny.tokenizer()
+    config = tiny.model_config(t, **model)
+    return TranslationTask(
+        model=build_model(config), tokenizer=t, description={"model": config}, optim=OptimSettings(), seed=1,
+        search=SearchSettings(beam_size=1),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives the search on a CPU so much memory and no more."""
+
+    def limit(most: int) -> Memory:
+        found = Memory(most)
+
+        @contextlib.contextmanager
+        def limited(device: torch.device) -> Any:
+            with found:
+                yield
+
+        monkeypatch.setattr(auto_batch_size, "limited", limited)
+        return found
+
+    return limit
+
+
+def test_an_update_fits_or_not():
+    pieces = 9_984
+    rehearsal = Rehearsal(task(), longest=(20, 20), device=CPU, precision="32-true", copies=2)
+    assert {"exp_avg", "exp_avg_sq"} <= rehearsal._optimizer.state[next(rehearsal.task.parameters())].keys()
+    assert all(weight.grad is not None for weight in rehearsal.task.parameters())
+    assert len(rehearsal._copies) == 2 * len(list(rehearsal.task.parameters()))
+    with Memory(48 * pieces):
+        assert rehearsal.fits(pieces)
+        assert not rehearsal.fits(pieces + 256)
+        assert rehearsal.fits(pieces)  # a failure leaves nothing behind
+    assert rehearsal.tried == 3
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_the_budget_is_found_without_a_trace(memory, precision):
+    """The hand count: 48 numbers a piece, of which memory has room for 48 x 12,000."""
+    limit, made = memory(48 * 12_000), []
+    state, kind = torch.get_rng_state(), torch.get_default_dtype()
+    found = find_budget(
+        lambda: made.append(task()) or made[-1], longest=(20, 20), device=CPU, precision=precision, copies=1
+    )
+    assert 0.95 * 12_000 - 256 < found <= 12_000
+    assert limit.largest > 48 * 12_000
+    assert torch.get_rng_state().equal(state)
+    assert torch.get_default_dtype() == kind
+    weights = {weight.dtype for weight in made[0].parameters()}
+    assert weights == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
+
+
+def test_what_does_not_fit_at_all_is_told(memory):
+    memory(48 * 200)
+    with pytest.raises(TrainingFault, match=r"not even 256 pieces.*smaller model.*checkpoint_activations"):
+        find_budget(task, longest=(20, 20), device=CPU, precision="32-true")
+    memory(100)  # not even the weights
+    with pytest.raises(TrainingFault, match="not even 256 pieces"):
+        find_budget(task, longest=(20, 20), device=CPU, precision="32-true")
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
+    rehearsal = Rehearsal(task(), longest=(20, 20), device=CPU, precision="32-true", copies=0)
+    monkeypatch.setattr(rehearsal.task, "sum_losses", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        rehearsal.fits(256)
+
+
+# ---- runs
+
+
+def auto(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
+    return toycorpus.settings(corpus, folder, "data.max_tokens=auto", *overrides)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search runs on a CPU, where `memory` limits it."""
+    monkeypatch.setattr(auto_batch_size, "require_gpu", lambda accelerator: None)
+
+
+def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):
+    with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
+        Run(auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp"), mixer="transformer")
+
+
+def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"this run is on a CPU: set data\.max_tokens to a number"):
+        Run(auto(corpus, tmp_path), mixer="transformer")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memory, as_on_a_gpu):
+    """Bit for bit; and resumed on any device, it looks for no other number."""
+    more = ("trainer.accumulate=2", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
+    memory(300 * 400)  # logits, of 300 pieces
+    found = Run(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer")
+    found.execute()
+    size = found.data.max_tokens
+    assert 256 <= size <= 400
+    results = json.loads(found.folder.results.read_text())
+    assert results["max_tokens"] == size
+    given = Run(
+        toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more), mixer="transformer"
+    )
+    given.execute()
+    first, second = (checkpoint.read(run.folder.last) for run in (found, given))
+    assert first["run"]["max_tokens"] == size
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    assert all(torch.equal(first["state_dict"][name], second["state_dict"][name]) for name in first["state_dict"])
+
+    memory(0)  # a search would fail
+    on = ("resume=auto", "run=auto", "trainer.max_steps=6")
+    resumed = Run(auto(corpus, tmp_path, *on, *more), mixer="transformer")
+    resumed.execute()
+    assert resumed.data.max_tokens == size
+    assert checkpoint.read(resumed.folder.last)["global_step"] == 6
+
+
+def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, memory, as_on_a_gpu, monkeypatch):
+    memory(300 * 400)  # logits, of 300 pieces
+    first = Run(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer")
+    first.execute()
+    size = first.data.max_tokens
+    monkeypatch.undo()  # a CPU again, which may go on with what a GPU began
+    assert Run(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer").data.max_tokens == size
+    same = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}")
+    assert Resumed.open(first.folder.last, same).max_tokens == size
+    with pytest.raises(ValueError, match=rf"data\.max_tokens was {size} and is now {size + 8}"):
+        Resumed.open(first.folder.last, toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size + 8}"))
+
+
+def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
+    given = ("model.positions=learned", "model.max_len=64")
+    with pytest.raises(ValueError, match=r"auto bounds no sentence: set data\.clean\.max_length=64"):
+        Run(auto(corpus, tmp_path, "data.clean.max_length=null", *given), mixer="transformer")
+    with pytest.raises(ValueError, match=r"of up to 65 pieces"):
+        Run(auto(corpus, tmp_path, "data.clean.max_length=65", *given), mixer="transformer")
+
+
+# ---- the data
+
+
+def data_module(corpus: Path, max_tokens: int | str, *overrides: str) -> TranslationDataModule:
+    config = toycorpus.settings(corpus, corpus, f"data.max_tokens={max_tokens}", *overrides)
+    return TranslationDataModule(data=config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=corpus / "cache")
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("size", [16, 512])
+def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
+    """16 pieces drop long pairs, which were there while nothing was decided."""
+    plain, made = data_module(corpus, size), data_module(corpus, "auto")
+    plain.prepare()
+    if not before:
+        made.prepare()
+        assert made.size("train") == 240
+        assert made.undecided
+        with pytest.raises(ValueError, match=r"set data\.max_tokens to a number"):
+            made.train_dataloader()
+    made.set_budget(size)
+    made.prepare()
+    assert made.longest == plain.longest
+    assert made.size("train") == plain.size("train")
+    assert (made.size("train") < 240) == (size == 16)
+    batches = [[batch.index.tolist() for batch in each.train_dataloader()] for each in (plain, made)]
+    assert batches[0] == batches[1]
+
+
+def test_either_side_may_be_cut_as_long_as_the_other(corpus):
+    plain, cut = data_module(corpus, 512), data_module(corpus, 512, "tokenizer.sampling_alpha=0.1")
+    for each in (plain, cut):
+        each.prepare()
+    assert cut.longest == (max(plain.longest),) * 2
+
+
+def test_a_stream_must_say_how_long_a_pair_may_be(corpus):
+    stream = ("data.streaming=true", "data.clean.max_length=null")
+    with pytest.raises(ValueError, match=r"a stream does not tell: set data\.clean\.max_length"):
+        data_module(corpus, "auto", *stream)
+    plain, made = data_module(corpus, 256, *stream[:1]), data_module(corpus, "auto", *stream[:1])
+    for each in (plain, made):
+        each.prepare()
+    assert made.longest == (250, 250)
+    made.set_budget(256)
+    assert made.padding_share == plain.padding_share
+    first, second = (next(iter(each.train_dataloader())) for each in (plain, made))
+    assert first.index.tolist() == second.index.tolist()
+
+
+def test_the_budget_of_translation_is_bounded(corpus):
+    made = data_module(corpus, 1 << 19)
+    made.prepare()
+    assert made._sampler("train").max_tokens == 1 << 19
+    assert made._sampler("valid").max_tokens == made._sampler("test").max_tokens == 8192
+
+
+def test_preparing_needs_no_number(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    prepare(auto(corpus, tmp_path))
+    assert "training decides how large batches are (data.max_tokens=auto)" in caplog.text
+
+
+SCRIPT = """
+import os
+from seq2seq.training import auto_batch_size
+auto_batch_size.require_gpu = lambda accelerator: None
+auto_batch_size.find_budget = lambda *parts, **more: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
+from seq2seq.train import main
+main()
+"""
+
+
+def test_processes_take_the_least(corpus, tmp_path):
+    """Two processes, of which the second has the smaller device."""
+    script = tmp_path / "of_two_sizes.py"
+    script.write_text(SCRIPT)
+    short = ("trainer.test=false", "trainer.max_steps=1")
+    words = toycorpus.words(corpus, tmp_path, "data.max_tokens=auto", "trainer.devices=2", "run=two", *short)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(auto_batch_size.__file__).parents[2])}
+    command = [sys.executable, str(script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = tmp_path / "runs" / "two"
+    assert json.loads((folder / "results.json").read_text())["max_tokens"] == 256
+    assert checkpoint.read(folder / "checkpoints" / "last.ckpt")["run"]["max_tokens"] == 256
+
+
+# ---- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_the_budget_of_a_gpu_can_be_trained_with_and_twice_of_it_cannot(precision):
+    """With all but 2 GiB of the GPU taken away, so that the answer lies far below the most that is tried."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda", 0)
+    sizes: Any = {"dim": 512, "ffn_dim": 2048, "num_heads": 8, "encoder_layers": 4, "decoder_layers": 4}
+    total = torch.cuda.mem_get_info(device)[1]
+    before = torch.cuda.get_per_process_memory_fraction(device)
+    torch.cuda.set_per_process_memory_fraction(min(before, 2 * 2**30 / total), device)
+    try:
+        found = find_budget(lambda: task(**sizes), longest=(100, 100), device=device, precision=precision)
+        assert torch.cuda.memory_allocated(device) < 2**28  # work space of cuBLAS
+        assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(min(before, 2 * 2**30 / total))
+        rehearsal = Rehearsal(task(**sizes), longest=(100, 100), device=device, precision=precision, copies=0)
+        assert rehearsal.fits(found)
+        assert not rehearsal.fits(2 * found)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, device)

@@ -1,0 +1,337 @@
+"""The whole way from settings to batches: caches that are never stale, epochs, ranks, Lightning's own loop."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning import LightningModule, Trainer
+
+from seq2seq.data.batching import TokenBatchSampler
+from seq2seq.data.cleaning import HashSet
+from seq2seq.data.dataset import PairDataset
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.resources import conf_dir
+from seq2seq.training import datamodule
+from seq2seq.training.datamodule import TranslationDataModule
+
+GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
+ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"]
+fast = settings(max_examples=60, deadline=None)
+SIZES = {"train": 300, "valid": 31, "test": 17}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Three splits of random sentences, and a cache that the module's tests share."""
+    root, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
+    for split, size in SIZES.items():
+        for language, words in (("de", GERMAN), ("en", ENGLISH)):
+            lines = [" ".join(rng.choices(words, k=rng.randint(2, 14))) + f" {i}." for i in range(size)]
+            (root / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def module(
+    folder: Path, *, cache: str = "cache", seed: int = 1, num_workers: int = 0, **changes
+) -> TranslationDataModule:
+    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data |= {split: str(folder / split) for split in SIZES}
+    tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
+    return TranslationDataModule(
+        data=data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache, num_workers=num_workers
+    )
+
+
+def prepared(folder: Path, **changes) -> TranslationDataModule:
+    made = module(folder, **changes)
+    made.prepare()
+    return made
+
+
+def texts(made: TranslationDataModule, batches) -> Iterator[tuple[int, str, str]]:
+    for batch in batches:
+        for index, src, tgt in zip(batch.index.tolist(), batch.src.tolist(), batch.tgt_out.tolist(), strict=True):
+            pieces = [i for i in src if i not in (0, 3)]
+            yield index, made.tokenizer.src.decode(pieces), made.tokenizer.decode([tgt])[0]
+
+
+def test_batches_hold_the_text_that_index_names(folder):
+    made = prepared(folder)
+    loaders = {"train": made.train_dataloader, "valid": made.val_dataloader, "test": made.test_dataloader}
+    for split, loader in loaders.items():
+        rows = sorted(texts(made, loader()))
+        assert [index for index, _, _ in rows] == list(range(SIZES[split]))
+        assert [src for _, src, _ in rows] == made.sources(split)
+        assert [tgt for _, _, tgt in rows] == made.references(split)
+        assert made.size(split) == SIZES[split]
+    assert made.references("test") == (folder / "test.en").read_text().splitlines()
+    batches = list(made.train_dataloader())
+    masks = [mask for batch in batches for mask in (batch.src_mask, batch.tgt_mask)]
+    real, cells = sum(int(mask.sum()) for mask in masks), sum(mask.numel() for mask in masks)
+    assert made.padding_share == pytest.approx(1 - real / cells)
+    assert made.batches_per_epoch == len(batches)
+    with pytest.raises(ValueError, match="split 'dev'"):
+        made.size("dev")
+
+
+def test_second_start_tokenises_and_trains_nothing(folder, monkeypatch):
+    first = prepared(folder)
+
+    def never(*args, **values):
+        raise AssertionError("this was cached")
+
+    for name in ("encode_src", "encode_tgt"):
+        monkeypatch.setattr(Tokenizer, name, never)
+    monkeypatch.setattr(datamodule, "train_tokenizer", never)
+    second = prepared(folder)
+    assert second.tokenizer.fingerprint == first.tokenizer.fingerprint
+    one, two = (list(made.train_dataloader()) for made in (first, second))
+    for left, right in zip(one, two, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+    # The budget, the seed and the rules about length need nothing anew either.
+    assert prepared(folder, max_tokens=500, seed=9, clean={"max_length": 30}).size("train") < 300
+
+
+def cached(folder: Path, cache: str) -> set[str]:
+    return {path.name for path in (folder / cache).iterdir() if path.name != "hub"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"tokenizer": {"vocab_size": 70}}, {"tokenizer", "ids"}),
+        ({"tokenizer": {"type": "bpe"}}, {"tokenizer", "ids"}),
+        ({"tokenizer": {"normalizer": "nfkc_cf"}}, {"tokenizer", "ids"}),
+        ({"tokenizer": {"joint": False, "vocab_size": 50}}, {"tokenizer", "ids"}),
+        ({"clean": {"length_ratio": None, "same": False}}, {"text", "tokenizer", "ids"}),
+        ({"src": "en", "tgt": "de"}, {"text", "tokenizer", "ids"}),
+        ({"tokenizer": {"sampling_alpha": 0.1}}, set()),
+        ({"max_tokens": 400}, set()),
+    ],
+)
+def test_changed_settings_never_meet_a_stale_cache(folder, changes, kinds):
+    prepared(folder)
+    before = cached(folder, "cache")
+    made = prepared(folder, **changes)
+    new = {name.split("-")[0] for name in cached(folder, "cache") - before}
+    assert new == kinds
+    assert [tgt for _, _, tgt in sorted(texts(made, made.test_dataloader()))] == [
+        made.tokenizer.decode(made.tokenizer.encode_tgt([line]))[0] for line in made.references("test")
+    ]
+
+
+def test_changed_data_never_meets_a_stale_cache(folder, tmp_path):
+    for path in folder.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    prepared(tmp_path)
+    path = tmp_path / "test.en"
+    path.write_text(path.read_text().replace("cat", "dog"))
+    made = prepared(tmp_path)
+    assert made.references("test") == path.read_text().splitlines()
+
+
+def test_code_version_is_part_of_the_cache(folder, monkeypatch):
+    prepared(folder)
+    before = cached(folder, "cache")
+    monkeypatch.setattr(datamodule, "CODE_VERSION", -1)
+    prepared(folder)
+    assert {name.split("-")[0] for name in cached(folder, "cache") - before} == {"ids"}
+
+
+def test_interrupted_preparation_leaves_nothing_that_looks_whole(folder, monkeypatch):
+    monkeypatch.setattr(datamodule.np, "save", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        prepared(folder, cache="broken")
+    assert not [name for name in cached(folder, "broken") if name.startswith((".", "ids"))]
+    monkeypatch.undo()
+    assert prepared(folder, cache="broken").size("train") == 300
+
+
+def test_ready_model_is_used_as_it_is(folder, tmp_path):
+    first = prepared(folder)
+    path = tmp_path / "ready.model"
+    path.write_bytes(first.tokenizer.to_state()["src_model"])
+    again = prepared(folder, tokenizer={"model": str(path)})
+    assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
+
+
+def test_ready_separate_models_given_for_the_other_direction(folder, tmp_path):
+    state = prepared(folder, tokenizer={"joint": False, "vocab_size": 50}).tokenizer.to_state()
+    for side in ("src", "tgt"):
+        (tmp_path / side).write_bytes(state[f"{side}_model"])
+    models = {"src_model": str(tmp_path / "src"), "tgt_model": str(tmp_path / "tgt")}
+    module(folder, tokenizer=models).validate_settings()
+    turned = {"src_model": models["tgt_model"], "tgt_model": models["src_model"]}
+    with pytest.raises(ValueError, match="look swapped"):
+        module(folder, tokenizer=turned).validate_settings()
+
+
+def test_cleaning_table_is_logged_and_oversized_pairs_never_reach_a_batch(folder, caplog):
+    with caplog.at_level(logging.INFO):
+        made = prepared(folder, max_tokens=30)
+    assert "max_length" in caplog.text
+    assert "padding" in caplog.text
+    kept = made.size("train")
+    assert 0 < kept < 300
+    assert all(max(b.src.numel(), b.tgt_in.numel()) <= 30 for b in made.train_dataloader())
+    assert made.size("test") == 17  # evaluation keeps them all, each alone if need be
+    assert sorted(i for b in made.test_dataloader() for i in b.index.tolist()) == list(range(17))
+    with pytest.raises(ValueError, match=r"no training pair is left: data\.max_tokens=8"):
+        prepared(folder, max_tokens=8, clean={"max_length": 1})
+
+
+def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(folder):
+    made = prepared(folder, tokenizer={"sampling_alpha": 0.2})
+    loader = made.train_dataloader()
+
+    def epoch(number):
+        made.set_epoch(number)
+        batches = list(loader)
+        assert all(max(b.src.numel(), b.tgt_in.numel()) <= 300 for b in batches)
+        assert sorted(texts(made, batches)) == [
+            (i, *pair) for i, pair in enumerate(zip(made.sources("train"), made.references("train"), strict=True))
+        ]
+        return {index: row for b in batches for index, row in zip(b.index.tolist(), b.src.tolist(), strict=True)}
+
+    zero, one, again = epoch(0), epoch(1), epoch(0)
+    assert zero == again
+    assert zero != one
+    best = prepared(folder)
+    plain = {i: r for b in best.train_dataloader() for i, r in zip(b.index.tolist(), b.src.tolist(), strict=True)}
+    assert plain != zero
+
+
+def test_workers_deliver_the_same_batches(folder):
+    changes = {"tokenizer": {"sampling_alpha": 0.2}}
+    alone, helped = prepared(folder, **changes), prepared(folder, num_workers=2, **changes)
+    for made in (alone, helped):
+        made.set_epoch(3)
+    for left, right in zip(alone.train_dataloader(), helped.train_dataloader(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_ranks_see_every_sentence_once(folder):
+    made = prepared(folder)
+    seen: dict[str, list[int]] = {"train": [], "valid": []}
+    steps = []
+    for rank in (0, 1):
+        made.trainer = SimpleNamespace(  # type: ignore[assignment]
+            global_rank=rank, world_size=2, current_epoch=1, accumulate_grad_batches=1
+        )
+        for split, loader in (("train", made.train_dataloader()), ("valid", made.val_dataloader())):
+            batches = list(loader)
+            steps.append((split, len(batches)))
+            seen[split] += [i for b in batches for i in b.index.tolist()]
+    assert len(set(steps)) == 2
+    assert {split: sorted(indices) for split, indices in seen.items()} == {
+        "train": list(range(300)), "valid": list(range(31)),
+    }  # fmt: skip
+
+
+class Recorder(LightningModule):
+    """Notes the order in which Lightning's own loop hands out sentences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.orders: dict[int, list[int]] = {}
+
+    def training_step(self, batch, _):
+        self.orders.setdefault(self.current_epoch, []).extend(batch.index.tolist())
+        return self.weight.sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def expected(made: TranslationDataModule, epoch: int) -> list[int]:
+    data = made._datasets["train"]
+    sampler = TokenBatchSampler(src_lengths=data.src.lengths, tgt_lengths=data.tgt.lengths, max_tokens=300, seed=1)
+    sampler.set_epoch(epoch)
+    return np.concatenate(list(sampler)).tolist()
+
+
+def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_path):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    made, task = module(folder), Recorder()
+    trainer = Trainer(max_epochs=2, use_distributed_sampler=False, enable_checkpointing=False, **quiet)
+    trainer.fit(task, datamodule=made)
+    assert task.orders == {0: expected(made, 0), 1: expected(made, 1)}
+    assert task.orders[0] != task.orders[1]
+    trainer.save_checkpoint(tmp_path / "c.ckpt")
+    again, resumed = module(folder), Recorder()
+    trainer = Trainer(max_epochs=4, use_distributed_sampler=False, enable_checkpointing=False, **quiet)
+    trainer.fit(resumed, datamodule=again, ckpt_path=tmp_path / "c.ckpt")
+    assert resumed.orders == {2: expected(made, 2), 3: expected(made, 3)}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
+def test_shipped_tokenizer_settings_are_known(name):
+    from seq2seq.data.tokenizer import TokenizerSettings
+
+    values = yaml.safe_load((conf_dir() / "tokenizer" / "default.yaml").read_text())
+    values |= yaml.safe_load((conf_dir() / "tokenizer" / f"{name}.yaml").read_text())
+    values.pop("defaults", None)
+    settings = TokenizerSettings.from_mapping(values | {"vocab_size": 100})
+    assert settings.vocab_size == 100
+
+
+@pytest.mark.parametrize("value", [None, 3, "many"])
+def test_impossible_budget_is_refused(folder, value):
+    with pytest.raises(ValueError, match=r"data\.max_tokens"):
+        module(folder, max_tokens=value)
+
+
+@pytest.mark.parametrize("num_proc", [2, 3])
+def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monkeypatch):
+    monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)  # so that there are blocks enough to share
+    files = {}
+    for number in (1, num_proc):
+        made = prepared(folder, cache=f"{tmp_path}/{number}", num_proc=number, clean={"length_ratio": None})
+        root = tmp_path / str(number)
+        files[number] = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        assert [path.parent for path in made.places.values()] == [root] * 5
+    assert files[1] == files[num_proc]
+    assert sum("ids-" in name for name in files[1]) == 21
+    with pytest.raises(ValueError, match=r"data\.num_proc=0"):
+        module(folder, num_proc=0)
+
+
+def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
+    data = prepared(folder, clean={"max_length": 30, "length_ratio": None})._datasets["train"]
+    assert isinstance(data, PairDataset)
+    assert data.rows is not None
+    whole = (folder / "train.de").read_text().splitlines()
+    assert data.lines("src") == [whole[i] for i in data.rows]
+    assert 0 < len(data.rows) == len(data) < 300
+    for side in (data.src, data.tgt):
+        for array in side:
+            assert isinstance(array.base, np.memmap)
+            assert not array.flags.owndata
+
+
+@fast
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 9), max_size=300), st.integers(1, 50))
+def test_hash_set_agrees_with_a_set(values, size):
+    seen, known = HashSet(), set()
+    for start in range(0, len(values), size):
+        block = values[start : start + size]
+        expected = []
+        for value in block:
+            expected.append(value not in known)
+            known.add(value)
+        assert seen.add(np.array(block, dtype=np.uint64)).tolist() == expected
+    assert sum(level.size for level in seen.levels) == len(known)
+    assert all((np.diff(level) > 0).all() for level in seen.levels)
+    assert all(a.size > b.size for a, b in pairwise(seen.levels))

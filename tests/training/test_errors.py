@@ -1,0 +1,283 @@
+"""What may go wrong in training, and what the averaged weights, the skipped updates and the faults leave behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import toycorpus
+from torch import nn
+
+from seq2seq import checkpoint
+from seq2seq.evaluation import metrics
+from seq2seq.train import Run
+from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.errors import TrainingFault, as_fault
+from seq2seq.training.skipped_updates import SkippedUpdates
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy corpus, with its cache."""
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def execute(config: dict[str, Any], *callbacks: L.Callback) -> Run:
+    """Run `config` with more callbacks."""
+    run = Run(config, mixer="transformer")
+    make = run._trainer
+    run._trainer = lambda given: make([*callbacks, *given])  # type: ignore[method-assign]
+    run.execute()
+    return run
+
+
+def saved(run: Run | Path, name: str = "last") -> dict[str, Any]:
+    folder = run.folder.path if isinstance(run, Run) else run
+    return checkpoint.read(folder / "checkpoints" / f"{name}.ckpt")
+
+
+class Poison(L.Callback):
+    """Makes one weight of the gradient NaN before the updates given."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step in self.steps:
+            next(p for p in pl_module.parameters() if p.grad is not None).grad.view(-1)[0] = float("nan")  # type: ignore[union-attr]
+
+
+# ---- updates that are not finite
+
+
+@pytest.mark.parametrize("name", ["adam", "adadelta"])
+def test_an_update_that_is_not_finite_changes_nothing(name):
+    layer = nn.Linear(3, 2)
+    make = {"adam": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True), "adadelta": torch.optim.Adadelta}[name]
+    optimizer, skipped = make(layer.parameters()), SkippedUpdates(5)
+
+    def update(bad: bool) -> None:
+        optimizer.zero_grad()
+        layer(torch.randn(4, 3)).square().sum().backward()
+        assert layer.weight.grad is not None
+        layer.weight.grad[0, 0] = float("inf") if bad else 1.0
+        norm = torch.nn.utils.get_total_norm([p.grad for p in layer.parameters() if p.grad is not None])
+        assert bool(skipped.judge(norm, optimizer, 0)) == bad
+        optimizer.step()
+
+    update(False)
+    before = [p.detach().clone() for p in layer.parameters()]
+    state = {key: value.clone() for key, value in optimizer.state[layer.weight].items()}
+    update(True)
+    assert all(torch.equal(a, b) for a, b in zip(before, layer.parameters(), strict=True))
+    assert all(torch.equal(state[key], value) for key, value in optimizer.state[layer.weight].items())
+    update(False)
+    assert not torch.equal(before[0], layer.weight)
+    assert skipped.count == 1
+
+
+def test_a_run_skips_and_counts(corpus, tmp_path):
+    given = ("trainer.test=false", "trainer.max_steps=6")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given), Poison(2, 3))
+    results = json.loads(run.folder.results.read_text())
+    assert (results["skipped_updates"], results["steps"]) == (2, 6)
+    assert all(weight.isfinite().all() for weight in saved(run)["state_dict"].values())
+    assert saved(run)["skipped"] == 2
+    assert all(torch.isfinite(torch.tensor(saved(run)["train_sums"])))
+
+
+def test_too_many_end_the_run_and_name_the_sentences(corpus, tmp_path):
+    given = ("run=it", "trainer.test=false", "trainer.max_steps=6", "trainer.max_skipped=1", "trainer.val_steps=1")
+    with pytest.raises(TrainingFault, match=r"trainer\.max_skipped=1.*optim\.lr.*resume=auto"):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Poison(1, 3))
+    told = json.loads((tmp_path / "runs" / "it" / "fault-0.json").read_text())
+    assert told["update"] == 4
+    assert 0 < len(told["training_pairs"][0]) <= 240
+    assert saved(tmp_path / "runs" / "it")["global_step"] == 3
+
+
+# ---- memory and disk
+
+
+def test_out_of_memory_names_the_batch_and_the_settings(corpus, tmp_path, monkeypatch):
+    class Greedy(L.Callback):
+        def on_before_backward(self, trainer: L.Trainer, *_: Any) -> None:
+            if trainer.global_step == 2:
+                torch.empty(2**60)
+
+    given = ("trainer.test=false", "trainer.max_steps=6")
+    with pytest.raises(TrainingFault, match=r"\d+ sentences, \d+ \+ \d+ pieces wide.*data\.max_tokens=512.*accumulate"):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Greedy())
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(corpus, tmp_path, monkeypatch):
+    given = ("run=it", "trainer.test=false", "trainer.max_steps=6", "trainer.val_steps=2")
+    real, saves = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        saves.extend([name] if "last.ckpt" in name else [])
+        if len(saves) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TrainingFault, match=r"No space left on device.*last\.ckpt is whole"):
+        execute(toycorpus.settings(corpus, tmp_path, *given))
+    folder = tmp_path / "runs" / "it"
+    assert saved(folder)["global_step"] == 2
+    assert not list(folder.rglob("*.tmp"))
+    saves.append("")  # room again
+    resumed = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
+    assert saved(resumed)["global_step"] == 6
+
+
+def test_what_a_killed_run_was_writing_is_cleared_away(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false")
+    for place in (tmp_path / "runs" / "it", tmp_path / "runs" / "it" / "checkpoints"):
+        place.mkdir(parents=True) if not place.exists() else None
+        (place / ".last.ckpt.123.abc.tmp").write_bytes(b"half")
+    run = execute(config)
+    assert not list(run.folder.path.rglob("*.tmp"))
+
+
+def test_other_errors_stay_what_they_are():
+    given = {"shape": (1, 2, 3), "max_tokens": 4}
+    assert as_fault(RuntimeError("shapes do not match"), **given) is None
+    assert as_fault(ValueError("no"), **given) is None
+    assert "1 sentences, 2 + 3" in str(as_fault(torch.OutOfMemoryError("CUDA out of memory"), **given))
+    assert "x.arrow: No such file" in str(as_fault(FileNotFoundError(2, "No such file", "x.arrow"), **given))
+
+
+# ---- the average of the weights
+
+
+def test_the_average_is_that_of_its_definition():
+    layer, decay, rows = nn.Linear(2, 1, bias=False).double(), 0.6, []
+    average = WeightAverage(layer, decay)
+    wanted = layer.weight.detach().clone()
+    for n in range(8):
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(1, 2))
+        rate = min(decay, (1 + n) / (10 + n))
+        wanted = rate * wanted + (1 - rate) * layer.weight.detach()
+        average.update()
+    own = layer.weight.detach().clone()
+    with average.applied():
+        torch.testing.assert_close(layer.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
+        rows.append(layer.weight.detach().clone())
+    assert torch.equal(layer.weight, own)
+    again = WeightAverage(nn.Linear(2, 1, bias=False).double(), decay)
+    again.load_state_dict(average.state_dict())
+    with again.applied():
+        assert torch.equal(again._weights[0], rows[0])
+
+
+def test_best_has_the_average_and_last_both(corpus, tmp_path):
+    """A run that is continued ends like one in a piece; the average does not touch training."""
+    given = ("trainer.test=false", "trainer.val_steps=3", "optim.schedule=constant")
+    ema = (*given, "trainer.ema=0.9")
+    plain = execute(toycorpus.settings(corpus, tmp_path, "run=plain", *given, "trainer.max_steps=6"))
+    whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *ema, "trainer.max_steps=6"))
+    execute(toycorpus.settings(corpus, tmp_path, "run=parts", *ema, "trainer.max_steps=3"))
+    parts = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *ema, "trainer.max_steps=6"))
+    for name, weight in saved(plain)["state_dict"].items():
+        assert torch.equal(weight, saved(whole)["state_dict"][name])
+        assert torch.equal(weight, saved(parts)["state_dict"][name])
+    best = saved(whole, "best")["state_dict"]
+    assert any(not torch.equal(weight, saved(whole)["state_dict"][name]) for name, weight in best.items())
+    assert all(torch.equal(weight, saved(parts, "best")["state_dict"][name]) for name, weight in best.items())
+
+
+# ---- less memory, other types, profiles
+
+KERNELS = [f"mixer.{slot}.per_layer.kernel_size=[3]" for slot in ("encoder", "decoder")]
+
+
+def test_activations_made_again_change_nothing(corpus, tmp_path):
+    given = ("trainer.test=false", "mixer=dynamicconv", "model.weight_dropout=0.2", *KERNELS)
+    kept = execute(toycorpus.settings(corpus, tmp_path, "run=kept", *given))
+    again = execute(toycorpus.settings(corpus, tmp_path, "run=again", "trainer.checkpoint_activations=true", *given))
+    for name, weight in saved(kept)["state_dict"].items():
+        assert torch.equal(weight, saved(again)["state_dict"][name]), name
+
+
+def test_weights_in_bfloat16(corpus, tmp_path):
+    seen = []
+
+    class Types(L.Callback):
+        def on_test_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            seen.append({weight.dtype for weight in pl_module.parameters()})
+
+    given = ("trainer.precision=bf16-true", "optim.lr=0.02", "data.max_tokens=128")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given), Types())
+    assert seen
+    assert all(types == {torch.float32} for types in seen), "the test is decoded as translate decodes it"
+    assert {weight.dtype for weight in saved(run)["state_dict"].values()} == {torch.bfloat16}
+    assert json.loads(run.folder.results.read_text())["test"]["nll"] > 0
+    checkpoint.load(run.folder.best)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_profile_is_one_flag(corpus, tmp_path, window):
+    given = ("trainer.profile=true", "trainer.max_steps=12", f"trainer.accumulate={window}", "trainer.test=false")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given))
+    text = (run.folder.path / "profile.txt").read_text()
+    assert "aten::" in text
+    rows = r"forward pass +([\d.]+)\n  backward pass +([\d.]+)\n  clipping .*? ([\d.]+)\n"
+    head = re.match(r"5 micro-batches, (\d) updates.*\n  " + rows, text)
+    assert head, text[:500]
+    updates, *parts = map(float, head.groups())
+    assert updates == 5 if window == 1 else updates in (2, 3)
+    events = json.loads((run.folder.path / "trace.json").read_text())["traceEvents"]
+    for name, shown in zip(("forward pass", "backward pass"), parts, strict=False):
+        found = [
+            event["dur"] for event in events if event.get("name") == name and event.get("cat") == "user_annotation"
+        ]
+        assert len(found) == 5
+        assert sum(found) / 1000 == pytest.approx(shown, abs=0.2)
+    (whole,) = {event["name"] for event in events if event.get("name", "").startswith("Optimizer.step#")}
+    steps = [event["dur"] for event in events if event.get("name") == whole and event.get("cat") == "user_annotation"]
+    assert 0 < parts[2] < sum(steps) / 1000
+
+
+def test_the_profiler_is_silent():
+    """Its library writes lines of its own unless told otherwise before torch is loaded."""
+    code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]
+
+
+# ---- the best of several
+
+
+def test_the_best_validations_stay(corpus, tmp_path, monkeypatch):
+    """Of made-up scores the two highest; a run that is continued knows what it had kept."""
+    scores = iter([3.0, 1.0, 2.0, 2.0, 5.0])
+
+    def scored(hypotheses: list[str], references: list[str], *, tokenize: str) -> metrics.Score:
+        return metrics.Score("BLEU", next(scores), "made up")
+
+    monkeypatch.setattr(metrics, "bleu", scored)
+    given = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.keep_best=2", "optim.schedule=constant")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=6"))
+    kept = first.folder.best.parent
+
+    def steps() -> list[int]:
+        return sorted(int(path.stem.removeprefix("top-")) for path in kept.glob("top-*.ckpt"))
+
+    assert steps() == [2, 6]
+    execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", "trainer.max_steps=10"))
+    assert steps() == [2, 10]
+    for name, weight in checkpoint.read(kept / "top-10.ckpt")["state_dict"].items():
+        assert torch.equal(weight, saved(first)["state_dict"][name])
+    checkpoint.load(kept / "top-2.ckpt")

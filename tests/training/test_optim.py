@@ -1,0 +1,158 @@
+"""Schedules against their formulas; scaling and clipping against torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import nn
+
+from seq2seq.resources import conf_dir
+from seq2seq.training.optim import OptimSettings, Schedule, build_optimizer, learning_rate, scale_and_clip
+
+
+def rates(settings: OptimSettings, count: int) -> list[float]:
+    return [learning_rate(step, settings) for step in range(1, count + 1)]
+
+
+def test_warm_up_then_inverse_square_root():
+    settings = OptimSettings(lr=1e-3, warmup_steps=10, warmup_init_lr=1e-5)
+    found = rates(settings, 1000)
+    assert found[9] == pytest.approx(1e-3)
+    assert found[0] == pytest.approx(1e-5 + (1e-3 - 1e-5) / 10)
+    assert found[39] == pytest.approx(1e-3 * math.sqrt(10 / 40))
+    assert found.index(max(found)) == 9
+    steps = [b - a for a, b in itertools.pairwise(found[:10])]
+    assert max(steps) == pytest.approx(min(steps))
+
+
+def test_cosine_goes_to_the_minimum_and_stays():
+    settings = OptimSettings(schedule="cosine", lr=1.0, warmup_steps=5, period=100, min_lr=0.1)
+    assert learning_rate(5, settings) == pytest.approx(1.0)
+    assert learning_rate(55, settings) == pytest.approx(0.55)
+    assert learning_rate(105, settings) == learning_rate(10_000, settings) == pytest.approx(0.1)
+    found = rates(settings, 200)[4:]
+    assert found == sorted(found, reverse=True)
+
+
+def test_anneal_follows_the_budget_whatever_the_updates():
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_share=0.2, warmup_init_lr=0.0, min_lr=0.1)
+    assert learning_rate(1, settings, 0.0) == 0.0
+    assert learning_rate(3, settings, 0.1) == learning_rate(300, settings, 0.1) == pytest.approx(0.5)
+    assert learning_rate(6, settings, 0.2) == pytest.approx(1.0)
+    assert learning_rate(6, settings, 0.6) == learning_rate(600, settings, 0.6) == pytest.approx(0.55)
+    assert learning_rate(60, settings, 1.0) == pytest.approx(0.1)
+
+
+def test_the_schedule_is_told_the_share_and_keeps_it():
+    settings = OptimSettings(schedule="anneal", lr=1.0, warmup_share=0.0)
+    schedules = []
+    for _ in range(2):
+        optimizer = build_optimizer([nn.Parameter(torch.zeros(2))], settings)
+        schedules.append((optimizer, Schedule(optimizer, settings)))
+    (first, told), (second, loaded) = schedules
+    first.step()
+    told.share = 0.75
+    told.step()
+    loaded.load_state_dict(told.state_dict())
+    assert (
+        first.param_groups[0]["lr"] == second.param_groups[0]["lr"] == pytest.approx((1 + math.cos(0.75 * math.pi)) / 2)
+    )
+
+
+def test_no_warm_up():
+    assert learning_rate(1, OptimSettings(schedule="constant", lr=0.5, warmup_steps=0)) == 0.5
+    assert learning_rate(4, OptimSettings(lr=0.5, warmup_steps=0)) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("name", ["adam", "adadelta"])
+def test_the_schedule_sets_the_rate_of_each_update(name):
+    settings = OptimSettings(name=name, lr=1.0, warmup_steps=3, schedule="constant", warmup_init_lr=0.0)
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = build_optimizer([weight], settings)
+    schedule = Schedule(optimizer, settings)
+    used = []
+    for _ in range(5):
+        used.append(optimizer.param_groups[0]["lr"])
+        weight.grad = torch.ones(2)
+        optimizer.step()
+        schedule.step()
+    assert used == pytest.approx([1 / 3, 2 / 3, 1, 1, 1])
+
+
+def test_a_schedule_taken_up_goes_on():
+    settings = OptimSettings(lr=1.0, warmup_steps=3)
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.ones(2)
+    optimizer = build_optimizer([weight], settings)
+    first = Schedule(optimizer, settings)
+    for _ in range(7):
+        optimizer.step()
+        first.step()
+    optimizer = build_optimizer([weight], settings)
+    second = Schedule(optimizer, settings)
+    second.load_state_dict(first.state_dict())
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(8, settings))
+    optimizer.step()
+    second.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(learning_rate(9, settings))
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.05, 1e6])
+def test_scale_and_clip(clip_norm):
+    parameters = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.zeros(2))]
+    for parameter in parameters[:2]:  # the last has no gradient
+        parameter.grad = torch.randn_like(parameter)
+    expected = [p.grad / 7 for p in parameters if p.grad is not None]
+    norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in expected]))
+    if clip_norm:
+        expected = [g * min(1.0, clip_norm / float(norm)) for g in expected]
+    found = scale_and_clip(parameters, torch.tensor(1 / 7), clip_norm=clip_norm)
+    torch.testing.assert_close(found, norm)
+    for parameter, gradient in zip(parameters, expected, strict=False):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+    assert parameters[2].grad is None
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"name": "sgd"}, "adam"),
+        ({"schedule": "linear"}, "cosine"),
+        ({"lr": 0}, "optim.lr=0"),
+        ({"label_smoothing": 1.0}, "label_smoothing"),
+        ({"warmup_steps": -1}, "warmup_steps=-1"),
+        ({"learning_rate": 1}, "optim.learning_rate"),
+        ({"lr": math.nan}, "optim.lr=nan"),
+        ({"betas": [0.9]}, r"optim.betas=\[0.9\] must be two numbers"),
+        ({"betas": 0.9}, r"optim.betas=\[0.9\]"),
+        ({"betas": [0.9, 2.0]}, r"optim.betas=\[0.9, 2.0\]"),
+        ({"betas": [0.9, "x"]}, r"optim.betas=\[0.9, 'x'\]"),
+        ({"name": "adadelta", "rho": 1.0}, "optim.rho=1.0"),
+    ],
+)
+def test_wrong_settings_are_named(values, word):
+    with pytest.raises(ValueError, match=word):
+        OptimSettings.from_config(values)
+
+
+def test_weight_decay_is_decoupled():
+    settings = OptimSettings(lr=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5)
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.zeros(1)
+    build_optimizer([weight], settings).step()
+    assert weight.item() == pytest.approx(1 - 0.1 * 0.5)
+
+
+@pytest.mark.parametrize("path", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_preset_is_valid(path):
+    config = OmegaConf.load(path)
+    for parent in config.pop("defaults", []):
+        if parent != "_self_":
+            config = OmegaConf.merge(OmegaConf.load(path.with_name(f"{parent}.yaml")), config)
+    whole = OmegaConf.create({"optim": config, "model": OmegaConf.load(conf_dir() / "model" / "tiny.yaml")})
+    OptimSettings.from_config(OmegaConf.to_container(whole, resolve=True)["optim"])  # type: ignore[index, call-overload]

@@ -1,0 +1,212 @@
+"""One update: windows, tokens, clipping, seeds; and validation that counts every sentence once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch.utils.data import DataLoader
+
+from seq2seq.build import build_model
+from seq2seq.checkpoint import describe
+from seq2seq.data.batching import Batch, Ragged, collate
+from seq2seq.search import SearchSettings
+from seq2seq.training.optim import OptimSettings
+from seq2seq.training.task import LONGEST_SOURCE, TranslationTask, crop, micro_batch_seed, select_rows
+
+TOKENIZER = tiny.tokenizer()
+
+
+def ids(lengths: list[int], seed: int) -> Ragged:
+    rng = np.random.default_rng(seed)
+    return Ragged.from_rows([[*rng.integers(4, 300, n - 1).tolist(), TOKENIZER.eos_id] for n in lengths])
+
+
+def batch(rows: list[int], seed: int = 0) -> Batch:
+    """Sentences `rows` of a fixed set of 12 with different lengths."""
+    lengths = [3, 9, 4, 7, 5, 8, 2, 6, 4, 5, 9, 3]
+    src, tgt = ids(lengths, seed), ids(lengths[::-1], seed + 1)
+    at = np.asarray(rows)
+    return collate(src.select(at), tgt.select(at), at, pad_id=TOKENIZER.pad_id, bos_id=TOKENIZER.bos_id)
+
+
+class Data(L.LightningDataModule):
+    """Given training batches; the 12 sentences for validation, some twice."""
+
+    def __init__(self, training: list[Batch], validation: list[Batch] | None = None) -> None:
+        super().__init__()
+        self.training, self.validation = training, validation or []
+        self.batches_per_epoch = len(training)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(self.training, batch_size=None)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(self.validation, batch_size=None)  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+    def size(self, split: str) -> int:
+        return 12
+
+    def sources(self, split: str) -> list[str]:
+        return [f"source {i}" for i in range(12)]
+
+    def references(self, split: str) -> list[str]:
+        return [f"reference {i}" for i in range(12)]
+
+
+class Task(TranslationTask):
+    """Keeps the gradients of every update."""
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        super().on_before_optimizer_step(optimizer)
+        self.__dict__.setdefault("updates", []).append(
+            [p.grad.clone() for p in self.parameters() if p.grad is not None]
+        )
+
+
+def make(*, dropout: float = 0.0, cls: type[TranslationTask] = Task, val_sentences: int | None = None, **optim: Any):
+    torch.manual_seed(0)
+    config = tiny.model_config(TOKENIZER, dropout=dropout)
+    description = describe(
+        model_config=config, tokenizer=TOKENIZER, src_lang="de", tgt_lang="en", tokenize="13a", data="toy"
+    )
+    return cls(
+        model=build_model(config),
+        tokenizer=TOKENIZER,
+        description=description,
+        optim=OptimSettings(**optim),
+        search=SearchSettings(beam_size=1, max_len_ratio=0, max_len_extra=4),
+        seed=7,
+        val_sentences=val_sentences,
+    )
+
+
+def fit(task: TranslationTask, data: Data, *, accumulate: int = 1, **settings: Any) -> L.Trainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "barebones": False}
+    trainer = L.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, accumulate_grad_batches=accumulate, use_distributed_sampler=False,
+        enable_model_summary=False, num_sanity_val_steps=0, limit_val_batches=len(data.validation), **quiet, **settings,
+    )  # fmt: skip
+    trainer.fit(task, datamodule=data)
+    return trainer
+
+
+def test_a_window_is_one_large_batch():
+    parts = [[0, 1], [2, 3, 4, 5, 6], [7], [8, 9, 10, 11]]
+    whole, windowed = make(), make()
+    fit(whole, Data([batch(sum(parts[:3], [])), batch(parts[3])]))  # noqa: RUF017
+    # the epoch ends inside the second window
+    fit(windowed, Data([batch(rows) for rows in parts]), accumulate=3)
+    assert len(whole.updates) == len(windowed.updates) == 2
+    for a, b in zip(whole.updates[0], windowed.updates[0], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-7, rtol=1e-5)
+    for a, b in zip(whole.updates[1], windowed.updates[1], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)  # the first update was equal only up to rounding
+
+
+def test_padding_rows_apart_gives_the_same_gradient():
+    together, apart = make(), make()
+    fit(together, Data([batch(list(range(12)))]))
+    fit(apart, Data([batch([i]) for i in range(12)]), accumulate=12)
+    for a, b in zip(together.updates[0], apart.updates[0], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_ranks_divide_by_the_tokens_of_all_of_them(monkeypatch):
+    task = make(cls=TranslationTask)
+    task._trainer = SimpleNamespace(world_size=2, global_step=0)  # type: ignore[assignment]
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda sums: sums.add_(30))  # the other rank had 30
+    task._window_sums = torch.full((4,), 10.0, dtype=torch.float64)
+    for parameter in task.parameters():
+        parameter.grad = torch.full_like(parameter, 4.0)  # DDP has averaged sums over ranks: their total is 8
+    task.on_before_optimizer_step(None)  # type: ignore[arg-type]
+    for parameter in task.parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, torch.full_like(parameter, 8.0 / 40))
+    assert task.train_sums.tolist() == [40.0] * 4
+
+
+def test_clipping_comes_after_the_division():
+    task = make(clip_norm=0.01)
+    fit(task, Data([batch([0, 1, 2]), batch([3, 4])]), accumulate=2)
+    norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in task.updates[0]]))
+    assert norm.item() == pytest.approx(0.01, rel=1e-3)
+    assert task.grad_norm > 0.01
+
+
+def test_micro_batches_do_not_share_dropout():
+    class Masks(TranslationTask):
+        def training_step(self, batch: Batch, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.__dict__.setdefault("losses", []).append(loss.item())
+            return loss
+
+    same = [batch([0, 1, 2])] * 6
+    first, second = (make(dropout=0.5, cls=Masks, lr=1e-12, warmup_init_lr=0.0) for _ in range(2))
+    fit(first, Data(same), accumulate=3)
+    fit(second, Data(same), accumulate=3)
+    assert first.losses == second.losses
+    assert len(set(first.losses)) == 6
+
+
+def test_seeds_differ_for_every_micro_batch():
+    seeds = {micro_batch_seed(s, t, m) for s in range(4) for t in range(50) for m in range(8)}
+    assert len(seeds) == 4 * 50 * 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_validation_is_in_file_order_and_counts_a_sentence_once():
+    task = make(cls=TranslationTask)
+    order = [[7, 3, 11], [0, 5], [3, 7], [1, 2, 4, 6, 8, 9, 10]]  # 3 and 7 came twice, as from two ranks
+    trainer = fit(task, Data([batch([0, 1])], [batch(rows) for rows in order]))
+    result = task.evaluation
+    assert result is not None
+    assert result.references == [f"reference {i}" for i in range(12)]
+    assert len(result.hypotheses) == len(result.sources) == 12
+    assert trainer.callback_metrics["val/bleu"].item() == pytest.approx(result.bleu.value)
+    assert result.perplexity == pytest.approx(float(np.exp(result.nll)))
+
+
+def test_validation_on_a_part_is_spread_over_the_file():
+    task = make(cls=TranslationTask, val_sentences=4)
+    fit(task, Data([batch([0, 1])], [batch(list(range(12)))]))
+    assert task.evaluation is not None
+    assert task.evaluation.sources == ["source 0", "source 4", "source 7", "source 11"]
+
+
+def test_a_blank_source_has_an_empty_translation():
+    class Blank(Data):
+        def sources(self, split: str) -> list[str]:
+            return [" " if i == 3 else line for i, line in enumerate(super().sources(split))]
+
+    task = make(cls=TranslationTask)
+    fit(task, Blank([batch([0, 1])], [batch([3]), batch(list(range(12)))]))
+    assert task.evaluation is not None
+    assert [i for i, line in enumerate(task.evaluation.hypotheses) if not line] == [3]
+
+
+def test_long_sources_are_cut_as_translate_cuts_them():
+    from seq2seq.translate import _parser
+
+    assert _parser().parse_args(["--ckpt", "x"]).max_len == LONGEST_SOURCE
+    whole = batch([0, 1])  # 3 and 9 source pieces, 3 and 9 target pieces
+    cut = crop(whole, 5, 4, eos_id=TOKENIZER.eos_id)
+    assert cut.src_mask.sum(1).tolist() == [3, 5]
+    assert cut.src[1].tolist() == [*whole.src[1, :4].tolist(), TOKENIZER.eos_id]
+    assert torch.equal(cut.src[0], whole.src[0, :5])
+    assert [side.shape[1] for side in (cut.tgt_in, cut.tgt_out, cut.tgt_mask)] == [4, 4, 4]
+    assert crop(whole, 1024, None, eos_id=TOKENIZER.eos_id).src.equal(whole.src)
+
+
+def test_select_rows():
+    found = select_rows(batch([4, 5, 6]), np.array([True, False, True]))
+    assert found.index.tolist() == [4, 6]
+    assert found.tgt_mask.shape[0] == 2

@@ -1,0 +1,83 @@
+"""What a run says of its own speed: FLOPs/s, MFU, padding and memory, over an interval, a run and a resumed run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from composed import TINY, config
+
+from seq2seq.data.batching import Batch, Ragged, collate
+from seq2seq.training import throughput
+from seq2seq.training.flops import training_flops
+from seq2seq.training.throughput import Meter, matrix_rate, memory_gib, peak_flops
+
+CPU = torch.device("cpu")
+
+
+def batch(*lengths: tuple[int, int]) -> Batch:
+    sides = (Ragged.from_rows([[5] * n for n in side]) for side in zip(*lengths, strict=True))
+    return collate(*sides, np.arange(len(lengths)), pad_id=0, bos_id=2)
+
+
+def meter() -> Meter:
+    return Meter(config("mixer=dynamicconv", *TINY), device=CPU, dtype=torch.float32)
+
+
+def test_rates_are_those_of_the_interval():
+    given, count = meter(), training_flops(config("mixer=dynamicconv", *TINY))
+    assert count is not None
+    first, second = batch((4, 6), (2, 3)), batch((8, 8))
+    given.add(first)
+    values = given.take(2.0)
+    assert values["model_flops_per_second"] == count(2, 4, 6) / 2.0
+    assert values["padding"] == pytest.approx(1 - 15 / 20)
+    given.add(second)
+    given.add(second)
+    values = given.take(6.0)
+    assert values["model_flops_per_second"] == 2 * count(1, 8, 8) / 4.0
+    assert values["padding"] == 0
+    assert values["mfu"] == pytest.approx(values["model_flops_per_second"] / matrix_rate(torch.float32))
+    whole = given.report(6.0)
+    assert whole["model_flops_per_second"] == round((count(2, 4, 6) + 2 * count(1, 8, 8)) / 6.0, 4)
+    assert whole["padding"] == pytest.approx(1 - 47 / 52, abs=1e-4)
+    assert whole["memory_gib"] == pytest.approx(memory_gib(CPU), rel=0.5)
+
+
+def test_a_resumed_meter_goes_on():
+    one, first, second = meter(), meter(), meter()
+    for each in (one, first):
+        each.add(batch((4, 6), (2, 3)))
+        each.take(1.0)
+        each.add(batch((12, 3)))
+    second.load(first.state())
+    for each in (one, second):
+        each.add(batch((6, 6)))
+    expected, found = one.take(3.0), second.take(3.0)
+    for key in ("model_flops_per_second", "padding"):
+        assert found[key] == expected[key]
+        assert second.report(3.0)[key] == one.report(3.0)[key]
+
+
+def test_the_peak_is_the_devices_own(monkeypatch):
+    cuda = torch.device("cuda")
+    for name, bf16, single in (("NVIDIA H200", 989e12, 67e12), ("NVIDIA A100-SXM4-80GB", 312e12, 19.5e12)):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert peak_flops(cuda, torch.bfloat16) == bf16
+        assert peak_flops(cuda, torch.float32) == single
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+        assert peak_flops(cuda, torch.float32) == bf16 / 2
+        monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A card of tomorrow")
+    assert peak_flops(cuda, torch.bfloat16) is None
+
+
+def test_the_longer_name_of_a_device_is_found_first():
+    """H100 PCIe is slower than the plain H100, whose name it contains."""
+    names = list(throughput._PEAK)
+    for i, name in enumerate(names):
+        assert not [earlier for earlier in names[:i] if earlier in name], name
+
+
+def test_a_cpu_is_measured_once():
+    assert matrix_rate(torch.float32) == matrix_rate(torch.float32) > 1e9
