@@ -21,7 +21,7 @@ import toycorpus
 from seq2seq import checkpoint, distributed
 from seq2seq.distributed import Agreement
 from seq2seq.experiments.folder import config_hash
-from seq2seq.train import train
+from seq2seq.training.run import train
 from seq2seq.training.task import rescale
 
 GIVEN = ("trainer.max_steps=9", "optim.schedule=constant", "trainer.val_steps=4", "trainer.log_steps=1")

@@ -277,7 +277,7 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
 
 
 def test_a_run_saves_its_test_set(tmp_path):
-    from seq2seq.train import train
+    from seq2seq.training.run import train
 
     corpus = toycorpus.write(tmp_path / "corpus")
     for number in (1, 2):

@@ -28,8 +28,8 @@ from seq2seq.experiments.folder import Resumed, RunFolder
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
 from seq2seq.resources import conf_dir
-from seq2seq.train import Run, train
 from seq2seq.training.callbacks.control import Control
+from seq2seq.training.run import Run, train
 from seq2seq.training.settings import TrainerSettings
 
 
@@ -146,7 +146,7 @@ def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
 
 @pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
 def test_only_tf32_allows_tf32(monkeypatch, precision):
-    monkeypatch.setattr("seq2seq.train.Run", lambda *_, **__: SimpleNamespace(execute=float))
+    monkeypatch.setattr("seq2seq.training.run.Run", lambda *_, **__: SimpleNamespace(execute=float))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
     before = torch.get_float32_matmul_precision()
     try:

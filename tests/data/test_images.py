@@ -29,9 +29,9 @@ from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPosition
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.resources import conf_dir
-from seq2seq.train import train
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
+from seq2seq.training.run import train
 
 GRID = PatchGrid(8, 24)
 TEXTS = ["the cat", "a dog", "we go", "I see", "two", "red ox", "my hat", "it is"] * 30

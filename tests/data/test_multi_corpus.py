@@ -20,6 +20,7 @@ from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.data.multi_corpus import Mixture, parts_of
 from seq2seq.inference import translator
+from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
 
 fast = settings(max_examples=60, deadline=None)
@@ -345,7 +346,7 @@ def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, ca
     import toycorpus
 
     corpus = toycorpus.write(tmp_path / "corpus")
-    train.train(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer")
+    run.train(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer")
     best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
     assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
     with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):

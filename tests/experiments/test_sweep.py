@@ -26,10 +26,11 @@ from hydra.core.utils import JobReturn, JobStatus
 
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
-from seq2seq import checkpoint, train
+from seq2seq import checkpoint
 from seq2seq.experiments import job_records
 from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
+from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def run(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
+def call(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
     process = start(folder, command)
     output, _ = process.communicate(timeout=timeout)
     return process.returncode, output
@@ -250,11 +251,11 @@ def test_a_job_below_the_median_stops(tmp_path):
 def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
     sweep = tmp_path / "sweep"
     peers(sweep, [99.0, 99.0])
-    monkeypatch.setattr(train.sweep, "job_folder", lambda: sweep / "0")
+    monkeypatch.setattr(run.hydra_callback, "job_folder", lambda: sweep / "0")
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
         config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
-        train.train(config, mixer="transformer")
+        run.train(config, mixer="transformer")
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
@@ -268,13 +269,13 @@ def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monke
 def test_a_logger_that_is_not_installed_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
-        train.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
+        run.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
     assert not (tmp_path / "runs").exists()
 
 
 def test_loggers_by_name(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
-    train.train(config, mixer="transformer")
+    run.train(config, mixer="transformer")
     assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
     assert not (tmp_path / "runs" / "it" / "metrics.csv").exists()
     assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
@@ -285,7 +286,7 @@ def test_loggers_by_name(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
-    status, output = run(tmp_path, sweep_command(corpus, "mixer=transformer", "model.num_heads=2,3,4", "seed=5"))
+    status, output = call(tmp_path, sweep_command(corpus, "mixer=transformer", "model.num_heads=2,3,4", "seed=5"))
     assert status == 1
     assert "Traceback" not in output
     (failed,) = [line for line in output.splitlines() if "FAILED" in line]
@@ -293,7 +294,7 @@ def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert "dim 16 is not divisible by num_heads 3" in failed
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
-    status, compared = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
+    status, compared = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
     assert status == 1
     assert "FAILED    job 1 (model.num_heads=3)" in compared
     assert "| transformer | model.num_heads=2 | 5" in compared
@@ -316,7 +317,7 @@ def test_local_processes_run_side_by_side(corpus, tmp_path):
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "model.num_heads=2,3", "hydra/launcher=submitit_local",
              "hydra.launcher.array_parallelism=3")  # fmt: skip
-    status, output = run(tmp_path, sweep_command(corpus, *given))
+    status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 1
     assert "2 of 4 jobs failed" in output
     assert sorted(job.state for job in read_jobs(only_sweep(tmp_path))) == ["failed", "failed", "finished", "finished"]
@@ -368,7 +369,7 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
     pytest.importorskip("optuna")
     given = ("mixer=transformer", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "optim.lr=choice(0.02,1e-9)",
              "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
-    status, output = run(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
+    status, output = call(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
     assert status == 0, output
     found = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
     scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
@@ -395,7 +396,7 @@ def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
     pytest.importorskip("submitit")
     layers = ("model.encoder_layers=4", "model.decoder_layers=4")
     given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
-    status, output = run(tmp_path, slurm_command(corpus, *given), timeout=600)
+    status, output = call(tmp_path, slurm_command(corpus, *given), timeout=600)
     assert status == 0, output
     found = read_jobs(only_sweep(tmp_path))
     assert [job.state for job in found] == ["finished"] * 4
@@ -405,7 +406,7 @@ def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
     (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
     for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
         assert expected in script.read_text()
-    status, output = run(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(only_sweep(tmp_path))])
+    status, output = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(only_sweep(tmp_path))])
     assert len(re.findall(r"^\| (bahdanau|transformer|lightconv|dynamicconv) ", output, flags=re.MULTILINE)) == 4
 
 
@@ -448,14 +449,14 @@ def test_a_slurm_job_of_two_processes(corpus, tmp_path):
     """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
-    status, output = run(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
+    status, output = call(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
     assert status == 0, output
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
     logs = sorted(path.name.split("_", 1)[1] for path in sweep.glob(".submitit/*/*_log.out"))
     assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
-    train.train(one, mixer="transformer")
+    run.train(one, mixer="transformer")
     names = ("both-2", "one")
     weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
     for name in weights[0]:
@@ -484,7 +485,7 @@ def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
-    train.train(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer")
+    run.train(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer")
     whole, parts = (
         checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
     )

@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from seq2seq import checkpoint
-from seq2seq.train import Run
+from seq2seq.training.run import Run
 
 
 class Graphs(L.Callback):
