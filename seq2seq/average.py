@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_output
+from seq2seq.experiments.folder import step_checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -85,12 +86,6 @@ def latest(run: Path, count: int) -> list[Path]:
             "or name the checkpoints to average"
         )
     return found[-count:]
-
-
-def step_checkpoints(folder: Path) -> list[Path]:
-    """`step-<update>.ckpt` in `folder`, by update."""
-    found = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def average(paths: Sequence[Path]) -> dict[str, Any]:

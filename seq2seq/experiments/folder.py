@@ -36,7 +36,7 @@ HARMLESS = (
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
-# Key of what `Control` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
+# Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 
 
@@ -237,3 +237,9 @@ def git_revision() -> str | None:
 def translate_command(checkpoint: Path) -> str:
     """The command that translates with `checkpoint`, which knows how its run decodes."""
     return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)])
+
+
+def step_checkpoints(folder: Path) -> list[Path]:
+    """List the `step-<update>.ckpt` in `folder`, by update."""
+    paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("step-")))

@@ -149,7 +149,7 @@ class TranslationDataModule(LightningDataModule):
         self.prepare()
         _, processes, _ = self._world()
         if self.auto and processes > 1:
-            (least,) = Agreement(processes).of([-self.max_tokens])
+            (least,) = Agreement().of([-self.max_tokens])
             self.set_budget(-int(least))
 
     def _check_vocabularies(self, sample: Pairs) -> None:
