@@ -24,7 +24,7 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
-from seq2seq.experiments.folder import Resumed, RunFolder
+from seq2seq.experiments.folder import Resumed
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
 from seq2seq.resources import conf_dir
@@ -574,7 +574,7 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
 
 def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     console = Console(force_terminal=True, file=io.StringIO(), width=200)
-    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    monkeypatch.setattr("seq2seq.training.callbacks.assemble.Console", lambda **_: console)
     execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for word in ("loss", "lr", "tokens/s", "left", "validating", "hyp"):
