@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     import lightning as L
 
     from seq2seq.data.images import PatchGrid
+    from seq2seq.evaluation.evaluator import Evaluation
     from seq2seq.search import SearchSettings
     from seq2seq.training.callbacks.control import TrainingInterrupt
     from seq2seq.training.datamodule import TranslationDataModule
     from seq2seq.training.run_state import RunState
-    from seq2seq.training.task import Evaluation, TranslationTask
+    from seq2seq.training.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
