@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def site_page(target: str, pages: dict[str, str]) -> str | None:
         return target.removeprefix("docs/")
     if target.startswith("seq2seq/") and target.endswith(".py"):
         parts = target.removesuffix(".py").split("/")
-        page = dict((name, uri) for uri, _, modules in api_pages() for name in modules)
+        page = {name: uri for uri, _, modules in api_pages() for name in modules}
         known = page.get(".".join(parts[:2]))
         return f"{known}#{'.'.join(parts)}" if known else None
     return pages.get(target) or pages.get(f"{target}/README.md")
@@ -97,10 +98,10 @@ def api_pages() -> list[tuple[str, str, list[str]]]:
     return pages
 
 
-def preset_table() -> str:
-    """Return the table of presets: what conf/mixer composes, and what the docstrings of its classes say."""
+def preset_table(presets: Sequence[str] = ()) -> str:
+    """Return the table of presets (all by default): what conf/mixer composes, and what the docstrings say."""
+    presets = presets or sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
     with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
-        presets = sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
         rows = [preset_row(name, plain(compose(f"mixer/{name}"))) for name in presets]
     head = "| preset | mixer | settings | published in |\n|---|---|---|---|\n"
     return head + "".join(rows)
