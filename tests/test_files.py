@@ -179,7 +179,7 @@ def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
         )
 
     both = [run(), run("data.num_proc=2")]
-    output = "".join(process.communicate(timeout=120)[0] for process in both)
+    output = "".join(process.communicate(timeout=300)[0] for process in both)
     assert [process.returncode for process in both] == [0, 0]
     assert output.count("training the tokenizer") == 1
     assert output.count("prepared in ") == 2
