@@ -38,8 +38,6 @@ def test_settings_named_in_the_readme_exist():
     for group in ("mixer", "model", "experiment", "tokenizer"):
         for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*)(?![\w(])", README):
             assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{group}={name}"
-    table = re.findall(r"^\| `(\w+)` \| ", README, flags=re.MULTILINE)
-    assert set(table) >= set(PRESETS)
 
 
 def commands() -> list[list[str]]:
