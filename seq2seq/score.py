@@ -23,11 +23,10 @@ from seq2seq.cli import (
     require_text_output,
     warn,
 )
-from seq2seq.inference.translator import Note
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
+    from seq2seq.inference.translator import Note, Translator
 
 EPILOG = """\
 Examples:

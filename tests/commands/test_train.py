@@ -25,11 +25,14 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import Resumed, RunFolder
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
 from seq2seq.resources import conf_dir
 from seq2seq.training.callbacks.control import Control
+from seq2seq.training.callbacks.progress import ProgressLog
+from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.run import Run, train
 from seq2seq.training.settings import TrainerSettings
 
@@ -38,6 +41,12 @@ from seq2seq.training.settings import TrainerSettings
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy corpus, with its cache."""
     return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def batches(corpus: Path, folder: Path) -> int:
+    """The batches of an epoch."""
+    data = prepare_corpora(Run(toycorpus.settings(corpus, folder), mixer="x").data_settings)
+    return int(TranslationDataModule(data).batches_per_epoch)
 
 
 class Signal(L.Callback):
@@ -164,7 +173,9 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
     size = run.data.batches_per_epoch
     assert len(seen.batches) == 2 * size
     first, second = seen.batches[:size], seen.batches[size:]
-    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.data.size("train")))
+    assert (
+        sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.prepared.size("train")))
+    )
     assert first != second
 
 
@@ -200,10 +211,9 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
 
 @pytest.mark.parametrize("epoch_end", [False, True])
 def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_end):
-    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
-    size.prepare()
-    every = size.batches_per_epoch // (1 if epoch_end else 2)
-    steps = 2 * size.batches_per_epoch + 3
+    size = batches(corpus, tmp_path)
+    every = size // (1 if epoch_end else 2)
+    steps = 2 * size + 3
     given = (f"trainer.val_steps={every}", f"trainer.max_steps={steps}", "trainer.test=false")
     whole, before, after = Recorder(), Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
@@ -250,9 +260,7 @@ def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash
 
 
 def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
-    size = Run(toycorpus.settings(corpus, tmp_path), mixer="x").data
-    size.prepare()
-    every = size.batches_per_epoch
+    every = batches(corpus, tmp_path)
     given = (f"trainer.val_steps={every}", f"trainer.max_steps={every + 4}", "trainer.test=false")
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
@@ -329,7 +337,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     with pytest.raises(ValueError, match="text of the corpus"):
         execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
-    settings, corpus_id = first.config, first.data.fingerprint
+    settings, corpus_id = first.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings)
     with pytest.raises(ValueError, match="tokenizer has changed"):
         resumed.require_same_text(corpus_id, {})
@@ -436,7 +444,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     given = (f"init_from={first.folder.best}", "data.name=new", "data.vocab_size=290", "trainer.test=false")
     slow = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=1")
     second = execute(toycorpus.settings(new, tmp_path, *given, *slow))
-    assert second.data.tokenizer.fingerprint == first.data.tokenizer.fingerprint
+    assert second.prepared.tokenizer.fingerprint == first.prepared.tokenizer.fingerprint
     old, now = weights(first, "best"), weights(second, "last")
     for name in old:
         torch.testing.assert_close(now[name], old[name], atol=1e-6, rtol=1e-5)
@@ -473,22 +481,19 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
 def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
     given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
     run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
-    make, watches, running = run._callbacks, [], {"saving": [], "training": []}
-
-    def callbacks(task):
-        control, progress = make(task)
-        watches.append(progress.watch)
-        return control, progress
+    watches, running = [], {"saving": [], "training": []}
 
     def save(path, payload):
         running["saving"].append(watches[0]._running)
         checkpoint.save(path, payload)
 
     class Look(L.Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            watches.extend(each.watch for each in trainer.callbacks if isinstance(each, ProgressLog))
+
         def on_before_optimizer_step(self, *_: Any) -> None:
             running["training"].append(watches[0]._running)
 
-    run._callbacks = callbacks  # type: ignore[method-assign]
     trainer = run._trainer
     run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
     monkeypatch.setattr("seq2seq.training.callbacks.control._save", save)

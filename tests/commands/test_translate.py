@@ -20,6 +20,7 @@ from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import cli, search, translate
 from seq2seq.inference import line_stream
+from seq2seq.inference import translator as inference
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
 from seq2seq.search import SearchSettings
@@ -292,7 +293,7 @@ def test_n_best(tmp_path, ckpt):
 def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        search, "search", lambda *a, settings, **k: seen.append((a[1].shape, settings)) or [[]] * len(a[1])
+        inference, "search", lambda *a, settings, **k: seen.append((a[1].shape, settings)) or [[]] * len(a[1])
     )
     run_main(tmp_path, ckpt, b"der Hund\n" * 10, "--beam-size", "3", "--length-penalty", "0.5", "--max-tokens", "12")
     assert sum(shape[0] for shape, _ in seen) == 10
@@ -351,7 +352,7 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
 
     data = "\n".join(lines).encode()
     _, good = run_main(tmp_path, ckpt, data)
-    monkeypatch.setattr(search, "search", frail)
+    monkeypatch.setattr(inference, "search", frail)
     status, out = run_main(tmp_path, ckpt, data)
     assert calls[0] == 12
     expected = good.split(b"\n")

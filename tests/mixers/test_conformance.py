@@ -26,8 +26,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from seq2seq.build import build_model, layer_values, resolve
-from seq2seq.mixer import Cache, CrossMixer, SelfMixer, expand, reorder, select
+from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.resources import conf_dir
+from seq2seq.state import Cache, expand, reorder, select
 
 
 def decodes(name: str) -> bool:
