@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq.mixer import reorder, select
 from seq2seq.model import Seq2Seq
+from seq2seq.state import reorder, select
 
 
 @dataclass(frozen=True, kw_only=True)

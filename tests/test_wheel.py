@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,6 +46,6 @@ def test_training_from_the_wheel_in_an_empty_folder(site: Path, tmp_path: Path) 
     small = ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "trainer.max_steps=2", "run=small"]
     limits = ["trainer.val_sentences=4", "trainer.test=false"]
     command = [sys.executable, "-P", "-m", "seq2seq.train", *small, *limits]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "runs/small/checkpoints/best.ckpt").is_file()
