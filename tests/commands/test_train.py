@@ -45,7 +45,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches(corpus: Path, folder: Path) -> int:
     """The batches of an epoch."""
-    data = prepare_corpora(Run(toycorpus.settings(corpus, folder), mixer="x").data_settings)
+    data = prepare_corpora(Run(toycorpus.settings(corpus, folder), mixer="x").data_plan)
     return int(TranslationDataModule(data).batches_per_epoch)
 
 
