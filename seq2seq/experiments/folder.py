@@ -237,9 +237,3 @@ def git_revision() -> str | None:
 def translate_command(checkpoint: Path) -> str:
     """The command that translates with `checkpoint`, which knows how its run decodes."""
     return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)])
-
-
-def step_checkpoints(folder: Path) -> list[Path]:
-    """List the `step-<update>.ckpt` in `folder`, by update."""
-    paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
-    return sorted(paths, key=lambda path: int(path.stem.removeprefix("step-")))

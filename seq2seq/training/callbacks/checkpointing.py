@@ -9,7 +9,8 @@ from typing import Any
 import lightning as L
 
 from seq2seq import checkpoint as checkpoints
-from seq2seq.experiments.folder import ORIGIN, RunFolder, step_checkpoints
+from seq2seq.experiments.averaging import step_checkpoints
+from seq2seq.experiments.folder import ORIGIN, RunFolder
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
