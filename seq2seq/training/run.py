@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import lightning as L
 
     from seq2seq.data.images import PatchGrid
-    from seq2seq.data.settings import DataSettings
+    from seq2seq.data.plan import DataPlan
     from seq2seq.evaluation.evaluator import Evaluation
     from seq2seq.search import SearchSettings
     from seq2seq.training.callbacks.control import TrainingInterrupt
@@ -77,11 +77,11 @@ class Run:
         self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
-        self.data_settings = self._data_settings()
-        self.tokenize = _score_tokenizer(config["data"], self.data_settings.tgt)
-        _check_convention(config["data"], self.data_settings.tgt)
+        self.data_plan = self._data_plan()
+        self.tokenize = _score_tokenizer(config["data"], self.data_plan.tgt)
+        _check_convention(config["data"], self.data_plan.tgt)
         self._check_positions()
-        validate_corpora(self.data_settings)
+        validate_corpora(self.data_plan)
         self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
         self._check_budget()
@@ -120,11 +120,11 @@ class Run:
         from seq2seq.data.preparation import prepare_corpora
         from seq2seq.training.datamodule import TranslationDataModule
 
-        self.prepared = prepare_corpora(self.data_settings, validate=False)
+        self.prepared = prepare_corpora(self.data_plan, validate=False)
         if self.resumed:
             state = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.config["force"])
-        if self.data_settings.max_tokens is None:
+        if self.data_plan.max_tokens is None:
             self.prepared = self.prepared.with_max_tokens(self._largest_budget())
         data = TranslationDataModule(self.prepared)
         data.describe()
@@ -192,7 +192,7 @@ class Run:
         most = self.search.max_len
         if not most:
             return
-        longest = self.data_settings.longest_allowed
+        longest = self.data_plan.longest_allowed
         named = ", ".join(f"{key}={n}" for key, n in bounds(self.config).items())
         otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
         if longest == math.inf:
@@ -208,9 +208,9 @@ class Run:
         """What a resumed run found for data.max_tokens=auto is kept, on whatever device; else ValueError on a CPU."""
         from seq2seq.training.auto_batch_size import require_gpu
 
-        auto = self.data_settings.auto
+        auto = self.data_plan.auto
         if auto and self.resumed and self.resumed.max_tokens:
-            self.data_settings = self.data_settings.with_max_tokens(self.resumed.max_tokens)
+            self.data_plan = self.data_plan.with_max_tokens(self.resumed.max_tokens)
         elif auto and self.settings.sharded:
             raise ValueError(
                 "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
@@ -237,14 +237,14 @@ class Run:
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
-    def _data_settings(self) -> DataSettings:
-        from seq2seq.data.settings import DataSettings
+    def _data_plan(self) -> DataPlan:
+        from seq2seq.data.plan import DataPlan
         from seq2seq.data.streaming import refuse_epochs
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
             tokenizer |= finetune.ready_models(self.start.tokenizer, cache)
-        data = DataSettings.from_mapping(self.config["data"], tokenizer=tokenizer, seed=self.seed, cache_dir=cache)
+        data = DataPlan.from_mapping(self.config["data"], tokenizer=tokenizer, seed=self.seed, cache_dir=cache)
         if data.stream:
             refuse_epochs(self.settings)
         return data
@@ -257,7 +257,7 @@ class Run:
         from seq2seq.build import build_model
         from seq2seq.training.task import TranslationTask
 
-        data, tokenizer = self.data_settings, self.prepared.tokenizer
+        data, tokenizer = self.data_plan, self.prepared.tokenizer
         sizes = {
             "src_vocab_size": tokenizer.src_vocab_size,
             "tgt_vocab_size": tokenizer.tgt_vocab_size,
@@ -416,7 +416,7 @@ class Run:
             result.hypotheses,
             result.references,
             convention=data["convention"],
-            lang=self.data_settings.tgt,
+            lang=self.data_plan.tgt,
             lowercase=bool(data.get("lowercase")),
         )
         log.info("test: %s", found)

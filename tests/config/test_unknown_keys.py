@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 from seq2seq.config.unknown_keys import refuse_unknown, unknown_key
 
@@ -62,7 +63,7 @@ def test_nothing_like_it_is_told_too():
 def test_a_program_ends_with_one_line(tmp_path, program):
     command = [sys.executable, "-m", f"seq2seq.{program}", "trainer.maxtime=3"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{program}: trainer.maxtime is no setting; did you mean trainer.max_time")
     assert "+trainer" not in done.stderr

@@ -23,8 +23,8 @@ from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
 from seq2seq.build import build_model, max_positions
 from seq2seq.data.images import PatchGrid, PictureError, read_picture, write_picture
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
@@ -260,15 +260,15 @@ def drawn(tmp_path_factory) -> Path:
     return folder
 
 
-def data_settings(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> DataSettings:
+def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> DataPlan:
     data = {"src": "png64", "tgt": "en", "max_tokens": 384, "clean": {"length_ratio": None, "duplicates": False}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")}
     settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0, sampling_alpha=sampling_alpha)
-    return DataSettings.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
+    return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
 
 
 def test_batches_hold_whole_pictures(drawn, tmp_path):
-    data = TranslationDataModule(prepare_corpora(data_settings(drawn, tmp_path)))
+    data = TranslationDataModule(prepare_corpora(data_plan(drawn, tmp_path)))
     source = (drawn / "train.png64").read_text().split("\n")
     seen = 0
     for batch in data.train_dataloader():
@@ -281,7 +281,7 @@ def test_batches_hold_whole_pictures(drawn, tmp_path):
 
 
 def test_segmentations_of_the_text_are_drawn_beside_pictures(drawn, tmp_path):
-    data = prepare_corpora(data_settings(drawn, tmp_path, sampling_alpha=0.3))
+    data = prepare_corpora(data_plan(drawn, tmp_path, sampling_alpha=0.3))
     batch = next(iter(TranslationDataModule(data).train_dataloader()))
     sources = data.sources("train")
     expected = data.tokenizer.encode_src([sources[i] for i in batch.index.tolist()])
@@ -299,10 +299,10 @@ def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"data\.train: line 41 is no picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
-        validate_corpora(data_settings(tmp_path, tmp_path / "cache"))
+        validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
     with pytest.raises(ValueError, match=r"data\.train, .*line 41 is no picture"):
-        prepare_corpora(data_settings(tmp_path, tmp_path / "cache"), validate=False)
+        prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)
 
 
 # ------------------------------------------------------------------ drawing

@@ -248,7 +248,8 @@ def test_dropconnect_is_unbiased_and_only_in_training(kind):
     expected = mixer.eval()(x, mask)
     error = (found.mean(0) - expected).abs()
     assert found.std(0).max() > 0
-    assert (error <= 6 * found.std(0) / math.sqrt(draws) + 1e-12).all()
+    # 9 standard deviations of a mean of 3,000 bounded numbers: P below 1e-15, for 24 of them
+    assert (error <= 9 * found.std(0) / math.sqrt(draws) + 1e-12).all()
     assert torch.equal(expected, mixer(x, mask))
 
 

@@ -21,8 +21,8 @@ from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import PairDataset
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
@@ -44,11 +44,11 @@ def folder(tmp_path_factory) -> Path:
     return root
 
 
-def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataSettings:
+def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataPlan:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
-    return DataSettings.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
+    return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
 
 
 def prepared(folder: Path, **changes) -> PreparedData:

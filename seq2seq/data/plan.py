@@ -1,4 +1,4 @@
-"""Settings of the data: the `data` and `tokenizer` sections, checked and put together."""
+"""The plan of the data: the `data` and `tokenizer` sections, checked and put together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.data.tokenizer import TokenizerSettings
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataPlan:
     """Everything that decides text, ids and batches.
 
     Args:
@@ -50,7 +50,7 @@ class DataSettings:
         tokenizer: TokenizerSettings | Mapping[str, Any],
         seed: int,
         cache_dir: Path,
-    ) -> DataSettings:
+    ) -> DataPlan:
         """Read the plain `data` and `tokenizer` sections.
 
         Raises:
@@ -90,8 +90,8 @@ class DataSettings:
             tokenize=data.get("tokenize") or {},
         )
 
-    def with_max_tokens(self, max_tokens: int) -> DataSettings:
-        """Return the same settings with a decided batch size."""
+    def with_max_tokens(self, max_tokens: int) -> DataPlan:
+        """Return the same plan with a decided batch size."""
         return replace(self, max_tokens=max_tokens)
 
     def require_max_tokens(self) -> int:
