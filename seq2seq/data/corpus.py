@@ -46,52 +46,6 @@ _DATA_FILE = re.compile(r"^README\.md$|\.(jsonl?|ndjson|parquet|arrow|csv|tsv|tx
 _SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 
-@dataclass(frozen=True)
-class CorpusSettings:
-    """The part of the `data` section that decides the text: languages, places, cleaning.
-
-    `path` set: a data set of the hub, or a local folder in the hub's layout, whose splits `train`, `valid` and `test`
-    name. `path` null: they name files. A split that is null is held out of training (`holdout` pairs).
-    """
-
-    src: str
-    tgt: str
-    train: Any = None
-    valid: Any = None
-    test: Any = None
-    path: str | None = None
-    config: str | None = None
-    data_dir: str | None = None
-    revision: str | None = None
-    languages: tuple[str, ...] | None = None
-    columns: Mapping[str, str | int] | None = None
-    format: str | None = None
-    holdout: int = 1000
-    clean: CleanSettings = field(default_factory=CleanSettings)
-    splits: tuple[str, ...] = SPLITS  # a corpus of a mixture may lack some
-
-    @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> CorpusSettings:
-        """Read the `data` section, ignoring what batching and scoring own."""
-        known = {f.name for f in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known and name not in ("clean", "splits")}
-        if values.get("languages") is not None:
-            values["languages"] = tuple(str(language) for language in values["languages"])
-        for side in ("src", "tgt"):
-            if not isinstance(values.get(side), str) or not values[side]:
-                raise ValueError(f"data.{side}={values.get(side)!r}: give a language code, as in data.{side}=de")
-        return cls(**values, clean=CleanSettings.from_mapping(data.get("clean")))
-
-    @property
-    def wanted(self) -> Columns:
-        """Which columns of a table are the two sides."""
-        return Columns(self.src, self.tgt, self.columns)
-
-    def place(self, split: str) -> Any:
-        """The setting that says where `split` is."""
-        return getattr(self, split)
-
-
 # ---- finding
 
 

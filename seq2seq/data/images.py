@@ -27,67 +27,6 @@ class PictureError(ValueError):
         return f"line {self.position + 1} is no picture ({shown!r}): {self.reason}"
 
 
-@dataclass(frozen=True)
-class PatchGrid:
-    """How pictures of height x width pixels are cut, row by row, into patches of size x size pixels.
-
-    A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits grey levels. ValueError for
-    impossible sizes, and where Pillow is missing.
-    """
-
-    height: int
-    width: int
-    size: int = 2
-    bits: int = 8
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"tokenizer.patches.{field.name}={value!r}: a whole number from 1 is needed")
-        if self.height % self.size or self.width % self.size:
-            raise ValueError(
-                f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
-                f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
-            )
-        if self.bits > 8 or self.size**2 * self.bits > _MOST_BITS:
-            raise ValueError(
-                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch: choose at most "
-                f"{min(8, _MOST_BITS // self.size**2)} (a pixel has 8, an id {_MOST_BITS}), or smaller patches"
-            )
-        if self.length < 2:
-            raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
-        if importlib.util.find_spec("PIL") is None:
-            raise ValueError("pictures need the package pillow: pip install 'seq2seq-mixers[images]'")
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> PatchGrid:
-        """Read a plain dict; an unknown or missing name is a ValueError that lists all."""
-        known = [field.name for field in fields(cls)]
-        if set(values) - set(known) or {"height", "width"} - set(values):
-            raise ValueError(f"tokenizer.patches has {', '.join(values) or 'nothing'}; it takes {', '.join(known)}")
-        return cls(**values)
-
-    @property
-    def rows(self) -> int:
-        """Patches from top to bottom."""
-        return self.height // self.size
-
-    @property
-    def columns(self) -> int:
-        """Patches from left to right."""
-        return self.width // self.size
-
-    @property
-    def length(self) -> int:
-        """Patches of a picture: its source positions."""
-        return self.rows * self.columns
-
-    @property
-    def vocab_size(self) -> int:
-        """How many patches can be told apart."""
-        return 1 << (self.size**2 * self.bits)
-
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """The patches of each line's picture, row by row; PictureError for the first line that is none of this size."""
         pixels = [self._read(position, line) for position, line in enumerate(lines)]
