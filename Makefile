@@ -8,7 +8,7 @@ SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gest
              "Ich weiß, dass das Mädchen gestern einundzwanzig Bücher gekauft hat." \
              "Frau Schneider hat am achtzehnten Juni Geburtstag."
 
-.PHONY: setup train test lint aot clean
+.PHONY: setup train test lint aot docs clean
 
 train: setup
 	test -f $(DEMO)/results.json || $(BIN)/python -m seq2seq.train run=demo resume=auto
@@ -27,6 +27,10 @@ lint: setup
 # The GPU kernels compiled for sm_80, sm_90 and sm_100, without a GPU; fails where registers spill.
 aot: setup
 	$(BIN)/python -m benchmarks.aot
+
+# The site in site/; fails on a broken link, a missing reference, or a page that the navigation lacks.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 setup: $(VENV)/.installed
 

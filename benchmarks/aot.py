@@ -3,7 +3,7 @@
     python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--quick] [--match REGEX]
 
 Prints a table, writes DIR/aot.json, and exits with 1 if a kernel does not compile or is over a limit (see LIMITS).
-What is compiled is what kernel="auto" launches: constants and launch settings are the kernels' own, asked for every K
+What is compiled is what backend="auto" launches: constants and launch settings are the kernels' own, asked for every K
 from 1 to 64, and compiled once where several K share them. --quick is bfloat16 with heads of 64 channels and bounded
 ends, as the mixers have it, on sm_90; --match keeps the configurations whose name matches, as the JSON file spells it.
 

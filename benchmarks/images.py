@@ -78,7 +78,7 @@ def before(run: Path) -> Seq2Seq:
 
 def draw(run: Path, path: Path) -> None:
     """Write the figure of `run`."""
-    from seq2seq.analysis.plots import new_figure
+    from seq2seq.experiments.figures import new_figure
 
     tested, loaded = finished(run), checkpoint.load(run / "checkpoints" / "best.ckpt")
     found, first = centres(loaded.model), centres(before(run))
@@ -105,7 +105,7 @@ def draw(run: Path, path: Path) -> None:
 def _layer(axes: Any, now: tuple[torch.Tensor, torch.Tensor], then: torch.Tensor) -> None:
     from matplotlib.patches import Circle
 
-    from seq2seq.analysis.plots import look
+    from seq2seq.experiments.figures import look
 
     for head, ((row, column), a, old) in enumerate(zip(now[0].tolist(), now[1].tolist(), then.tolist(), strict=True)):
         style = look(head)

@@ -2,7 +2,7 @@
 
 A checkpoint is Lightning's own dictionary and one more key, `seq2seq`, which `describe` makes:
 
-    {"state_dict": {"model.<parameter>": tensor, ...}, "seq2seq": {"format": 1, "model": {...}, ...}, ...}
+    {"state_dict": {"model.<parameter>": tensor, ...}, "seq2seq": {"format": 2, "model": {...}, ...}, ...}
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import torch
 
 import seq2seq
 from seq2seq.files import atomic_file
+from seq2seq.upgrade import FORMAT, upgrade
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model import Seq2Seq
     from seq2seq.search import SearchSettings
 
-FORMAT = 1
 KEY = "seq2seq"
 PREFIX = "model."
 
@@ -181,7 +181,10 @@ def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
     except Exception as error:  # whatever a damaged or hostile pickle makes torch raise
         raise CheckpointError(f"{path}: refused, it {_refusal(error)}; nothing in it was run") from None
     _check(payload, path)
-    return payload
+    try:
+        return upgrade(payload, KEY)
+    except RecursionError:  # settings nested without end, from a file that anybody may have written
+        raise CheckpointError(f"{path}: its settings build no model (RecursionError)") from None
 
 
 def _check_container(path: Path) -> None:
@@ -217,7 +220,7 @@ def _check_container(path: Path) -> None:
 
 
 def _check(payload: Any, path: Path) -> None:
-    """CheckpointError unless `payload` has the keys and types that format 1 promises."""
+    """CheckpointError unless `payload` has the keys and types that every format promises."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get(KEY), dict):
         raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry)")
     meta, weights = payload[KEY], payload.get("state_dict")
@@ -273,8 +276,8 @@ def _portable(config: Any) -> Any:
     if not isinstance(config, Mapping):
         return config
     portable = {key: _portable(value) for key, value in config.items()}
-    if str(portable.get("_target_")).startswith("seq2seq.") and portable.get("kernel") == "triton":
-        portable["kernel"] = "auto"
+    if str(portable.get("_target_")).startswith("seq2seq.") and portable.get("backend") == "triton":
+        portable["backend"] = "auto"
     return portable
 
 

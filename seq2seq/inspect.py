@@ -90,7 +90,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     # the profiler, which counts memory, would tell of each start and end; read when torch is imported
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    from seq2seq.experiments.plot import require_matplotlib
+    from seq2seq.experiments.figures import require_matplotlib
 
     if options.figure or not options.atlas:
         require_matplotlib("--figure" if options.atlas else "a report")

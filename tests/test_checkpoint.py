@@ -64,14 +64,33 @@ def test_round_trip(good, path):
 
 
 def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
-    """kernel=triton is what the training machine was asked for; loading chooses anew."""
-    light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "kernel": "triton"}
+    """backend=triton is what the training machine was asked for; loading chooses anew."""
+    light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "backend": "triton"}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     checkpoint.save(path, tiny.payload(mixer={"encoder": light, "decoder": dict(light), "cross": cross}))
     loaded = checkpoint.load(path)
     layers = [*loaded.model.encoder.layers, *loaded.model.decoder.layers]
-    assert {layer.self_mixer.implementation for layer in layers} == {"auto"}
-    assert loaded.meta["model"]["mixer"]["encoder"]["kernel"] == "triton"
+    assert {layer.self_mixer.backend for layer in layers} == {"auto"}
+    assert loaded.meta["model"]["mixer"]["encoder"]["backend"] == "triton"
+
+
+def test_a_checkpoint_of_format_1_called_the_backend_kernel(path):
+    """In slots, in kinds of a pattern and per layer, but not in the mixers of others."""
+    light = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+    kinds = {"one": {**light, "per_layer": {"kernel": ["torch"]}}, "theirs": {"_target_": "their.Mixer", "kernel": 5}}
+    mixer = {"encoder": {**light, "kernel": "torch"}, "decoder": {**light, "kernel": "triton"}, "cross": cross}
+    payload = tiny.payload(mixer=mixer | {name: {**light, "backend": "torch"} for name in ("encoder", "decoder")})
+    payload["seq2seq"] |= {"format": 1, "model": {**payload["seq2seq"]["model"], "mixer": mixer}}
+    payload["run"] = {"settings": {"mixer": {"encoder": {"kinds": kinds, "pattern": ["one"]}, "decoder": None}}}
+    checkpoint.save(path, payload)
+    loaded = checkpoint.load(path)
+    assert loaded.model.encoder.layers[0].self_mixer.backend == "torch"  # type: ignore[union-attr]
+    assert loaded.model.decoder.layers[0].self_mixer.backend == "auto"  # type: ignore[union-attr]
+    again = checkpoint.read(path)
+    assert again["seq2seq"]["format"] == checkpoint.FORMAT
+    slot = again["run"]["settings"]["mixer"]["encoder"]
+    assert slot == {"pattern": ["one"], "kinds": {**kinds, "one": {**light, "per_layer": {"backend": ["torch"]}}}}
 
 
 def test_what_training_adds_is_kept_by_read_and_ignored_by_load(good, path):

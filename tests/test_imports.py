@@ -22,7 +22,7 @@ LEVELS = (
     ("mixer", "data"),
     ("mixers", "embedding", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
-    ("build", "search"),
+    ("build", "search", "upgrade"),
     ("checkpoint",),
     ("inference", "experiments"),
     ("cli",),

@@ -20,7 +20,7 @@ from benchmarks.kernels.inputs import draw
 from benchmarks.kernels.session import Session
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, timed_pairs
 from benchmarks.kernels.tune import candidates, default_settings, op_name
-from benchmarks.kernels.ways import by_kernel
+from benchmarks.kernels.ways import by_backend
 from seq2seq.kernels import launch_config
 
 Job = Callable[[Session], object]
@@ -63,7 +63,7 @@ def compile_call(
 ) -> None:
     """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one."""
     shape = shape._replace(batch=1)
-    prepared = by_kernel(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
+    prepared = by_backend(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])
     with launch_config.override(op_name(op, direction), settings) if settings else nullcontext():
         calls[0]()

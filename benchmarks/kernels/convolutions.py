@@ -14,7 +14,7 @@ from benchmarks.kernels.inputs import Inputs, draw, places, random_step
 from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, minimal_bytes, timed_pairs
 from benchmarks.kernels.timing import Call, buffers, measure
-from benchmarks.kernels.ways import Prepared, Way, by_kernel, ways
+from benchmarks.kernels.ways import Prepared, Way, by_backend, ways
 from seq2seq.kernels.dropconnect import keep_words
 
 
@@ -61,7 +61,7 @@ def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
     """What is wrong with the results of a way, compared with the torch path; a time for another function is no time."""
     if prepared.restore is None:
         return ""
-    torch_path = by_kernel("torch", row.op, inputs, row.shape)
+    torch_path = by_backend("torch", row.op, inputs, row.shape)
     with torch.set_grad_enabled(row.direction == "backward"):
         found, wanted = [prepared.restore(prepared.run())], [torch_path.run()]
     if row.direction == "backward" and row.way.startswith("ours"):
@@ -82,15 +82,15 @@ def time_mask(row: Row, session: Session) -> Row:
 
 def decode_section(session: Session) -> None:
     """One decoding step of every hypothesis, ours and torch's."""
-    for op, kernel in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
-        name = "ours" if kernel == session.ours else kernel
-        session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), kernel, session))
+    for op, backend in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
+        name = "ours" if backend == session.ours else backend
+        session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), backend, session))
 
 
 @guarded
-def time_step(row: Row, kernel: str, session: Session) -> Row:
+def time_step(row: Row, backend: str, session: Session) -> Row:
     """Eight steps in turn, each with a cache of its own."""
     drawn = [random_step(row.op, row.shape, torch.bfloat16, session.device, session.sizes.beam) for _ in range(8)]
     with torch.no_grad():
-        calls = [functools.partial(step, *inputs, kernel=kernel) for step, inputs in drawn]
+        calls = [functools.partial(step, *inputs, backend=backend) for step, inputs in drawn]
         return row._replace(**measure(calls, session))

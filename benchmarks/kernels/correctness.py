@@ -73,11 +73,11 @@ def convolution_run(case: Case, device: torch.device) -> Run:
     inputs = ragged(inputs) if case.ragged else inputs
     dy = torch.randn(*inputs.x.shape[:2], case.shape.channels, device=device, dtype=case.dtype)
 
-    def run(kernel: str, exact: bool) -> dict[str, Tensor]:
+    def run(backend: str, exact: bool) -> dict[str, Tensor]:
         used = inputs._replace(x=inputs.x.double(), kernel=inputs.kernel.double()) if exact else inputs
         used, leaves = with_gradients(used)
         poison(device)
-        y = convolve(case.op, used, case.shape, kernel, causal=case.causal)
+        y = convolve(case.op, used, case.shape, backend, causal=case.causal)
         poison(device)
         dx, dkernel = torch.autograd.grad(y, leaves, dy.double() if exact else dy)
         return {"y": y.detach(), "dx": dx, "dkernel": dkernel}
@@ -89,10 +89,10 @@ def step_run(case: Case, device: torch.device) -> Run:
     """The output of one decoding step; some positions have fewer than K before them."""
     step, inputs = random_step(case.op.removesuffix("_step"), case.shape, case.dtype, device, beam=2)
 
-    def run(kernel: str, exact: bool) -> dict[str, Tensor]:
+    def run(backend: str, exact: bool) -> dict[str, Tensor]:
         used = [part.double() if exact and part.is_floating_point() else part for part in inputs]
         poison(device)
-        return {"y": step(*used, kernel=kernel)}
+        return {"y": step(*used, backend=backend)}
 
     return run
 

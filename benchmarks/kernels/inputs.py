@@ -49,12 +49,12 @@ def ragged(inputs: Inputs) -> Inputs:
     return inputs._replace(start=start, end=end)
 
 
-def convolve(op: str, inputs: Inputs, shape: Shape, kernel: str, *, causal: bool = True) -> Tensor:
-    """Our operator, by the kernel named."""
+def convolve(op: str, inputs: Inputs, shape: Shape, backend: str, *, causal: bool = True) -> Tensor:
+    """Call our operator on a backend."""
     rest = {"start": inputs.start, "end": inputs.end, "keep": inputs.keep, "keep_prob": keep_probability(shape.drop)}
     if op == "dynamicconv":
-        return dynamicconv(inputs.x, inputs.kernel, causal=causal, kernel=kernel, **rest)
-    return lightconv(inputs.x, inputs.kernel, causal=causal, glu=shape.glu, kernel=kernel, **rest)
+        return dynamicconv(inputs.x, inputs.kernel, causal=causal, backend=backend, **rest)
+    return lightconv(inputs.x, inputs.kernel, causal=causal, glu=shape.glu, backend=backend, **rest)
 
 
 def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:

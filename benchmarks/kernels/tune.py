@@ -15,7 +15,7 @@ from benchmarks.kernels.inputs import draw
 from benchmarks.kernels.session import Row, Session, guarded
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, Sizes
 from benchmarks.kernels.timing import Call, buffers, measure
-from benchmarks.kernels.ways import by_kernel
+from benchmarks.kernels.ways import by_backend
 from seq2seq.kernels import launch_config
 
 
@@ -38,7 +38,7 @@ def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
     drawn = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
     row = Row(op, direction, "default", shape, default)
     with torch.set_grad_enabled(direction == "backward"):
-        calls = calls_of(direction, [by_kernel(session.ours, op, one, shape) for one in drawn])
+        calls = calls_of(direction, [by_backend(session.ours, op, one, shape) for one in drawn])
         wanted = tensors(calls[0]())
         session.rows.append(row._replace(**measure(calls, session)))
         tried = candidates(default, session.sizes)

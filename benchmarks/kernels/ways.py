@@ -29,10 +29,10 @@ Way = Callable[[str, Inputs, Shape], Prepared]
 
 def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
     """Every way to compute op, fastest first; a text says why there is none."""
-    found: dict[str, Way | str] = {"ours": functools.partial(by_kernel, ours)}
+    found: dict[str, Way | str] = {"ours": functools.partial(by_backend, ours)}
     if shape.glu:
         found["ours, GLU apart"] = functools.partial(gated_apart, ours)
-    found |= {"torch": functools.partial(by_kernel, "torch"), "unfold": unfolded}
+    found |= {"torch": functools.partial(by_backend, "torch"), "unfold": unfolded}
     try:
         module = importlib.import_module(f"{op}_cuda")
     except ImportError:
@@ -42,17 +42,17 @@ def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
     return found
 
 
-def by_kernel(kernel: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """Our operator by the kernel named."""
+def by_backend(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
+    """Our operator on a backend."""
     inputs, leaves = with_gradients(inputs)
-    return Prepared(leaves, lambda: convolve(op, inputs, shape, kernel))
+    return Prepared(leaves, lambda: convolve(op, inputs, shape, backend))
 
 
-def gated_apart(kernel: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
+def gated_apart(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
     """The GLU by torch, then our LightConv: what fusing the gate saves."""
     inputs, leaves = with_gradients(inputs)
     bare = shape._replace(glu=False)
-    return Prepared(leaves, lambda: convolve(op, inputs._replace(x=F.glu(inputs.x, -1)), bare, kernel))
+    return Prepared(leaves, lambda: convolve(op, inputs._replace(x=F.glu(inputs.x, -1)), bare, backend))
 
 
 def unfolded(op: str, inputs: Inputs, shape: Shape) -> Prepared:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seq2seq.analysis import plots
 from seq2seq.analysis.mixing_matrix import View, locality, mean_distance
+from seq2seq.experiments.figures import save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +126,7 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], found: Seq
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
     parts = []
     for section in found:
-        path = plots.save(section.figure, folder / section.name)
+        path = save(section.figure, folder / section.name)
         image = base64.b64encode(path.read_bytes()).decode("ascii")
         heading = html.escape(section.heading)
         parts.append(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from seq2seq.analysis.mixing_matrix import View, distance_profile, equal_shares, locality
-from seq2seq.experiments.plot import COLOURS, MARKERS, STYLES
+from seq2seq.experiments.figures import look, new_figure
 from seq2seq.kernels.band_matrix import left_padding
 
 if TYPE_CHECKING:
@@ -28,26 +26,6 @@ WIDE_FONTS = (
 )
 
 
-def look(index: int) -> dict[str, Any]:
-    """Colour, line and marker of a head or layer: eight colours, then the same with another line and marker."""
-    turn = index // len(COLOURS)
-    return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": STYLES[turn % len(STYLES)],
-        "marker": MARKERS[turn % len(MARKERS)],
-    }
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, which no window system is asked to show."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 @functools.cache
 def families() -> list[str]:
     """Fonts for pieces of any script: matplotlib's own, then those with Chinese and Japanese that are installed."""
@@ -55,20 +33,6 @@ def families() -> list[str]:
 
     installed = set(font_manager.get_font_names())
     return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
-
-
-def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
-    """Write `stem`.png and `stem`.svg; the first one's path. The same figure gives the same bytes."""
-    from matplotlib import rc_context
-
-    from seq2seq.files import atomic_file
-
-    for suffix in ("svg", "png"):
-        path = stem.with_name(f"{stem.name}.{suffix}")
-        with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # drawn as a box; docs/atlas.md
-            figure.savefig(file, format=suffix, dpi=dpi, metadata={"Date": None} if suffix == "svg" else None)
-    return stem.with_name(f"{stem.name}.png")
 
 
 def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: list[str], across: list[str]) -> Figure:

@@ -7,15 +7,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Old and new keys. `*` stands for any number of parts and is kept.
+# Old and new keys. `*` stands for any number of parts, which stay as they are.
 MOVED = (
     ("model.peak_lr", "optim.peak_lr"),
     ("mixer.*.kernel", "mixer.*.backend"),
+    ("mixer.kernel", "mixer.backend"),
 )
 
 
-def new_name(key: str) -> str | None:
-    """Return the present name of a key that has moved; None for any other."""
+def new_key(key: str) -> str | None:
+    """Return the key that a moved setting has now, or None if there never was a setting `key`."""
     for old, new in MOVED:
         pattern = re.escape(old).replace(r"\*", "(.+)")
         if match := re.fullmatch(pattern, key):
@@ -26,20 +27,21 @@ def new_name(key: str) -> str | None:
 def modernize(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of an older run's nested settings under the present names.
 
-    Settings of a mixer are renamed where the class is one of this package: another package's may have any name.
+    Settings of a mixer are renamed where its class is one of this package: another package's are its own.
     """
     result = copy.deepcopy(dict(config))
-    _rename(result, result, prefix="")
+    _rename(result, result, prefix="", ours=True)
     return result
 
 
-def _rename(root: dict[str, Any], node: dict[str, Any], prefix: str) -> None:
-    ours = "_target_" not in node or str(node["_target_"]).startswith("seq2seq.")
+def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bool) -> None:
+    if "_target_" in node:
+        ours = str(node["_target_"]).startswith("seq2seq.")
     for key in list(node):
         path = f"{prefix}{key}"
         if isinstance(node[key], dict):
-            _rename(root, node[key], f"{path}.")
-        elif ours and (new := new_name(path)):
+            _rename(root, node[key], prefix=f"{path}.", ours=ours)
+        elif ours and (new := new_key(path)):
             _put(root, new, node.pop(key))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from seq2seq.config.durations import seconds
-from seq2seq.config.moved import new_name
+from seq2seq.config.moved import new_key
 
 Settings = TypeVar("Settings")
 
@@ -98,8 +98,8 @@ def _join(section: str, key: str) -> str:
 
 def _unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     full = _join(name, key)
-    if moved := new_name(full):
-        return ValueError(f"{full} is {moved} now")
+    if moved := new_key(full):
+        return ValueError(f"{full} is now {moved}")
     return ValueError(f"unknown setting {full}; known: {', '.join(known)}")
 
 

@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from seq2seq.config.dicts import flat
+from seq2seq.config.moved import new_key
 from seq2seq.resources import conf_dir
 
 
@@ -39,6 +40,8 @@ def unknown_key(overrides: Sequence[str]) -> str:
     if wrong is None:
         return ""
     key = wrong.split("=", 1)[0]
+    if moved := new_key(key):
+        return f"{key} is now {moved}"
     near = difflib.get_close_matches(key, _keys([word for word in chosen if word != wrong]), n=3, cutoff=0.5)
     like = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{key} is no setting{like} (--cfg job lists all)"

@@ -8,41 +8,54 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from seq2seq.experiments.job_records import ACTIVE, Job, common_overrides, launcher, read_jobs
+from seq2seq.experiments.job_records import ACTIVE, Job, common_overrides, is_sweep, launcher, read_jobs
 
-# A sweep launched from another machine, whose process cannot be looked for, has ended when it is silent for so long.
+# A launcher on another machine cannot be looked for: its sweep has ended when nothing changed for so long.
 SILENT_SECONDS = 60.0
 
 
 def watch(sweeps: Sequence[Path], *, interval: float) -> int:
-    """Print every change until the sweeps have ended; the number of jobs that failed."""
-    seen: dict[Path, str] = {}
+    """Print every change until the sweeps have ended, and return the number of jobs that failed.
+
+    Raises:
+        ValueError: one of the folders is not a sweep's.
+    """
+    for sweep in sweeps:
+        if not is_sweep(sweep):
+            raise ValueError(f"--watch follows sweeps, and {sweep} is none; name a folder such as runs/sweeps/<date>")
+    states: dict[Path, str] = {}
     changed = time.monotonic()
     while True:
-        # first whether there may be more jobs: one that starts after this look is seen by the next
-        open_ended = [process for sweep in sweeps if (process := launcher(sweep))]
+        # launchers before jobs: a job that is launched in between is seen by the next round
+        launchers = [process for sweep in sweeps if (process := launcher(sweep))]
         jobs = [job.checked() for sweep in sweeps for job in read_jobs(sweep)]
+        common = common_overrides(jobs)
         for job in jobs:
-            if seen.get(job.folder) != job.state:
-                seen[job.folder] = job.state
+            if states.get(job.folder) != job.state:
+                states[job.folder] = job.state
                 changed = time.monotonic()
-                print(f"{time.strftime('%H:%M:%S')} {describe(job, common_overrides(jobs))}", flush=True)
-        silent = time.monotonic() - changed > SILENT_SECONDS and not any(process.local for process in open_ended)
-        if not any(job.state in ACTIVE for job in jobs) and (not open_ended or silent):
+                print(f"{time.strftime('%H:%M:%S')} {describe(job, common)}", flush=True)
+        silent = time.monotonic() - changed > SILENT_SECONDS
+        launching = any(process.local or not silent for process in launchers)
+        if not launching and not any(job.state in ACTIVE for job in jobs):
             return sum(job.state == "failed" for job in jobs)
         time.sleep(interval)
 
 
 def describe(job: Job, common: Collection[str] = ()) -> str:
-    """One line: the job, its state, and what it came to."""
+    """Describe a job in one line: title, state and result.
+
+    Args:
+        common: settings that all jobs have, which the title leaves out.
+    """
     if job.state == "failed":
         log = f"; see {os.path.relpath(job.log)}" if job.log else ""
         return f"FAILED    {job.title(common)}: {job.error}{log}"
-    return f"{job.state:<9} {job.title(common)}{score(job)}"
+    return f"{job.state:<9} {job.title(common)}{_score(job)}"
 
 
-def score(job: Job) -> str:
-    """`: BLEU 31.41 (runs/...)` of a finished job; the validation's where there was no test."""
+def _score(job: Job) -> str:
+    """Format `: test BLEU 31.41 (runs/...)` of a finished job; the validation's score where there was no test."""
     if job.state != "finished" or job.run is None:
         return ""
     try:

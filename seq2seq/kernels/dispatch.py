@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs: kernel = "triton", "torch", or "auto", the faster one that can."""
+"""Which implementation of an operation runs: backend = "triton", "torch", or "auto", the faster one that can."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from torch import Tensor
 
 from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
 
-KERNELS = ("auto", "triton", "torch")
+BACKENDS = ("auto", "triton", "torch")
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
 
 
-def require_kernel(kernel: str) -> str:
-    """kernel if it is a choice, else a ValueError."""
-    if kernel not in KERNELS:
-        raise ValueError(f"kernel is {kernel!r}; choose one of {', '.join(KERNELS)}")
-    return kernel
+def require_backend(backend: str) -> str:
+    """backend if it is a choice, else a ValueError."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
+    return backend
 
 
-def takes_triton(op: str, kernel: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
+def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
     """Whether `op` on x (B, T, C) and other floating-point inputs runs its Triton kernel; says so, once, and why.
 
-    kernel="triton" raises ValueError for what Triton cannot serve.
+    backend="triton" raises ValueError for what Triton cannot serve.
     """
-    if require_kernel(kernel) == "torch":
-        _say(logging.INFO, f"{op}: torch band matrices, as asked (kernel=torch)")
+    if require_backend(backend) == "torch":
+        _say(logging.INFO, f"{op}: torch band matrices, as asked (backend=torch)")
         return False
-    if kernel == "auto" and not x.is_cuda:
+    if backend == "auto" and not x.is_cuda:
         _say(logging.INFO, f"{op}: torch band matrices, since tensors are on {x.device.type}")
         return False
     problem = obstacle(x, *others, heads=heads, taps=taps)
     if problem is None:
-        _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if kernel == 'triton' else 'tensors are on a GPU'})")
+        _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if backend == 'triton' else 'tensors are on a GPU'})")
         return True
-    if kernel == "triton":
-        raise ValueError(f"{op}: kernel=triton cannot serve this: {problem}; choose kernel=auto or kernel=torch")
+    if backend == "triton":
+        raise ValueError(f"{op}: backend=triton cannot serve this: {problem}; choose backend=auto or backend=torch")
     _say(logging.WARNING, f"{op}: torch band matrices, since Triton cannot serve this: {problem}")
     return False
 
 
-def is_plain(op: str, kernel: str, x: Tensor) -> bool:
+def is_plain(op: str, backend: str, x: Tensor) -> bool:
     """Whether an eager call is left to torch's own operations and their gradients, as on a CPU it is.
 
     They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given,
     and tensors without data: their operations are counted, and those of an operator by its own formula.
     """
-    if require_kernel(kernel) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
+    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
         return False
-    return not takes_triton(op, kernel, x, heads=1, taps=1)
+    return not takes_triton(op, backend, x, heads=1, taps=1)
 
 
 def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import require_kernel
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -25,12 +25,12 @@ class Depthwise(SelfMixer):
 
     state_growth = "constant"
 
-    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, kernel: str = "auto") -> None:
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
+        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
@@ -53,7 +53,7 @@ class Depthwise(SelfMixer):
             causal=self.causal,
             glu=self.glu,
             end=mask.sum(1),
-            kernel=self.implementation,
+            backend=self.backend,
         )
         return self.out(y)
 

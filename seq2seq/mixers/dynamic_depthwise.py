@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_kernel
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -28,12 +28,12 @@ class DynamicDepthwise(SelfMixer):
 
     state_growth = "constant"
 
-    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, kernel: str = "auto") -> None:
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.implementation = glu, kernel_size, require_kernel(kernel)
+        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
@@ -102,5 +102,5 @@ class DynamicDepthwise(SelfMixer):
         """z (B, T, D) by one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
         channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
         kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
-        y = lightconv(channels, kernels, causal=False, kernel=self.implementation)
+        y = lightconv(channels, kernels, causal=False, backend=self.backend)
         return y[0].unflatten(1, (-1, self.dim)).transpose(0, 1)

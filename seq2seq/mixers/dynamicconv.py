@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_kernel
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
@@ -33,7 +33,7 @@ class DynamicConv(SelfMixer):
         kernel_size: int,
         glu: bool = True,
         weight_dropout: float = 0.0,
-        kernel: str = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -42,7 +42,7 @@ class DynamicConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
-        self.implementation = require_kernel(kernel)
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
@@ -60,7 +60,7 @@ class DynamicConv(SelfMixer):
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(
-                logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device, kernel=self.implementation
+                logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device, backend=self.backend
             )
         y = dynamicconv(
             z,
@@ -69,7 +69,7 @@ class DynamicConv(SelfMixer):
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
             end=mask.sum(1),
-            kernel=self.implementation,
+            backend=self.backend,
         )
         return self.out(y)
 
@@ -93,7 +93,7 @@ class DynamicConv(SelfMixer):
         z = self._inner(x)
         state.past.append(z, position)
         past, logits = state.past, self._logits(z)
-        return self.out(dynamicconv_step(past.values, past.owner, position, logits, kernel=self.implementation)), state
+        return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import require_kernel
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
@@ -33,7 +33,7 @@ class LightConv(SelfMixer):
         kernel_size: int,
         glu: bool = True,
         weight_dropout: float = 0.0,
-        kernel: str = "auto",
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -42,7 +42,7 @@ class LightConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
-        self.implementation = require_kernel(kernel)
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
         )
@@ -62,7 +62,7 @@ class LightConv(SelfMixer):
                 self.kernel_size,
                 self.weight_dropout,
                 device=x.device,
-                kernel=self.implementation,
+                backend=self.backend,
             )
         y = lightconv(
             self.inner(x),
@@ -72,7 +72,7 @@ class LightConv(SelfMixer):
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
             end=mask.sum(1),
-            kernel=self.implementation,
+            backend=self.backend,
         )
         return self.out(y)
 
@@ -96,4 +96,4 @@ class LightConv(SelfMixer):
         z = self.inner(x)
         state.past.append(F.glu(z, -1) if self.glu else z, position)
         past, weights = state.past, self.weight.softmax(-1)
-        return self.out(lightconv_step(past.values, past.owner, position, weights, kernel=self.implementation)), state
+        return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.kernels.dispatch import require_kernel
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -30,14 +30,14 @@ class Multiscale(SelfMixer):
     state_growth = "constant"
 
     def __init__(
-        self, *, dim: int, causal: bool, kernel_sizes: Sequence[int], glu: bool = True, kernel: str = "auto"
+        self, *, dim: int, causal: bool, kernel_sizes: Sequence[int], glu: bool = True, backend: str = "auto"
     ) -> None:
         super().__init__()
         if not kernel_sizes or min(kernel_sizes) < 1:
             raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
         self.dim, self.out_dim, self.causal = dim, dim, causal
         self.kernel_sizes, self.kernel_size = list(kernel_sizes), max(kernel_sizes)
-        self.glu, self.implementation = glu, require_kernel(kernel)
+        self.glu, self.backend = glu, require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
@@ -61,7 +61,7 @@ class Multiscale(SelfMixer):
             causal=self.causal,
             glu=self.glu,
             end=mask.sum(1),
-            kernel=self.implementation,
+            backend=self.backend,
         )
         return self.out(y)
 

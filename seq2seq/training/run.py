@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
     from seq2seq.data.images import PatchGrid
     from seq2seq.search import SearchSettings
-    from seq2seq.training.callbacks.control import Control, TrainingInterrupt
-    from seq2seq.training.callbacks.median_stopping import MedianStop
-    from seq2seq.training.callbacks.progress import ProgressLog
+    from seq2seq.training.callbacks.control import TrainingInterrupt
     from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.training.run_state import RunState
     from seq2seq.training.task import Evaluation, TranslationTask
 
 log = logging.getLogger(__name__)
@@ -87,6 +86,9 @@ class Run:
 
     def execute(self) -> float:
         """Prepare, fit, test, report; the best validation BLEU."""
+        from seq2seq.training.callbacks.assemble import make_callbacks
+        from seq2seq.training.run_state import RunState
+
         self.data.prepare()
         if self.resumed:
             state = self.data.tokenizer.to_state()
@@ -97,20 +99,25 @@ class Run:
             self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
         task = self._task()
-        control, progress = self._callbacks(task)
-        median = self._median_stop(control)
-        first = [self._keep_results(), progress, *self._profile(), *self._keep_best()]
-        trainer = self._trainer([*first, control, *self._keep_last(), *median])
-        task.share_done = lambda: control.schedule_share(trainer)
+        state = RunState(self.settings)
+        callbacks = make_callbacks(
+            state=state,
+            task=task,
+            settings=self.settings,
+            folder=self.folder,
+            config_yaml=self.config_yaml,
+            origin={"settings": self.config, "corpus": self.data.fingerprint},
+            job=hydra_callback.job_folder(),
+        )
+        trainer = self._trainer(callbacks)
+        task.share_done = lambda: state.schedule_share(trainer)
         self._fit(trainer, task)
         if trainer.is_global_zero:
-            self._warn_of_clock(control.ended_by, trainer.global_step)
-        results = self._results(task, trainer, control, progress)
-        stopped = next((each.stopped for each in median), None)
-        self._report(trainer, task, results | ({"stopped": stopped, "ended_by": "median_stop"} if stopped else {}))
+            self._warn_of_clock(state.ended_by, trainer.global_step)
+        self._report(trainer, task, self._results(task, trainer, state))
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best))
-        return control.best
+        return state.best_bleu
 
     def _warn_of_clock(self, ended_by: str | None, step: int) -> None:
         """Say so where the clock ended a run that was to have a number of updates or epochs."""
@@ -280,44 +287,6 @@ class Run:
             max_skipped=self.settings.max_skipped,
         )
 
-    def _callbacks(self, task: TranslationTask) -> tuple[Control, ProgressLog]:
-        from rich.console import Console
-
-        from seq2seq.training.callbacks.control import Control
-        from seq2seq.training.callbacks.ema import WeightAverage
-        from seq2seq.training.callbacks.progress import ProgressLog
-
-        origin = {"settings": self.config, "corpus": self.data.fingerprint}
-        console = Console(quiet=not distributed.is_first_process())
-        average = WeightAverage(task.model, self.settings.ema) if self.settings.ema else None
-        control = Control(settings=self.settings, folder=self.folder, origin=origin, average=average)
-        return control, ProgressLog(control=control, settings=self.settings, console=console)
-
-    def _keep_results(self) -> L.Callback:
-        from seq2seq.training.callbacks.keep_checkpoints import KeepResults
-
-        return KeepResults(folder=self.folder, config_yaml=self.config_yaml)
-
-    def _keep_best(self) -> list[L.Callback]:
-        from seq2seq.training.callbacks.keep_checkpoints import KeepBest
-
-        return [KeepBest(folder=self.folder, count=self.settings.keep_best)] if self.settings.keep_best else []
-
-    def _keep_last(self) -> list[L.Callback]:
-        from seq2seq.training.callbacks.keep_checkpoints import KeepLast
-
-        return [KeepLast(folder=self.folder, count=self.settings.keep_last)] if self.settings.keep_last else []
-
-    def _median_stop(self, control: Control) -> list[MedianStop]:
-        from seq2seq.training.callbacks.median_stopping import MedianStop
-
-        job, peers = hydra_callback.job_folder(), self.settings.median_stop
-        if not (job and peers):
-            return []
-        # a budget of time alone makes equal times comparable, any other equal updates
-        axis = "step" if self.settings.max_steps or self.settings.max_epochs else "seconds"
-        return [MedianStop(control=control, job=job, peers=peers, axis=axis)]
-
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
@@ -348,11 +317,6 @@ class Run:
             enable_model_summary=False,
             default_root_dir=self.folder.path,
         )
-
-    def _profile(self) -> list[L.Callback]:
-        from seq2seq.training.callbacks.profiler import Profile
-
-        return [Profile(self.folder.path)] if self.settings.profile else []
 
     def _loggers(self) -> list[Any]:
         return make_loggers(self.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
@@ -447,9 +411,7 @@ class Run:
         log.info("test: %s", found)
         return {"convention": found._asdict()}
 
-    def _results(
-        self, task: TranslationTask, trainer: L.Trainer, control: Control, progress: ProgressLog
-    ) -> dict[str, Any]:
+    def _results(self, task: TranslationTask, trainer: L.Trainer, state: RunState) -> dict[str, Any]:
         from seq2seq import checkpoint
 
         return {
@@ -458,21 +420,12 @@ class Run:
             "command": shlex.join(["python", "-m", "seq2seq.train", *HydraConfig.get().overrides.task])
             if HydraConfig.initialized()
             else None,
-            "valid": control.best_scores,
-            "best_step": control.best_step,
+            **state.report(),
             "steps": trainer.global_step,
-            "ended_by": control.ended_by,
             "skipped_updates": task.skipped.count,
-            "epochs": round(progress.epochs, 3),
             "parameters": sum(p.numel() for p in task.model.parameters()),
-            "target_tokens_per_second": round(progress.tokens_per_second, 1),
-            "training_seconds": round(progress.watch.seconds, 2),
-            "seconds": round(control.elapsed, 2),
-            "max_time": self.settings.max_time,
-            "seconds_over_budget": round(max(0.0, control.elapsed - (self.settings.max_time or math.inf)), 2),
             "padding": round(self.data.padding_share, 4),
             "max_tokens": self.data.max_tokens,
-            "throughput": progress.meter.report(progress.watch.seconds) if progress.meter else None,
             "precision": self.precision,
             "accelerator": self.accelerator,
             "versions": checkpoint.versions(),

@@ -148,7 +148,7 @@ def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
     case = shapes.Case("lightconv", torch.float32, shapes.Shape(2, 70, 8, 2, 18), True, False, chunk=2)
     before = dict(kernels.PROGRAMS)
     with correctness.in_chunks(case):
-        assert correctness.tile.config("lightconv", 18, 4, torch.float32).chunk == 2
+        assert correctness.launch_config.config("lightconv", 18, 4, torch.float32).chunk == 2
         assert dict.fromkeys(before, 4) == kernels.PROGRAMS
     assert before == kernels.PROGRAMS
     run = session.Session(torch.device("cpu"), "triton", shapes.cpu_sizes("triton", []), Path())
@@ -156,7 +156,7 @@ def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
 
 
 def test_tuned_settings_have_a_column_each():
-    settings = correctness.tile.Config(16, 2, 4, 1)
+    settings = correctness.launch_config.Config(16, 2, 4, 1)
     row = session.Row("lightconv", "forward", "default", shapes.MAIN, settings, us=12.5)
     head, _, line, _ = importlib.import_module("benchmarks.kernels.tables").tune_lines([row])
     cells = dict(zip(*([cell.strip() for cell in text.split("|")] for text in (head, line)), strict=True))

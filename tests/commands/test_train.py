@@ -29,6 +29,7 @@ from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
 from seq2seq.resources import conf_dir
 from seq2seq.training.callbacks.control import Control
+from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.run import Run, train
 from seq2seq.training.settings import TrainerSettings
 
@@ -472,22 +473,19 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
 def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
     given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
     run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
-    make, watches, running = run._callbacks, [], {"saving": [], "training": []}
-
-    def callbacks(task):
-        control, progress = make(task)
-        watches.append(progress.watch)
-        return control, progress
+    watches, running = [], {"saving": [], "training": []}
 
     def save(path, payload):
         running["saving"].append(watches[0]._running)
         checkpoint.save(path, payload)
 
     class Look(L.Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            watches.extend(each.watch for each in trainer.callbacks if isinstance(each, ProgressLog))
+
         def on_before_optimizer_step(self, *_: Any) -> None:
             running["training"].append(watches[0]._running)
 
-    run._callbacks = callbacks  # type: ignore[method-assign]
     trainer = run._trainer
     run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
     monkeypatch.setattr("seq2seq.training.callbacks.control._save", save)

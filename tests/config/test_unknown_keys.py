@@ -49,6 +49,11 @@ def test_everything_else_is_left_to_hydra(words):
     refuse_unknown("train", ["--config-dir=elsewhere", "their.key=1"])
 
 
+def test_a_moved_setting_is_refused_with_its_new_name():
+    words = ["mixer=dynamicconv", "mixer.encoder.kernel=torch"]
+    assert unknown_key(words) == "mixer.encoder.kernel is now mixer.encoder.backend"
+
+
 def test_nothing_like_it_is_told_too():
     assert unknown_key(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--cfg job lists all)"
 

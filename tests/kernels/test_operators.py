@@ -52,10 +52,10 @@ def same(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
 class Problem:
     """Random inputs of an operation, float64 for torch's and float32 for Triton's, part padding, with DropConnect."""
 
-    def __init__(self, op: str, shape: tuple[int, ...], *, drop: float = 0.3, kernel: str = "torch") -> None:
+    def __init__(self, op: str, shape: tuple[int, ...], *, drop: float = 0.3, backend: str = "torch") -> None:
         batch, length, heads, width, taps = shape
         self.op, self.glu, self.causal = op, op == "lightconv-glu", random.random() < 0.5
-        self.kernel, dtype = kernel, torch.float64 if kernel == "torch" else torch.float32
+        self.backend, dtype = backend, torch.float64 if backend == "torch" else torch.float32
         x = torch.randn(batch, length, heads * width * (2 if self.glu else 1), dtype=dtype)
         kernels = (batch, length, heads) if op == "dynamicconv" else (heads,)
         weights = torch.randn(*kernels, taps, dtype=dtype)
@@ -69,7 +69,7 @@ class Problem:
     def public(self, x: Tensor, weights: Tensor) -> Tensor:
         """By the public function."""
         kept = {"keep": self.keep, "keep_prob": self.keep_prob}
-        given = {"causal": self.causal, "start": self.start, "end": self.end, "kernel": self.kernel}
+        given = {"causal": self.causal, "start": self.start, "end": self.end, "backend": self.backend}
         if self.op == "dynamicconv":
             return dynamicconv(x, weights, **kept, **given)
         return lightconv(x, weights, glu=self.glu, **kept, **given)
@@ -77,8 +77,8 @@ class Problem:
     def arguments(self, x: Tensor, weights: Tensor) -> tuple[Any, ...]:
         """The operator's arguments; LightConv's has no part in DropConnect."""
         if self.op == "dynamicconv":
-            return x, weights, self.keep, self.start, self.end, self.causal, 1 / self.keep_prob, self.kernel
-        return x, weights, self.start, self.end, self.causal, self.glu, self.kernel
+            return x, weights, self.keep, self.start, self.end, self.causal, 1 / self.keep_prob, self.backend
+        return x, weights, self.start, self.end, self.causal, self.glu, self.backend
 
     def operator(self, x: Tensor, weights: Tensor) -> Tensor:
         """By the operator alone."""
@@ -131,7 +131,7 @@ def test_operators_are_what_torch_asks_for(op, shape):
 @every_op
 @pytest.mark.parametrize("taps", [3, 6])
 def test_operators_with_triton_are_what_torch_asks_for(op, taps):
-    opcheck(Problem(op, (1, 5, 2, 3, taps), kernel="triton"))
+    opcheck(Problem(op, (1, 5, 2, 3, taps), backend="triton"))
 
 
 @pytest.mark.parametrize("heads", [1, 3])
@@ -244,9 +244,9 @@ def test_compiled_decoding_step(softmax):
 # ---- in mixers
 
 
-def build(mixer: Any, *, drop: float = 0.0, kernel: str = "auto", causal: bool = True) -> nn.Module:
+def build(mixer: Any, *, drop: float = 0.0, backend: str = "auto", causal: bool = True) -> nn.Module:
     """A mixer in training mode, its biases moved off zero."""
-    return jiggle(mixer(dim=8, causal=causal, num_heads=2, kernel_size=5, weight_dropout=drop, kernel=kernel)).train()
+    return jiggle(mixer(dim=8, causal=causal, num_heads=2, kernel_size=5, weight_dropout=drop, backend=backend)).train()
 
 
 def batch(sentences: int = 3, length: int = 9, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -277,7 +277,7 @@ def test_compiled_mixer_is_eager(mixer, causal):
 @interpreted
 @every_mixer
 def test_compiled_mixer_with_triton(mixer):
-    module = build(mixer, kernel="triton")
+    module = build(mixer, backend="triton")
     call, _ = compiled(module)
     x, mask = batch()
     for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
@@ -288,10 +288,10 @@ def test_compiled_mixer_with_triton(mixer):
 @every_mixer
 def test_mixer_with_triton_in_evaluation(mixer):
     """The torch path's values where DropConnect is for training alone."""
-    module = build(mixer, drop=0.5, kernel="triton").eval()
+    module = build(mixer, drop=0.5, backend="triton").eval()
     x, mask = batch()
     found = module(x, mask)
-    module.implementation = "torch"
+    module.backend = "torch"
     same(found, module(x, mask), 1e-5)
 
 
@@ -337,10 +337,10 @@ def test_autocast_changes_nothing_inside(op):
 
 
 @every_mixer
-@pytest.mark.parametrize("kernel", ["auto", pytest.param("triton", marks=interpreted)])
-def test_checkpointing_draws_the_same_masks(mixer, kernel):
+@pytest.mark.parametrize("backend", ["auto", pytest.param("triton", marks=interpreted)])
+def test_checkpointing_draws_the_same_masks(mixer, backend):
     """Activations made again in the backward pass give the same gradients, with DropConnect."""
-    module, seed = build(mixer, drop=0.5, kernel=kernel), random.randrange(2**31)
+    module, seed = build(mixer, drop=0.5, backend=backend), random.randrange(2**31)
     x, mask = batch()
     torch.manual_seed(seed)
     wanted = slopes(module, module, x, mask)
@@ -352,9 +352,11 @@ def test_checkpointing_draws_the_same_masks(mixer, kernel):
 class Stack(nn.Module):
     """Both mixers, one after the other."""
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, backend: str) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([build(DynamicConv, kernel=kernel), build(LightConv, kernel=kernel, causal=False)])
+        self.layers = nn.ModuleList(
+            [build(DynamicConv, backend=backend), build(LightConv, backend=backend, causal=False)]
+        )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
@@ -372,12 +374,12 @@ def test_inductor():
         same(got, wanted, 1e-5)
 
 
-def parallel(rank: int, folder: str, kernel: str) -> None:
+def parallel(rank: int, folder: str, backend: str) -> None:
     """One of two processes: the gradients of its half of the batch, averaged by DDP."""
     torch.set_num_threads(1)
     given = torch.load(f"{folder}/given.pt")
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    module = Stack(kernel)
+    module = Stack(backend)
     module.load_state_dict(given["state"])
     x, mask = (part.chunk(2)[rank] for part in given["batch"])
     wrapped = DistributedDataParallel(module)
@@ -389,10 +391,10 @@ def parallel(rank: int, folder: str, kernel: str) -> None:
 
 def test_two_processes_are_one_with_the_joined_batch(tmp_path: Path):
     """DDP over gloo: both processes end up with the gradients of the whole batch."""
-    kernel = "triton" if os.environ.get("TRITON_INTERPRET") == "1" else "auto"
-    module, (x, mask) = Stack(kernel), batch(4)
+    backend = "triton" if os.environ.get("TRITON_INTERPRET") == "1" else "auto"
+    module, (x, mask) = Stack(backend), batch(4)
     torch.save({"state": module.state_dict(), "batch": (x.detach(), mask)}, tmp_path / "given.pt")
-    mp.spawn(parallel, (str(tmp_path), kernel), nprocs=2)
+    mp.spawn(parallel, (str(tmp_path), backend), nprocs=2)
     wanted = torch.autograd.grad(module(x, mask).square().mean(), list(module.parameters()))
     for rank in range(2):
         for found, expected in zip(torch.load(tmp_path / f"{rank}.pt"), wanted, strict=True):

@@ -85,11 +85,11 @@ class Problem(NamedTuple):
     padding: Tensor  # (B, T), True where x counts as zero
     given: dict[str, Any]
 
-    def results(self, kernel: str = "triton") -> list[Tensor]:
+    def results(self, backend: str = "triton") -> list[Tensor]:
         """What the kernel makes of it: y, dx, and dlogits or dweights."""
         x, weights = (part.detach().requires_grad_() for part in self.inputs)
         call = dynamicconv if self.op == "dynamicconv" else lightconv
-        y = call(x, weights, kernel=kernel, **self.given)
+        y = call(x, weights, backend=backend, **self.given)
         return [y.detach(), *torch.autograd.grad(y, (x, weights), self.dy)]
 
     def wanted(self) -> list[Tensor]:
@@ -352,9 +352,9 @@ def test_decoding_step(op, taps):
     types = random.choice([(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16,) * 2])
     values, weights = values.to(types[0]), weights.to(types[1])
     for kind in ("dense", "gaps"):
-        found = step(layout(values, kind), owner, position, layout(weights, kind), kernel="triton")
+        found = step(layout(values, kind), owner, position, layout(weights, kind), backend="triton")
         assert found.dtype == values.dtype
-        close(found, step(values.double(), owner, position, weights.double(), kernel="torch"), TOLERANCE[types[0]])
+        close(found, step(values.double(), owner, position, weights.double(), backend="torch"), TOLERANCE[types[0]])
 
 
 # ---- DropConnect
@@ -407,7 +407,7 @@ def test_masks_have_the_probability_they_say(drop):
 def small(**other: Any) -> dict[str, Any]:
     """Arguments of a call of dynamicconv that can be served, but for `other`."""
     x, logits = torch.randn(2, 5, 8, device=DEVICE), torch.randn(2, 5, 2, 3, device=DEVICE)
-    return {"x": x, "logits": logits, "causal": True, "kernel": "triton", **other}
+    return {"x": x, "logits": logits, "causal": True, "backend": "triton", **other}
 
 
 def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
@@ -416,7 +416,7 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         "float64": {"x": torch.randn(2, 5, 8, device=DEVICE, dtype=torch.float64)},
         "kernel_size 65": {"logits": torch.randn(2, 5, 2, 65, device=DEVICE)},
         "257 channels": {"x": wide, "logits": torch.randn(2, 5, 1, 3, device=DEVICE)},
-        "'nonsense'": {"kernel": "nonsense"},
+        "'nonsense'": {"backend": "nonsense"},
     }.items():
         given = small(**other)
         values, owner = given["x"][:, :, None], torch.zeros(2, 5, dtype=torch.int64, device=DEVICE)
@@ -424,13 +424,13 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         with pytest.raises(ValueError, match=named):
             dynamicconv(**given)
         with pytest.raises(ValueError, match=named):
-            lightconv(given["x"], given["logits"][0, 0], causal=True, kernel=given["kernel"])
+            lightconv(given["x"], given["logits"][0, 0], causal=True, backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            dynamicconv_step(*past, given["logits"][:, 0], kernel=given["kernel"])
+            dynamicconv_step(*past, given["logits"][:, 0], backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            lightconv_step(*past, given["logits"][0, 0], kernel=given["kernel"])
+            lightconv_step(*past, given["logits"][0, 0], backend=given["backend"])
     with pytest.raises(ValueError, match="257 channels"):
-        lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, kernel="triton")
+        lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, backend="triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="tensors on cpu"):
         dynamicconv(**{name: part.cpu() if isinstance(part, Tensor) else part for name, part in small().items()})
@@ -448,9 +448,9 @@ def test_wrong_shapes_are_errors():
         "logits": {"logits": torch.randn(2, 4, 2, 3, device=DEVICE)},
         r"\(2, 5, 8\)": {"logits": torch.randn(2, 5, 3, 3, device=DEVICE)},
     }.items():
-        for kernel in ("triton", "torch"):
+        for backend in ("triton", "torch"):
             with pytest.raises(ValueError, match=named):
-                dynamicconv(**small(**{**other, "kernel": kernel}))
+                dynamicconv(**small(**{**other, "backend": backend}))
     x, weights = torch.randn(2, 5, 12, device=DEVICE), torch.randn(4, 3, device=DEVICE)
     with pytest.raises(ValueError, match="2 C"):
         lightconv(x, weights, causal=True, glu=True)
@@ -470,8 +470,8 @@ def said(monkeypatch, caplog) -> Any:
 
 def test_choice_is_logged_once_with_its_reason(said):
     for _ in range(3):
-        for kernel in ("auto", "torch", "triton"):
-            dynamicconv(**small(kernel=kernel))
+        for backend in ("auto", "torch", "triton"):
+            dynamicconv(**small(backend=backend))
     auto = ("torch band matrices", "on cpu") if DEVICE == "cpu" else ("Triton kernel", "on a GPU")
     reasons = [auto, ("torch band matrices", "as asked"), ("Triton kernel", "as asked")]
     assert len(said()) == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.analysis.atlas.table import Point
-from seq2seq.analysis.plots import new_figure, save
+from seq2seq.experiments.figures import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ OP = "decoding step of a convolution"
 
 
 def window(
-    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, kernel: str = "auto"
+    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, backend: str = "auto"
 ) -> Tensor:
     """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}, with v zero before position 0 and w softmaxed if asked.
 
@@ -21,9 +21,9 @@ def window(
     reordered or joined. No gradient.
     """
     _check(values, owner, position, weights)
-    if is_plain(OP, kernel, values):
+    if is_plain(OP, backend, values):
         return window_reference(values, owner, position, weights, softmax=softmax)
-    return _window(values, owner, position, weights, softmax, kernel)
+    return _window(values, owner, position, weights, softmax, backend)
 
 
 def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
@@ -37,10 +37,10 @@ def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> 
 
 
 @torch.library.custom_op("seq2seq::window", mutates_args=())
-def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     heads, taps = weights.shape[1:]
     with torch.autocast(values.device.type, enabled=False):
-        if takes_triton(OP, kernel, values, weights, heads=heads, taps=taps):
+        if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
             from seq2seq.kernels.conv_step import triton
 
             return triton.window(values, owner, position, weights, softmax)
@@ -48,5 +48,5 @@ def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, so
 
 
 @_window.register_fake
-def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, kernel: str) -> Tensor:
+def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     return values.new_empty((owner.shape[0], values.shape[-1]))

@@ -26,13 +26,13 @@ def keep_words(
     drop: float,
     *,
     device: torch.device | None = None,
-    kernel: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """Draw a mask for kernels of `shape`: int32 words (*shape, ceil(K / 32)) whose bits are 1 with keep_probability.
 
     All 32 bits of a word are drawn at once, from as many random words as the probability has binary digits: reading
     them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
-    and with (1 + p) / 2 after `or`. On a GPU one kernel does it, unless kernel is "torch"; bits after K are 0.
+    and with (1 + p) / 2 after `or`. On a GPU one kernel does it, unless backend is "torch"; bits after K are 0.
     """
     size = (*shape, -(-kernel_size // 32))
     keep = int(keep_probability(drop) * 256)
@@ -40,7 +40,7 @@ def keep_words(
     last[-1] = -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
     if keep == 256:
         return last.expand(size).contiguous()
-    if device is not None and device.type == "cuda" and kernel != "torch" and gpu_obstacle(device) is None:
+    if device is not None and device.type == "cuda" and backend != "torch" and gpu_obstacle(device) is None:
         seed = torch.randint(2**62, (1,), device=device)
         return torch.ops.seq2seq.keep_words(seed, list(size), keep) & last
     words = torch.zeros(size, dtype=torch.int32, device=device)

@@ -24,33 +24,33 @@ def dynamicconv(
     keep_prob: float = 1.0,
     start: Tensor | None = None,
     end: Tensor | None = None,
-    kernel: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4); left = K - 1 or K // 2.
 
     x (B, T, C) counts as zero outside positions [start, end), both (B,); logits (B, T, H, K); keep: DropConnect words
     (B, T, H, ceil(K / 32)) for the normalised weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
-    taken in float32 at least. kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+    taken in float32 at least. backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
     check_words(keep, logits.shape)
     padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
-    if is_plain("dynamicconv", kernel, x):
+    if is_plain("dynamicconv", backend, x):
         with torch.autocast(x.device.type, enabled=False):
             return torch_impl.convolve(*given)
-    return _forward(*given, kernel)[0]
+    return _forward(*given, backend)[0]
 
 
 def dynamicconv_step(
-    values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, kernel: str = "auto"
+    values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, backend: str = "auto"
 ) -> Tensor:
     """One causal position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
 
     values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
     """
-    return window(values, owner, position, logits, softmax=True, kernel=kernel)
+    return window(values, owner, position, logits, softmax=True, backend=backend)
 
 
 @torch.library.custom_op("seq2seq::dynamicconv", mutates_args=())
@@ -62,10 +62,10 @@ def _forward(
     end: Tensor | None,
     causal: bool,
     scale: float,
-    kernel: str,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, logits):
+        if _takes_triton(backend, x, logits):
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.forward(x, logits, keep, start, end, causal, scale)
@@ -84,10 +84,10 @@ def _backward(
     end: Tensor | None,
     causal: bool,
     scale: float,
-    kernel: str,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, logits, dy):
+        if _takes_triton(backend, x, logits, dy):
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
@@ -95,8 +95,8 @@ def _backward(
         return dx.contiguous(), dlogits.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, logits: Tensor, *others: Tensor) -> bool:
-    return takes_triton("dynamicconv", kernel, x, logits, *others, heads=logits.shape[2], taps=logits.shape[3])
+def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor) -> bool:
+    return takes_triton("dynamicconv", backend, x, logits, *others, heads=logits.shape[2], taps=logits.shape[3])
 
 
 @_forward.register_fake
@@ -111,13 +111,13 @@ def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tenso
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.kernel = inputs
+    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(x, logits, output[1], keep, start, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.kernel)
+    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend)
     return dx, dlogits, None, None, None, None, None, None
 
 

@@ -25,14 +25,14 @@ def lightconv(
     keep_prob: float = 1.0,
     start: Tensor | None = None,
     end: Tensor | None = None,
-    kernel: str = "auto",
+    backend: str = "auto",
 ) -> Tensor:
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2); left = K - 1 (causal) or K // 2.
 
     x (B, T, C) counts as zero outside positions [start, end), both (B,); with glu it is (B, T, 2 C) and what is
     convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalised; keep: their DropConnect words
     (H, ceil(K / 32)), scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are taken in float32 at least.
-    kernel: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+    backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     if weights.dim() != 2 or x.dim() != 3 or x.shape[2] % (weights.shape[0] * (2 if glu else 1)):
         width = "2 C" if glu else "C"
@@ -40,26 +40,28 @@ def lightconv(
     check_words(keep, weights.shape)
     padding.check(x, start, end)
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
-    if is_plain("lightconv", kernel, x):
+    if is_plain("lightconv", backend, x):
         with torch.autocast(x.device.type, enabled=False):
             return torch_impl.convolve(*given)
-    return _forward(*given, kernel)
+    return _forward(*given, backend)
 
 
-def lightconv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, kernel: str = "auto") -> Tensor:
+def lightconv_step(
+    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
+) -> Tensor:
     """One causal position of N hypotheses: normalised weights (H, K) weigh their last K inputs -> (N, C).
 
     values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
     """
-    return window(values, owner, position, weights[None], softmax=False, kernel=kernel)
+    return window(values, owner, position, weights[None], softmax=False, backend=backend)
 
 
 @torch.library.custom_op("seq2seq::lightconv", mutates_args=())
 def _forward(
-    x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, kernel: str
+    x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool, backend: str
 ) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, glu=glu):
+        if _takes_triton(backend, x, weights, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
@@ -75,10 +77,10 @@ def _backward(
     end: Tensor | None,
     causal: bool,
     glu: bool,
-    kernel: str,
+    backend: str,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(kernel, x, weights, dy, glu=glu):
+        if _takes_triton(backend, x, weights, dy, glu=glu):
             from seq2seq.kernels.lightconv import triton
 
             return triton.backward(dy, x, weights, start, end, causal, glu)
@@ -86,13 +88,13 @@ def _backward(
         return dx.contiguous(), dweights.contiguous()
 
 
-def _takes_triton(kernel: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
+def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape
-    return takes_triton("lightconv", kernel, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
+    return takes_triton("lightconv", backend, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
 
 @_forward.register_fake
-def _(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, kernel: str) -> Tensor:
+def _(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
     return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))
 
 
@@ -102,12 +104,12 @@ def _(dy: Tensor, x: Tensor, weights: Tensor, *given: Any) -> tuple[Tensor, Tens
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weights, start, end, ctx.causal, ctx.glu, ctx.kernel = inputs
+    x, weights, start, end, ctx.causal, ctx.glu, ctx.backend = inputs
     ctx.save_for_backward(x, weights, start, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.kernel)
+    dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.backend)
     return dx, dweights, None, None, None, None, None
 
 

@@ -1,0 +1,168 @@
+"""MkDocs hooks: API pages by package, the table of mixers, and pages that live outside docs/.
+
+All of it is read from the repository at build time, so that neither a module nor a mixer needs a line here.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "seq2seq"
+TABLE_MARK = "<!-- table of presets -->"
+SLOTS = ("encoder", "decoder", "cross")
+# A paper as docstrings name it, and its title where it follows in quotation marks.
+PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
+SECTION = re.compile(r"^(Args|Attributes|Raises|References?|Returns|Shape|Yields):$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill in the empty API section of the navigation."""
+    for section in config.nav or []:
+        if "API" in section:
+            section["API"] = [{title: uri} for uri, title, _ in api_pages()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages and the pages that live outside docs/."""
+    for uri, title, modules in api_pages():
+        text = f"# {title}\n\n" + "".join(f"::: {module}\n\n" for module in modules)
+        files.append(File.generated(config, uri, content=text))
+    for source, uri in config.extra["repository_pages"].items():
+        files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Insert the table of mixers, and lead links to files outside docs/ to their pages."""
+    pages: dict[str, str] = config.extra["repository_pages"]
+    here = {uri: source for source, uri in pages.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def site_link(match: re.Match[str]) -> str:
+        path, anchor = match.group(1), match.group(2) or ""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
+        uri = pages.get(target) or pages.get(f"{target}/README.md") or target.removeprefix("docs/")
+        return f"]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+
+    markdown = re.sub(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)", site_link, markdown)
+    return markdown.replace(TABLE_MARK, preset_table()) if TABLE_MARK in markdown else markdown
+
+
+def api_pages() -> list[tuple[str, str, list[str]]]:
+    """Return (page, title, modules) for the commands and the model at the top, and for every package."""
+    modules = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+    commands = [name for name in modules if "def main(" in (PACKAGE / f"{name}.py").read_text("utf-8")]
+    top = [name for name in modules if name not in commands]
+    pages = [
+        ("api/commands.md", "Commands", [f"seq2seq.{name}" for name in commands]),
+        ("api/model.md", "Model and contracts", [f"seq2seq.{name}" for name in top]),
+    ]
+    for folder in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):
+        pages.append((f"api/{folder.name}.md", folder.name, [f"seq2seq.{folder.name}"]))
+    return pages
+
+
+def preset_table() -> str:
+    """Return the table of presets: what conf/mixer composes, and what the docstrings of its classes say."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        presets = sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
+        rows = [preset_row(name, plain(compose(f"mixer/{name}"))) for name in presets]
+    head = "| preset | mixer | settings | published in |\n|---|---|---|---|\n"
+    return head + "".join(rows)
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """Return a composed preset as a dictionary; interpolations stay as they are written."""
+    values = OmegaConf.to_container(config)
+    assert isinstance(values, dict)
+    return values["mixer"]
+
+
+def preset_row(name: str, mixer: dict[str, Any]) -> str:
+    """Return one row of the table, of the class that gives the preset its name."""
+    target = own_class(mixer)
+    module, _, cls = target.rpartition(".")
+    summary, equation, papers = describe(module, cls)
+    comment = leading_comment(ROOT / f"conf/mixer/{name}.yaml")
+    what = in_cell(comment or summary) + (f"<br>{code(equation)}" if equation else "")
+    return f"| [`{name}`][{target}] | {what} | {slot_settings(mixer)} | {in_cell(papers)} |\n"
+
+
+def own_class(mixer: dict[str, Any]) -> str:
+    """Return the class of the encoder; of the cross mixer where the decoder's self mixer is empty."""
+    slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
+    kinds = slot.get("kinds", {"": slot})
+    return next(iter(kinds.values()))["_target_"]
+
+
+def slot_settings(mixer: dict[str, Any]) -> str:
+    """Return the values of the preset's own mixer that conf/mixer sets and conf/model does not."""
+    slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
+    if "kinds" in slot:
+        return "<br>".join(f"{name}: {values_of(kind)}" for name, kind in slot["kinds"].items())
+    return values_of(slot | slot.get("per_layer", {}))
+
+
+def values_of(slot: dict[str, Any]) -> str:
+    """Return `key: value` of the plain values of a slot."""
+    hidden = ("_target_", "per_layer", "backend", "kernel")
+    shown = {key: value for key, value in slot.items() if key not in hidden and value is not None}
+    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
+    return "<br>".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
+
+
+def describe(module: str, cls: str) -> tuple[str, str, str]:
+    """Return summary, equation and papers of a class from its docstring and its module's.
+
+    The summary is the first line of the class, or of the module where the class begins with its equation. The equation
+    is the first line with " = ". Papers are the `Reference` section, or else the papers that the text names.
+    """
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    node = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == cls)
+    of_module, of_class = ast.get_docstring(tree) or "", ast.get_docstring(node) or ""
+    text = SECTION.split(of_class)[0].strip()
+    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    summary = paragraphs[0] if " = " not in paragraphs[0] else of_module.split("\n")[0]
+    equation = next((paragraph for paragraph in paragraphs if " = " in paragraph), "").rstrip(".:")
+    return summary, re.split(r"\. (?=[A-Z])", equation)[0], papers_of(of_class) or papers_of(of_module)
+
+
+def papers_of(docstring: str) -> str:
+    """Return the papers of a `Reference` section, or else those named in the text, each once."""
+    section = re.search(r"^References?:\n((?:[ \t]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    if section:
+        return " ".join(section.group(1).split())
+    names = [re.sub(r"[(,]? ?'.*", "", paper) for paper in PAPER.findall(" ".join(docstring.split()))]
+    return "; ".join(dict.fromkeys(name.replace(",", "") for name in names))
+
+
+def leading_comment(path: Path) -> str:
+    """Return the comment lines at the top of a preset's YAML, joined: its own description, if it has one."""
+    lines: list[str] = []
+    for line in path.read_text("utf-8").split("\n"):
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def in_cell(text: str) -> str:
+    """Return prose for a cell of a table, which a bare `|` would end."""
+    return text.replace("|", "&#124;")
+
+
+def code(text: str) -> str:
+    """Return code for a cell of a table, safe from Markdown's own signs."""
+    safe = re.sub(r"[&<>|_*`~^\[\]]", lambda match: f"&#{ord(match.group())};", text)
+    return f"<code>{safe}</code>"

@@ -1,0 +1,120 @@
+"""A comparison as a Markdown table, as CSV, and the notes below it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seq2seq.experiments.comparison import Significance
+from seq2seq.experiments.groups import Group
+from seq2seq.experiments.results import RunResult
+from seq2seq.experiments.tables import markdown_table
+
+_RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best step", "Δ BLEU")
+_MEANS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
+
+
+def markdown(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[str, Significance]) -> str:
+    """Format the comparison as a Markdown table with a row for each group.
+
+    Columns in which all cells are empty are left out.
+
+    Args:
+        tests: results of `significance`, by the group's label.
+    """
+    rows = [_cells(group, split, baseline, tests) for group in groups]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    texts = [[row[name] for name in columns] for row in rows]
+    return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
+
+
+def _cells(group: Group, split: str, baseline: Group, tests: Mapping[str, Significance]) -> dict[str, str]:
+    """Format a group's row, by column."""
+    test = tests.get(group.label)
+    without_test = "baseline" if group is baseline and tests else ""
+    return {
+        "mixer": group.mixer,
+        "settings": _settings(group),
+        "seeds": ", ".join(str(run.seed) for run in group.runs),
+        "BLEU": mean_and_deviation(group.values(split, "bleu")),
+        "chrF": mean_and_deviation(group.values(split, "chrf")),
+        "parameters": _count(group.mean("parameters")),
+        "tokens/s": f"{group.mean('target_tokens_per_second'):,.0f}",
+        "time": _clock(group.mean("seconds")),
+        "updates": f"{group.mean('steps'):,.0f}",
+        "best step": f"{group.mean('best_step'):,.0f}",
+        "Δ BLEU": f"{test.difference:+.2f}" if test else "",
+        "p": str(test) if test else without_test,
+    }
+
+
+def _settings(group: Group) -> str:
+    return " ".join(f"{key}={value}" for key, value in group.settings.items())
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """Format the mean, and the sample standard deviation where there are two values or more."""
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def _count(number: float) -> str:
+    return f"{number / 1e6:.2f}M" if number >= 1e5 else f"{number:,.0f}"
+
+
+def _clock(seconds: float) -> str:
+    """Format seconds as h:mm:ss."""
+    minutes, rest = divmod(0 if math.isnan(seconds) else round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def as_csv(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[str, Significance]) -> str:
+    """Format the comparison as CSV with plain numbers and a row for each group."""
+    rows = [_numbers(group, split, baseline, tests) for group in groups]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Significance]) -> dict[str, Any]:
+    test = tests.get(group.label)
+    row: dict[str, Any] = {
+        "mixer": group.mixer,
+        "settings": _settings(group),
+        "seeds": " ".join(str(run.seed) for run in group.runs),
+        "split": split,
+    }
+    for metric in ("bleu", "chrf"):
+        values = group.values(split, metric)
+        row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
+        row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
+    for key in _MEANS:
+        mean = group.mean(key)
+        row[key] = "" if math.isnan(mean) else round(mean, 2)
+    row["baseline"] = baseline.label
+    row["bleu_difference"] = round(test.difference, 4) if test else ""
+    row["p_values"] = " ".join(f"{trial.p_value:.4f}" for trial in test.trials) if test else ""
+    row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
+    return row
+
+
+def notes(runs: Sequence[RunResult], split: str) -> str:
+    """Say what the scores are of: split, signature, revisions of the code, and runs without significance."""
+    signatures = runs[0].results[split].get("signatures") or ["no signature"]
+    lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {signatures[0]}"]
+    revisions = Counter(str(run.results.get("git_revision")) for run in runs)
+    if len(revisions) > 1:
+        counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
+        lines.append(f"Not of one revision of the code: {counts}")
+    without_lines = [run.name for run in runs if split == "test" and run.test_lines("hyp") is None]
+    if without_lines:
+        lines.append(f"No test translations, so no significance: {', '.join(without_lines)}")
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,72 @@
+"""Figures: one palette, one kind of canvas, and files that are the same for the same figure."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.files import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which most color-blind readers can tell apart; then other lines and markers.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+LINE_STYLES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def require_matplotlib(what: str = "--figure") -> None:
+    """Check that matplotlib is installed, which is an optional dependency.
+
+    Args:
+        what: the option or output that needs it, for the message.
+
+    Raises:
+        ValueError: it is not installed; names the remedy.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError(f"{what} needs matplotlib: pip install -c constraints.txt -e '.[figure]'")
+
+
+def look(index: int) -> dict[str, Any]:
+    """Return color, line style and marker of one of several curves.
+
+    The first eight differ in color; each further eight repeat the colors with another line style and marker.
+    """
+    turn = index // len(COLORS)
+    return {
+        "color": COLORS[index % len(COLORS)],
+        "linestyle": LINE_STYLES[turn % len(LINE_STYLES)],
+        "marker": MARKERS[turn % len(MARKERS)],
+    }
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Create an empty figure, in inches, that is independent of any window system."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
+    """Write `stem`.png and `stem`.svg, and return the path of the first.
+
+    The same figure gives the same bytes: an SVG gets no date, and the ids in it follow from the file's name instead of
+    from a random number.
+    """
+    from matplotlib import rc_context
+
+    for suffix in ("svg", "png"):
+        path = stem.with_name(f"{stem.name}.{suffix}")
+        metadata = {"Date": None} if suffix == "svg" else None
+        with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
+            # a character that no installed font has is drawn as a box (docs/atlas.md)
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
+    return stem.with_name(f"{stem.name}.png")

@@ -1,0 +1,113 @@
+"""Group runs that differ in nothing but the seed, and name what sets the groups apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from seq2seq.config.dicts import UNSET
+from seq2seq.experiments.folder import HARMLESS
+from seq2seq.experiments.results import RunResult
+
+# These leave the weights alone but cost time, which counts under a budget of time and in a table of speeds.
+_COSTLY = {f"trainer.{key}" for key in ("accelerator", "checkpoint_activations", "profile", "strategy")}
+_IGNORED = {*HARMLESS, "seed"} - _COSTLY
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, sorted by seed.
+
+    Attributes:
+        mixer: label of the runs' mixer.
+        settings: the settings that set this group apart from the others, by `section.name`.
+        runs: the runs.
+    """
+
+    mixer: str
+    settings: dict[str, Any]
+    runs: list[RunResult]
+
+    @property
+    def label(self) -> str:
+        """The mixer, followed by the settings that set the group apart."""
+        return " ".join([self.mixer, *(f"{key}={value}" for key, value in self.settings.items())])
+
+    def values(self, split: str, metric: str) -> list[float]:
+        """Return a score of every run."""
+        return [run.score(split, metric) for run in self.runs]
+
+    def mean(self, key: str) -> float:
+        """Return the mean of a number of results.json."""
+        return statistics.fmean(run.number(key) for run in self.runs)
+
+
+def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+    """Group runs in order of appearance, and name the settings in which the groups differ.
+
+    Three rules decide what is one group and how it is named:
+
+    1. Identity: runs are of one group if mixer and settings agree, but for the seed and settings that are harmless.
+    2. Varying settings: a group shows every setting that is not the same in all groups. Different mixers naturally
+       have different settings, so a setting of the mixer is shown only if groups of the same mixer differ in it, or if
+       a run's own command set it.
+    3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`). Those that vary exactly as a
+       setting that is shown already are left out.
+    """
+    members = _members(runs)
+    identities = [identity for identity, _ in members]
+    varying = _varying(identities)
+    general = {key for key in varying if not key.startswith("mixer.")}
+    copied = {_column(key, identities) for key in general}
+    groups = []
+    for identity, group in members:
+        mixer = group[0].mixer
+        same_mixer = [other for other, theirs in members if theirs[0].mixer == mixer]
+        of_mixer = {key for key in _varying(same_mixer) if _column(key, identities) not in copied}
+        of_command = {key for run in group for key in run.command_keys if key.startswith("mixer.")}
+        shown = general | of_mixer | (of_command & varying)
+        settings = {key: value for key, value in identity.items() if key in shown}
+        groups.append(Group(mixer, settings, group))
+    return groups
+
+
+def _members(runs: Sequence[RunResult]) -> list[tuple[dict[str, Any], list[RunResult]]]:
+    """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
+    ignored = set(_IGNORED)
+    if any("corpus" not in run.results for run in runs):
+        # an older run has not recorded the fingerprint of its corpus
+        ignored.add("data.corpus")
+    members: dict[str, list[RunResult]] = {}
+    for run in runs:
+        key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
+        members.setdefault(key, []).append(run)
+    groups = [sorted(group, key=lambda run: run.seed) for group in members.values()]
+    return [(_identity(group[0], ignored), group) for group in groups]
+
+
+def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
+    """Return the settings that make a run another experiment, by `section.name`."""
+    return {
+        key: value
+        for key, value in sorted(run.resolved().items())
+        if key not in ignored and not any(key.startswith(f"{name}.") for name in ignored)
+    }
+
+
+def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the keys that do not have the same value everywhere."""
+    keys = {key for identity in identities for key in identity}
+    return {key for key in keys if _differs(key, identities)}
+
+
+def _differs(key: str, identities: Sequence[dict[str, Any]]) -> bool:
+    first = identities[0].get(key, UNSET)
+    return any(identity.get(key, UNSET) != first for identity in identities)
+
+
+def _column(key: str, identities: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the values of a setting in all groups."""
+    return tuple(str(identity.get(key, UNSET)) for identity in identities)
