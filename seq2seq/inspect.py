@@ -16,7 +16,7 @@ from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require
 
 if TYPE_CHECKING:
     from seq2seq.analysis.html_report import Pair
-    from seq2seq.data.images import PatchGrid
+    from seq2seq.config.tokenizer import PatchGrid
     from seq2seq.model import Seq2Seq
 
 EPILOG = """\
@@ -203,9 +203,10 @@ def _random(options: argparse.Namespace) -> int:
 
     from seq2seq.analysis.html_report import Pair
     from seq2seq.build import build_model
-    from seq2seq.data.tokenizer import TokenizerSettings
+    from seq2seq.config.settings import read_section
+    from seq2seq.config.tokenizer import TokenizerSettings
 
-    length, grid = options.length or 16, TokenizerSettings.from_mapping(config["tokenizer"]).patches
+    length, grid = options.length or 16, read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
     torch.manual_seed(options.seed)
     sizes = {"src_vocab_size": length + 1, "tgt_vocab_size": length + 1, "pad_id": length, "joint": grid is None}
     sizes |= {"patches": dataclasses.asdict(grid)} if grid else {}
@@ -222,24 +223,13 @@ def _random(options: argparse.Namespace) -> int:
 
 
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """The resolved settings of seq2seq.train with `overrides`; UsageError in one line where Hydra refuses them."""
-    from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    """Compose the settings of seq2seq.train with `overrides`; UsageError in one line where Hydra refuses them."""
+    from seq2seq.config.compose import compose_settings
 
-    from seq2seq.config.unknown_keys import unknown_key
-    from seq2seq.resources import conf_dir
-
-    if message := unknown_key(overrides):
-        raise UsageError(message)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        try:
-            return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)  # type: ignore[return-value]
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(
-                f"settings: {'; '.join(' '.join(line.split()) for line in str(error).splitlines())}"
-            ) from None
+    try:
+        return compose_settings(overrides)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _checkpoint(options: argparse.Namespace) -> int:

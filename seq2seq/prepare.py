@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq.config import unknown_keys
-from seq2seq.config.types import require_kinds
+from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.sections import read_sections
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def main(config: DictConfig) -> None:
 def prepare(config: dict[str, Any]) -> None:
     """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
     from seq2seq import checkpoint
-    from seq2seq.data.corpus import SPLITS
+    from seq2seq.config.data import SPLITS
     from seq2seq.training import finetune
     from seq2seq.training.datamodule import TranslationDataModule
 
-    require_kinds(config)
+    read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     if config["init_from"]:
@@ -74,5 +74,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    unknown_keys.refuse_unknown("prepare")
+    refuse_mistakes("prepare")
     main()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from seq2seq.config.search import SearchSettings
 from seq2seq.mixer import reorder, select
 from seq2seq.model import Seq2Seq
+
+
+def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
+    """Return the target length limit of each sentence, (B,)."""
+    limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
+    return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
 
 
 class Hypothesis(NamedTuple):
@@ -72,7 +78,7 @@ class _Beam:
     ) -> None:
         batch_size, size = src.shape[0], settings.beam_size
         self.model, self.settings, self.special = model, settings, special
-        self.limits = target_limits(src_mask)
+        self.limits = target_limits(src_mask, settings)
         self.context = model.context(src, src_mask)
         self.max_len = int(self.limits.max())
         self.state: Any = model.init_state(self.context, beam_size=size, max_len=self.max_len)
@@ -185,7 +191,7 @@ def sample(
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
-    limits, context = target_limits(src_mask), model.context(src, src_mask)
+    limits, context = target_limits(src_mask, settings), model.context(src, src_mask)
     state = model.init_state(context, beam_size=1, max_len=int(limits.max()))
     last = src.new_full((src.shape[0],), special.bos)
     ended, total, tokens = torch.zeros_like(last).bool(), torch.zeros(len(last), device=src.device), []

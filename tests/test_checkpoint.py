@@ -17,7 +17,7 @@ import torch
 
 from seq2seq import checkpoint, files
 from seq2seq.checkpoint import CheckpointError
-from seq2seq.search import SearchSettings
+from seq2seq.config.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

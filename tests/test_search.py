@@ -14,9 +14,10 @@ from composed import BOS, EOS, PAD, PRESETS, lengths_mask, random_tokens, tiny
 from torch import Tensor
 
 import seq2seq.search
+from seq2seq.config.search import SearchSettings
 from seq2seq.mixer import NoState
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Hypothesis, SearchSettings, Specials, greedy, sample, search
+from seq2seq.search import Hypothesis, Specials, greedy, sample, search
 
 IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
 SPECIAL = Specials(BOS, EOS, PAD)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from seq2seq.config.settings import internal, keys, read, setting
+from seq2seq.config.settings import internal, keys, read_section, setting
 from seq2seq.config.tokenizer import VOCAB_SIZE
 
 SPLITS = ("train", "valid", "test")
@@ -103,4 +103,4 @@ def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:
         if not isinstance(data.get(side), str) or not data[side]:
             raise ValueError(f"data.{side}={data.get(side)!r}: give a language code, as in data.{side}=de")
     known = keys(CorpusSettings)
-    return read(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")
+    return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")

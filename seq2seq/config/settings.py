@@ -65,7 +65,7 @@ def _written(cls: type, field: dataclasses.Field[Any]) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read(cls: type[Settings], section: Mapping[str, Any], name: str, *, extra: bool = False) -> Settings:
+def read_section(cls: type[Settings], section: Mapping[str, Any], name: str, *, extra: bool = False) -> Settings:
     """Build the settings of `cls` from a plain, resolved section.
 
     Args:
@@ -117,7 +117,7 @@ def _value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         if value is not None and not isinstance(value, Mapping):
             raise ValueError(f"{key}={value} is no section; it takes {', '.join(keys(hint))}")  # type: ignore[arg-type]
-        return read(hint, value or {}, key)  # type: ignore[arg-type]
+        return read_section(hint, value or {}, key)  # type: ignore[arg-type]
     if isinstance(hint, types.UnionType):
         return _union(value, typing.get_args(hint), metadata, key)
     if hint is bool:

@@ -1,4 +1,4 @@
-"""Hydra's view of the settings classes: each section's keys and defaults, as the configuration `schema` of its group."""
+"""Store the settings classes for Hydra: keys and defaults of each section, as `schema` of its group."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SECTIONS: dict[str, type] = {
 def store_schemas() -> None:
     """Store every section's defaults.
 
-    Plain values, not typed ones: `settings.read` checks types, for files of old runs and for Python callers, too, and
-    says what to write instead.
+    The values are plain, not typed: `settings.read_section` checks types, also of files of old runs and of what Python
+    callers pass, and its messages say what to write instead.
     """
     for section, cls in SECTIONS.items():
         ConfigStore.instance().store(group=section or None, name="schema", node=defaults(cls), provider="seq2seq")

@@ -9,14 +9,15 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from seq2seq.data.cleaning import Cleaner, CleanSettings, Dropped, Pairs, text_hashes
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.readers import (
     COMPRESSIONS,
     ROWS,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "valid", "test")
 # Counts as part of every fingerprint: raise it when the same raw data and settings give other text.
 CODE_VERSION = 1
 TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
@@ -148,13 +148,17 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     """
     if settings.path:
         where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), settings.wanted, where)
+        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), _columns(settings), where)
     source = find_source(split, settings)
     if source.kind == "text":
         return text_pairs(Path(source.files[0]), Path(source.files[1]))
     if source.kind == "tsv":
-        return itertools.chain.from_iterable(tsv_pairs(Path(file), settings.wanted) for file in source.files)
-    return table_pairs(_file_tables(source, cache_dir, streaming), settings.wanted, source.files[0])
+        return itertools.chain.from_iterable(tsv_pairs(Path(file), _columns(settings)) for file in source.files)
+    return table_pairs(_file_tables(source, cache_dir, streaming), _columns(settings), source.files[0])
+
+
+def _columns(settings: CorpusSettings) -> Columns:
+    return Columns(settings.src, settings.tgt, settings.columns)
 
 
 def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
@@ -397,7 +401,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
         if source.kind in ("json", "parquet"):
             path = Path(source.files[0])
             head = json_head(path, size) if source.kind == "json" else parquet_head(path, size)
-            blocks = table_pairs([head], settings.wanted, str(path))
+            blocks = table_pairs([head], _columns(settings), str(path))
         else:
             blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next(iter(blocks), ([], []))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib.util
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-_MOST_BITS = 62  # of an id, which is an int64, as is the number of all of them
+from seq2seq.config.tokenizer import PatchGrid
 
 
 class PictureError(ValueError):
@@ -27,33 +24,36 @@ class PictureError(ValueError):
         return f"line {self.position + 1} is no picture ({shown!r}): {self.reason}"
 
 
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The patches of each line's picture, row by row; PictureError for the first line that is none of this size."""
-        pixels = [self._read(position, line) for position, line in enumerate(lines)]
-        return self.pack(np.stack(pixels)).tolist() if pixels else []
+def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
+    """Encode each line's picture as its patches, row by row; PictureError for the first that is none of this size."""
+    pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
+    return pack(np.stack(pixels), grid).tolist() if pixels else []
 
-    def _read(self, position: int, line: str) -> np.ndarray:
-        try:
-            return read_picture(line, height=self.height, width=self.width)
-        except ValueError as error:
-            raise PictureError(position, line, str(error)) from None
 
-    def pack(self, pixels: np.ndarray) -> np.ndarray:
-        """Ids (N, rows * columns) of pixels (N, height, width), uint8; of a pixel its `bits` highest are kept."""
-        levels = (pixels >> (8 - self.bits)).astype(np.int64)
-        cells = levels.reshape(-1, self.rows, self.size, self.columns, self.size).swapaxes(2, 3)
-        return (cells.reshape(-1, self.length, self.size**2) << self._shifts).sum(-1)
+def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
+    try:
+        return read_picture(line, height=grid.height, width=grid.width)
+    except ValueError as error:
+        raise PictureError(position, line, str(error)) from None
 
-    def unpack(self, ids: np.ndarray) -> np.ndarray:
-        """Pixels (N, height, width), uint8, from 0 to 255, of ids (N, rows * columns)."""
-        most = (1 << self.bits) - 1
-        levels = (np.asarray(ids)[..., None] >> self._shifts) & most
-        cells = levels.reshape(-1, self.rows, self.columns, self.size, self.size).swapaxes(2, 3)
-        return (cells.reshape(-1, self.height, self.width) * 255 // most).astype(np.uint8)
 
-    @property
-    def _shifts(self) -> np.ndarray:
-        return self.bits * np.arange(self.size**2, dtype=np.int64)
+def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Pack pixels (N, height, width), uint8, into ids (N, rows * columns); of a pixel its `bits` highest are kept."""
+    levels = (pixels >> (8 - grid.bits)).astype(np.int64)
+    cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)
+
+
+def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Unpack ids (N, rows * columns) into pixels (N, height, width), uint8, from 0 to 255."""
+    most = (1 << grid.bits) - 1
+    levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
+    cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.height, grid.width) * 255 // most).astype(np.uint8)
+
+
+def _shifts(grid: PatchGrid) -> np.ndarray:
+    return grid.bits * np.arange(grid.size**2, dtype=np.int64)
 
 
 def read_picture(line: str, *, height: int, width: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.data.images import PatchGrid
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.data.images import encode_pictures
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
-NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Counts as part of every fingerprint: raise it when the same model and settings give other ids.
 CODE_VERSION = 1
 _TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
@@ -64,7 +65,7 @@ class Tokenizer:
         Pictures have neither eos nor segmentations; PictureError for the first line that is no picture.
         """
         if self.patches:
-            return self.patches.encode(lines)
+            return encode_pictures(lines, self.patches)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
@@ -137,7 +138,7 @@ class Tokenizer:
         return cls(
             src_model=state["src_model"] if "src_model" in kinds else None,
             tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
-            patches=PatchGrid.from_mapping(state["patches"]) if "patches" in kinds else None,
+            patches=read_section(PatchGrid, state["patches"], "tokenizer.patches") if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
         )
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import torch
 
+    from seq2seq.config.search import SearchSettings
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model import Seq2Seq
-    from seq2seq.search import Hypothesis, SearchSettings
+    from seq2seq.search import Hypothesis
 
 log = logging.getLogger(__name__)
 

@@ -15,23 +15,26 @@ import numpy as np
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
+from seq2seq.config.data import SPLITS, CorpusSettings, corpus_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data import corpus as corpora
 from seq2seq.data.batching import Ragged, TokenBatchSampler, longest_width, padding_share
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import SPLITS, Corpus, CorpusSettings
+from seq2seq.data.corpus import Corpus
 from seq2seq.data.dataset import BatchLoader, MixedPairs, PairDataset
-from seq2seq.data.images import PatchGrid, PictureError
+from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.multi_corpus import Direction, Mixture, Part, directions, only_splits, parts_of
 from seq2seq.data.streaming import PairStream, StreamLoader, StreamSettings, refuse_epochs
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.distributed import Agreement
 from seq2seq.evaluation.metrics import tokenize_for
 from seq2seq.files import Pace, build_once
 
 if TYPE_CHECKING:
-    from seq2seq.training.settings import TrainerSettings
+    from seq2seq.config.trainer import TrainerSettings
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +60,9 @@ class TranslationDataModule(LightningDataModule):
         super().__init__()
         self.data, self.seed, self.num_workers = dict(data), int(seed), int(num_workers)
         self.cache_dir = Path(cache_dir)
-        self.settings, self.parts = CorpusSettings.from_mapping(data), parts_of(data)
+        self.settings, self.parts = corpus_settings(data), parts_of(data)
         if not isinstance(tokenizer, TokenizerSettings):
-            tokenizer = TokenizerSettings.from_mapping(tokenizer)
+            tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
         self.stream = self._streamed() if data.get("streaming") else None
         tags = dict.fromkeys(tag for part in self.parts for tag in part.tags)
         self.tokenizer_settings = replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags])))
@@ -459,7 +462,7 @@ class TranslationDataModule(LightningDataModule):
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
     try:
-        patches.encode(sample[0])
+        encode_pictures(sample[0], patches)
     except PictureError as error:
         raise ValueError(f"data.{split}: {error}") from None
 

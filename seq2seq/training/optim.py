@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from seq2seq.config.optim import OptimSettings
+
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
     """The rate of update `step` (1, 2, ...), with W = warmup_steps, when `share` (0 to 1) of the run's budget is used.

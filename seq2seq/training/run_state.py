@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import lightning as L
 
+    from seq2seq.config.trainer import TrainerSettings
     from seq2seq.training.callbacks.control import Control
     from seq2seq.training.callbacks.median_stopping import MedianStop
     from seq2seq.training.callbacks.progress import ProgressLog
-    from seq2seq.training.settings import TrainerSettings
 
 
 class RunState:

@@ -11,8 +11,8 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

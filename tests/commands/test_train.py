@@ -24,6 +24,8 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
+from seq2seq.config.settings import read_section
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import Resumed, RunFolder
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
@@ -31,7 +33,6 @@ from seq2seq.resources import conf_dir
 from seq2seq.training.callbacks.control import Control
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.run import Run, train
-from seq2seq.training.settings import TrainerSettings
 
 
 @pytest.fixture(scope="session")
@@ -552,7 +553,7 @@ def test_without_a_bound_the_run_says_that_it_has_four_minutes(corpus, tmp_path)
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run(tmp_path):
     trainer: Any = SimpleNamespace(global_step=10, world_size=1)
     for bounds, expected in (({"max_steps": 100, "max_time": "10s"}, 0.1), ({"max_time": "10s"}, 0.9)):
-        settings = TrainerSettings.from_config(bounds)
+        settings = read_section(TrainerSettings, bounds, "trainer")
         control = Control(settings=settings, folder=RunFolder(tmp_path), origin={})
         control._earlier = 9.0
         assert control.schedule_share(trainer) == pytest.approx(expected, abs=0.05)

@@ -18,10 +18,10 @@ import tiny
 import torch
 
 from seq2seq import cli, search, translate
+from seq2seq.config.search import SearchSettings
 from seq2seq.inference import line_stream
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,6 +9,7 @@ import lightning as L
 from rich.console import Console
 
 from seq2seq import distributed
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.callbacks.control import Control
 from seq2seq.training.callbacks.ema import WeightAverage
@@ -17,7 +18,6 @@ from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
 
 

@@ -16,10 +16,10 @@ from lightning.fabric.plugins import CheckpointIO
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 
 from seq2seq import checkpoint
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.distributed import Agreement
 from seq2seq.experiments.folder import ORIGIN, RunFolder
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
 
 log = logging.getLogger(__name__)

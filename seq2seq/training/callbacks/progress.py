@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.training.callbacks.control import Control, epochs_done, window_ends
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import Evaluation, TranslationTask
 from seq2seq.training.throughput import Meter
 
