@@ -20,27 +20,32 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 
 
-def data_module(overrides: list[str]) -> TranslationDataModule:
-    """The data module of a training run with these settings."""
+def read_config(overrides: list[str]) -> dict[str, Any]:
+    """Compose the settings of a training run with these overrides."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config: Any = OmegaConf.to_container(compose("train", overrides), resolve=True)
-    return TranslationDataModule(
-        data=config["data"],
-        tokenizer=config["tokenizer"],
-        seed=int(config["seed"]),
-        cache_dir=Path(config["cache"]),
-        num_workers=config["data"].get("num_workers", 0),
-    )
+    return config
 
 
-def measure(module: TranslationDataModule) -> dict[str, Any]:
+def data_plan(config: dict[str, Any]) -> DataPlan:
+    """Read the data settings of a composed run."""
+    cache, seed = Path(config["cache"]), int(config["seed"])
+    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=seed, cache_dir=cache)
+
+
+def measure(config: dict[str, Any]) -> dict[str, Any]:
     """Prepare, then read the first epoch once."""
+    settings = data_plan(config)
     start = time.perf_counter()
-    module.prepare()
+    data = prepare_corpora(settings)
+    module = TranslationDataModule(data)
+    module.describe()
     prepared = time.perf_counter() - start
     rows, widths, tokens, count = set(), set(), 0, 0
     start = time.perf_counter()
@@ -52,10 +57,10 @@ def measure(module: TranslationDataModule) -> dict[str, Any]:
         count += 1
     seconds = time.perf_counter() - start
     return {
-        "data": module.data["name"],
-        "direction": f"{module.src_lang}-{module.tgt_lang}",
-        "pairs": module.size("train"),
-        "vocabulary": [module.tokenizer.src_vocab_size, module.tokenizer.tgt_vocab_size],
+        "data": config["data"]["name"],
+        "direction": f"{settings.src}-{settings.tgt}",
+        "pairs": data.size("train"),
+        "vocabulary": [data.tokenizer.src_vocab_size, data.tokenizer.tgt_vocab_size],
         "max_tokens": module.max_tokens,
         "prepare_seconds": round(prepared, 2),
         "padding": round(module.padding_share, 4),
@@ -76,7 +81,7 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        result = measure(data_module(options.overrides))
+        result = measure(read_config(options.overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -135,15 +135,18 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def read(overrides: list[str], most: int) -> None:
     """In a child of its own: the order of an epoch, then `most` batches with 0 and with 2 workers; prints JSON."""
-    from benchmarks.data import data_module
+    from benchmarks.data import data_plan, read_config
     from seq2seq.data.batching import token_batches
+    from seq2seq.data.preparation import prepare_corpora
+    from seq2seq.training.datamodule import TranslationDataModule
 
     result: dict[str, Any] = {}
     for workers in (0, 2):
-        data = data_module([*overrides, f"+data.num_workers={workers}"])
-        data.prepare()
+        prepared = prepare_corpora(data_plan(read_config([*overrides, f"+data.num_workers={workers}"])))
+        data = TranslationDataModule(prepared)
+        data.describe()
         if not workers:
-            split = data._datasets["train"]
+            split = prepared.split("train")
             start = time.perf_counter()
             token_batches(split.src_lengths, split.tgt_lengths, max_tokens=data.max_tokens, seed=1, epoch=1)
             result["order"] = time.perf_counter() - start
@@ -158,7 +161,7 @@ def read(overrides: list[str], most: int) -> None:
         seconds = time.perf_counter() - start
         result |= {f"batches_{workers}": count / seconds, f"tokens_{workers}": tokens / seconds}
         del batches
-    result |= {"batches": data.batches_per_epoch, "kept": data.size("train"), "padding": data.padding_share}
+    result |= {"batches": data.batches_per_epoch, "kept": prepared.size("train"), "padding": data.padding_share}
     print(json.dumps(result))
 
 

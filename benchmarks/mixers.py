@@ -18,9 +18,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.analysis.atlas.scaling import Growth
+from seq2seq.config.compose import presets
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.files import write_json, write_text
-from seq2seq.inspect import presets
 from seq2seq.resources import conf_dir
 
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_seconds")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "seq2seq"
+LINK = re.compile(r"(\[[^\]\n]*\])\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+CODE_MARK = re.compile(r"<!-- code: (\S+) -->")
 TABLE_MARK = "<!-- table of presets -->"
 SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
@@ -49,14 +52,36 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     pages: dict[str, str] = config.extra["repository_pages"]
     here = {uri: source for source, uri in pages.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
-    def site_link(match: re.Match[str]) -> str:
-        path, anchor = match.group(1), match.group(2) or ""
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
-        uri = pages.get(target) or pages.get(f"{target}/README.md") or target.removeprefix("docs/")
-        return f"]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+    folder = posixpath.dirname(page.file.src_uri) or "."
 
-    markdown = re.sub(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)", site_link, markdown)
+    def site_link(match: re.Match[str]) -> str:
+        text, path, anchor = match.group(1), match.group(2), match.group(3) or ""
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(here), path))
+        uri = site_page(target, pages)
+        return f"{text}({posixpath.relpath(uri, folder)}{anchor})" if uri else text.strip("[]")
+
+    markdown = LINK.sub(site_link, markdown)
+    markdown = CODE_MARK.sub(code_block, markdown)
     return markdown.replace(TABLE_MARK, preset_table()) if TABLE_MARK in markdown else markdown
+
+
+def site_page(target: str, pages: dict[str, str]) -> str | None:
+    """Return the page that shows a file of the repository; None if the site has none."""
+    if target.startswith("docs/"):
+        return target.removeprefix("docs/")
+    if target.startswith("seq2seq/") and target.endswith(".py"):
+        parts = target.removesuffix(".py").split("/")
+        page = {name: uri for uri, _, modules in api_pages() for name in modules}
+        known = page.get(".".join(parts[:2]))
+        return f"{known}#{'.'.join(parts)}" if known else None
+    return pages.get(target) or pages.get(f"{target}/README.md")
+
+
+def code_block(match: re.Match[str]) -> str:
+    """Return the file that a mark names as a block of code."""
+    path = ROOT / match.group(1)
+    language = {".py": "python"}.get(path.suffix, path.suffix.removeprefix("."))
+    return f"```{language}\n{path.read_text('utf-8')}```"
 
 
 def api_pages() -> list[tuple[str, str, list[str]]]:
@@ -73,10 +98,10 @@ def api_pages() -> list[tuple[str, str, list[str]]]:
     return pages
 
 
-def preset_table() -> str:
-    """Return the table of presets: what conf/mixer composes, and what the docstrings of its classes say."""
+def preset_table(presets: Sequence[str] = ()) -> str:
+    """Return the table of presets (all by default): what conf/mixer composes, and what the docstrings say."""
+    presets = presets or sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
     with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
-        presets = sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
         rows = [preset_row(name, plain(compose(f"mixer/{name}"))) for name in presets]
     head = "| preset | mixer | settings | published in |\n|---|---|---|---|\n"
     return head + "".join(rows)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
-
-CPU_TOKENS, GPU_TOKENS = 2048, 8192  # source pieces in a batch
-DTYPES = ("float32", "bfloat16")
 
 
 class UsageError(ValueError):
@@ -124,7 +123,8 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--max-len-extra", type=positive, metavar="N", help="... plus this (default: the run's)")
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
-    add("--max-len", type=positive, default=1024, metavar="N", help="longest source line in pieces (1024)")
+    text = f"longest source line in pieces ({LONGEST_SOURCE})"
+    add("--max-len", type=positive, default=LONGEST_SOURCE, metavar="N", help=text)
     add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")

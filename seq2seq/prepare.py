@@ -18,7 +18,7 @@ from seq2seq.config.sections import read_sections
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
-    from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.data.preparation import PreparedData
 
 log = logging.getLogger(__name__)
 
@@ -41,30 +41,35 @@ def main(config: DictConfig) -> None:
 def prepare(config: dict[str, Any]) -> None:
     """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
     from seq2seq import checkpoint
-    from seq2seq.config.data import SPLITS
+    from seq2seq.data.plan import DataPlan
+    from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import finetune
-    from seq2seq.training.datamodule import TranslationDataModule
 
     read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     if config["init_from"]:
         tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)
-    data = TranslationDataModule(data=config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
-    data.prepare()
-    log.info("prepared in %.1f s, in %s:", time.monotonic() - start, data.cache_dir)
-    for what, folder in data.places.items():
+    plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
+    data = prepare_corpora(plan)
+    log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
+    for what, folder in data.folders.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
-    sizes = ", ".join(f"{data.size(split):,} {split}" for split in (SPLITS[1:] if data.stream else SPLITS))
+    sizes = ", ".join(f"{data.size(split):,} {split}" for split in data.splits)
     log.info("%s pairs; %s", sizes, _batches(data))
 
 
-def _batches(data: TranslationDataModule) -> str:
-    if data.stream:
+def _batches(data: PreparedData) -> str:
+    from seq2seq.training.datamodule import TranslationDataModule
+
+    batches = TranslationDataModule(data)
+    if data.plan.max_tokens is not None:
+        batches.describe()
+    if data.plan.stream:
         return "training text is streamed"
-    if data.undecided:
+    if data.plan.max_tokens is None:
         return "training decides how large batches are (data.max_tokens=auto)"
-    return f"{data.batches_per_epoch:,} batches an epoch"
+    return f"{batches.batches_per_epoch:,} batches an epoch"
 
 
 def _size(folder: Path) -> str:

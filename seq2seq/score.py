@@ -23,11 +23,10 @@ from seq2seq.cli import (
     require_text_output,
     warn,
 )
-from seq2seq.inference.translator import Note
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
+    from seq2seq.inference.translator import Note, Translator
 
 EPILOG = """\
 Examples:
@@ -192,7 +191,7 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     translator = load_translator(options)
     if options.convention:
         check_convention(options.convention, options.lang or translator.meta["tgt_lang"])
-    data = data_settings(options.data, ckpt=options.ckpt, meta=translator.meta)
+    data = data_plan(options.data, ckpt=options.ckpt, meta=translator.meta)
     if options.save:
         require_output(Path(options.save), "--save", inputs=_files(data, options.split))
     tokenize = _tokenize(options, known=translator.meta["tokenize"])
@@ -233,7 +232,7 @@ def _save(path: str, lines: list[str]) -> None:
         file.write("".join(line + "\n" for line in lines).encode("utf-8", "replace"))
 
 
-def data_settings(given: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
+def data_plan(given: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
     """The `data` section that `--data` names, in the checkpoint's direction; UsageError if it cannot be that.
 
     `given` is a name in conf/data or a YAML file, then key=value settings. Without a name it is the data of the run
@@ -277,9 +276,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any]) -> dict[str, Any
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise UsageError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
-    from seq2seq.config.compose import compose_settings
+    from seq2seq.config.compose import resolved_settings
 
-    return compose_settings([f"data={chosen}"])["data"]
+    return resolved_settings([f"data={chosen}"])["data"]
 
 
 def _yaml(path: Path) -> dict[str, Any]:

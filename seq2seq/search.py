@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
-from seq2seq.mixer import reorder, select
 from seq2seq.model import Seq2Seq
+from seq2seq.state import reorder, select
 
 
 def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:

@@ -19,6 +19,7 @@ from seq2seq.cli import (
     load_translator,
     positive,
     require_text_output,
+    warn,
 )
 
 EPILOG = """\
@@ -62,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
             return fail(error)
         from seq2seq.inference.line_stream import LineStream
 
-        session = LineStream(translator=translator, n_best=options.n_best)
+        session = LineStream(translator=translator, n_best=options.n_best, warn=warn)
         session.run(source, sink)
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)

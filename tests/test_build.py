@@ -17,6 +17,7 @@ from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.model import EmptySlot
 
 
 def kinds(layers: nn.ModuleList, slot: str = "self_mixer") -> list[type]:
@@ -75,7 +76,7 @@ def test_an_empty_slot():
         config("mixer=transformer", "mixer/self@mixer.decoder=none", "mixer/self@mixer.encoder=none", *TINY)
     )
     assert kinds(model.encoder.layers) == kinds(model.decoder.layers) == [type(None)] * 4
-    assert all(layer.around_self is None for layer in model.decoder.layers)
+    assert all(type(layer.around_self) is EmptySlot for layer in model.decoder.layers)
     broken = config("mixer=transformer", *TINY)
     broken["mixer"]["cross"] = {}
     with pytest.raises(ValueError, match=r"mixer\.cross is empty"):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from conftest import PATIENCE
 
 from seq2seq import checkpoint, files
 from seq2seq.checkpoint import CheckpointError
@@ -130,7 +131,7 @@ trainer = lightning.Trainer(max_epochs=1, logger=False, callbacks=[keep], accele
 trainer.fit(Task(), torch.utils.data.DataLoader(torch.randint(4, 90, (4, 5)), batch_size=2))
 trainer.save_checkpoint({str(path)!r})
 """
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=PATIENCE)
     payload = checkpoint.read(path)
     assert payload["global_step"] == 2
     checkpoint.load(path)

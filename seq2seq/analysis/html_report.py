@@ -1,4 +1,4 @@
-"""What is to be seen of a model and one sentence pair: figures, and one HTML page that holds them all."""
+"""The HTML page of a model and one sentence pair, with its figures inside."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seq2seq.analysis import plots
 from seq2seq.analysis.mixing_matrix import View, locality, mean_distance
 from seq2seq.experiments.figures import save
+from seq2seq.files import write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,14 +26,21 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
 
 
 class Pair(NamedTuple):
-    """The pieces that each side's positions read: the source's, and the decoder's input (begin, then the target)."""
+    """Names of the positions of both sides: the source's pieces, and the decoder's input (begin, then the target)."""
 
     source: list[str]
     target: list[str]
 
 
 class Section(NamedTuple):
-    """A figure's name, its heading, and what it shows in plain sentences."""
+    """A figure of the page.
+
+    Attributes:
+        name: of its files and its anchor.
+        heading: above the figure.
+        text: explains what the figure shows.
+        figure: the figure.
+    """
 
     name: str
     heading: str
@@ -49,100 +57,109 @@ MATRIX = (
 
 
 def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
-    """The figures of one pair, in the order of the page."""
-    names = {"encoder": (pair.source, pair.source), "decoder": (pair.target, pair.target),
-             "cross": (pair.target, pair.source)}  # fmt: skip
+    """Draw the figures of one pair, in the order of the page."""
+    # names of rows and columns
+    names = {
+        "encoder": (pair.source, pair.source),
+        "decoder": (pair.target, pair.target),
+        "cross": (pair.target, pair.source),
+    }
     by_part = {part: [view for view in views if view.part == part] for part in names}
-    yield Section(
-        "alignments", "Source-target alignments",
+    text = (
         "Which source positions each target position reads, by layer. A row is the decoder's input piece; what the "
-        f"layer makes of it predicts the next piece. {MATRIX}",
-        plots.mixing(by_part["cross"], *names["cross"]),
-    )  # fmt: skip
+        f"layer makes of it predicts the next piece. {MATRIX}"
+    )
+    yield Section("alignments", "Source-target alignments", text, plots.mixing(by_part["cross"], *names["cross"]))
     for part in ("encoder", "decoder"):
         if by_part[part]:
-            heading = f"Token mixing in the {part}"
             figure = plots.mixing(by_part[part], *names[part])
-            yield Section(f"{part}-mixing", heading, MATRIX, figure)
+            yield Section(f"{part}-mixing", f"Token mixing in the {part}", MATRIX, figure)
     own = [*by_part["encoder"], *by_part["decoder"]]
     if own:
-        text = (
-            "How local each layer is: the mean share of what lies |i - j| positions away, over all rows, and the mean "
-            "distance as a part of what it is where all shares are equal (in a decoder, those of the past). "
-            + ("In the source the distance is the more of rows and columns apart. " if own[0].columns else "")
-            + _locality(own)
-        )
-        yield Section("distance", "How far layers look", text, plots.distances(own))
-    for part, found in by_part.items():
-        yield from _portraits(part, found, *names[part])
+        yield Section("distance", "How far layers look", _distance_text(own), plots.distances(own))
+    for part, mine in by_part.items():
+        yield from _details(part, mine, *names[part])
 
 
-def _locality(views: Sequence[View]) -> str:
-    def told(view: View) -> str:
-        far, part = mean_distance(view.total, view.columns), locality(view)
-        return f"layer {view.layer} of the {view.part} ({view.kind}: {far:.1f} on average, {part:.0%} of equal shares)"
+def _distance_text(views: Sequence[View]) -> str:
+    """Explain the figure of distances, and name the most and the least local layer."""
+    nearest = min(views, key=locality)
+    farthest = max(views, key=locality)
+    on_a_grid = "In the source the distance is the more of rows and columns apart. " if views[0].columns else ""
+    return (
+        "How local each layer is: the mean share of what lies |i - j| positions away, over all rows, and the mean "
+        "distance as a part of what it is where all shares are equal (in a decoder, those of the past). "
+        f"{on_a_grid}The most local is {_locality(nearest)}, the least local {_locality(farthest)}."
+    )
 
-    near, far = (choose(views, key=locality) for choose in (min, max))
-    return f"The most local is {told(near)}, the least local {told(far)}."
+
+def _locality(view: View) -> str:
+    distance = mean_distance(view.total, view.columns)
+    share = f"{locality(view):.0%} of equal shares"
+    return f"layer {view.layer} of the {view.part} ({view.mixer}: {distance:.1f} on average, {share})"
 
 
-def _portraits(part: str, views: Sequence[View], down: list[str], across: list[str]) -> Iterator[Section]:
-    """What mixers show of themselves, by name."""
-    kinds: dict[str, tuple[str, Callable[[list[View], str], Any]]] = {
+def _details(part: str, views: Sequence[View], rows: list[str], columns: list[str]) -> Iterator[Section]:
+    """Draw what mixers' own `introspect` returns, by name."""
+    drawings: dict[str, tuple[str, Callable[[list[View], str], Any]]] = {
         "kernels": ("Learned weights by offset, the same at every position.", plots.kernels),
         "predicted kernels": (
             "A row is a position of the sentence and the kernel that it predicts: the weight of each offset.",
-            lambda found, name: plots.predicted_kernels(found, name, down),
+            lambda mine, name: plots.predicted_kernels(mine, name, rows),
         ),
         "weights": (
             "The mixer's own weights. A row is a position that is computed, a column one that it reads.",
-            lambda found, name: plots.weights(found, name, down, across),
+            lambda mine, name: plots.weights(mine, name, rows, columns),
         ),
         "centers": (
-            "Each head's scores are -a |d - c|^2 at offset d: its centre c, and one standard deviation of the bell, "
+            "Each head's scores are -a |d - c|^2 at offset d: its center c, and one standard deviation of the bell, "
             "1 / sqrt(2 a), each way, as a bar or, on a grid, a circle.",
-            lambda found, name: plots.centers(found),
+            lambda mine, name: plots.centers(mine),
         ),
     }
-    names = dict.fromkeys(name for view in views for name in view.portrait)
+    names = dict.fromkeys(name for view in views for name in view.details)
     for name in names:
         if name == "sharpness" and "centers" in names:
             continue
-        text, draw = kinds.get(name, ("A number for each head, by layer.", plots.numbers))
-        found = [view for view in views if name in view.portrait]
+        text, draw = drawings.get(name, ("A number for each head, by layer.", plots.numbers))
+        mine = [view for view in views if name in view.details]
         heading = f"{name.capitalize()} of the {'cross mixers' if part == 'cross' else part}"
-        yield Section(f"{part}-{name.replace(' ', '-')}", heading, text, draw(found, name))
+        yield Section(f"{part}-{name.replace(' ', '-')}", heading, text, draw(mine, name))
 
 
-def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], found: Sequence[Section]) -> Path:
-    """Write the figures of `found` and the page `report.html`, which needs no other file; the page's path.
+def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> Path:
+    """Write the figures and the page `report.html`, which needs no other file, and return the page's path.
 
-    Figures of an earlier page in `folder` that this one has not are removed.
+    Figures of an earlier page in the folder that this one does not have are removed.
+
+    Args:
+        facts: rows of the table below the title.
     """
-    from seq2seq.files import write_text
-
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "report.html"
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
-    parts = []
-    for section in found:
-        path = save(section.figure, folder / section.name)
-        image = base64.b64encode(path.read_bytes()).decode("ascii")
-        heading = html.escape(section.heading)
-        parts.append(
-            f'<h2 id="{section.name}">{heading}</h2>\n<p class="legend">{html.escape(section.text)}</p>\n'
-            f'<img alt="{heading}" src="data:image/png;base64,{image}">'
-        )
+    figures = [_figure(section, folder) for section in sections]
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
-    links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in found)
+    links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in sections)
     text = (
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>\n'
         f"<style>\n{STYLE}</style>\n<h1>{html.escape(title)}</h1>\n<table>{rows}</table>\n<p>{links}</p>\n"
-        + "\n".join(parts)
+        + "\n".join(figures)
         + "\n</html>\n"
     )
     write_text(page, text)
-    for name in earlier - {section.name for section in found}:
+    for name in earlier - {section.name for section in sections}:
         for suffix in ("png", "svg"):
             (folder / f"{name}.{suffix}").unlink(missing_ok=True)
     return page
+
+
+def _figure(section: Section, folder: Path) -> str:
+    """Save a figure, and return its part of the page with the image inside."""
+    path = save(section.figure, folder / section.name)
+    image = base64.b64encode(path.read_bytes()).decode("ascii")
+    heading = html.escape(section.heading)
+    return (
+        f'<h2 id="{section.name}">{heading}</h2>\n<p class="legend">{html.escape(section.text)}</p>\n'
+        f'<img alt="{heading}" src="data:image/png;base64,{image}">'
+    )

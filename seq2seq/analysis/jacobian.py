@@ -1,4 +1,4 @@
-"""The Jacobian of output positions with respect to input positions: what moves information, whatever the mixer is."""
+"""The Jacobian of output positions with respect to input positions, of any mixer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from seq2seq.introspection import freeze_mixing
 
-NUMBERS = 1 << 21  # of the copies of the input that are differentiated together
+# Most numbers in the copies of the input that are differentiated together.
+NUMBERS = 1 << 21
 
 
 def jacobian(
@@ -18,11 +19,19 @@ def jacobian(
     directions: Tensor | None = None,
     routed_by: Tensor | None = None,
 ) -> Tensor:
-    """d(u_r . f(x)_i) / dx_j with the routing held, (T, R, S, D), of f: (B, S, D) -> (B, T, D') at x (S, D).
+    """Differentiate a function of a sequence with its mixing held constant: d(u_r . f(x)_i) / dx_j.
 
-    directions u (R, D') default to the output's channels; routed_by is another input (S, D), whose routing is taken.
     Sentences of a batch do not see each other, so each row of the Jacobian is the gradient of a sentence of its own in
     one backward pass over T R copies of x, cut into pieces.
+
+    Args:
+        function: f, (B, S, D) -> (B, T, D').
+        x: the sequence (S, D).
+        directions: u (R, D'); the output's channels if None.
+        routed_by: another sequence (S, D), whose mixing is held; that of x if None.
+
+    Returns:
+        The blocks (T, R, S, D).
     """
     with torch.no_grad():
         length, width = function(x[None]).shape[1:]
@@ -31,8 +40,8 @@ def jacobian(
     count = len(directions)
     rows = torch.arange(length * count, device=x.device)
     size = max(1, NUMBERS // x.numel())
-    found = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
-    return torch.cat(found).unflatten(0, (length, count))
+    parts = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
+    return torch.cat(parts).unflatten(0, (length, count))
 
 
 def _rows(
@@ -42,12 +51,13 @@ def _rows(
     directions: Tensor,
     routed_by: Tensor | None,
 ) -> Tensor:
+    """Return rows (n, S, D) of the Jacobian: the gradients at these positions (n,) in these directions (n, D')."""
     copies = x.detach().expand(len(positions), *x.shape).clone().requires_grad_()
-    given = None
+    marked = None
     if routed_by is not None:
-        with torch.no_grad(), freeze_mixing() as given:
+        with torch.no_grad(), freeze_mixing() as marked:
             function(routed_by.expand_as(copies))
-    with torch.enable_grad(), freeze_mixing(given):
+    with torch.enable_grad(), freeze_mixing(marked):
         y = function(copies)  # (n, T, D')
         chosen = y[torch.arange(len(positions), device=x.device), positions]
         total = (chosen * directions).sum()

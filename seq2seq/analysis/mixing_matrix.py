@@ -1,4 +1,4 @@
-"""What every mixer of a model does with one sentence pair: mixing matrices by head, alignments, its own portrait."""
+"""Mixing matrices of a model's mixers for one sentence pair, by layer and head, with what mixers add themselves."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from seq2seq.analysis.jacobian import jacobian
 from seq2seq.mixer import SelfMixer
 from seq2seq.model import Seq2Seq
 
-DIRECTIONS = 32  # in which outputs are differentiated; all channels of a narrower output
+# Outputs are differentiated in so many random directions, or in all channels of a narrower output.
+DIRECTIONS = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One mixer at work: `total` (T, S) and by head (H, T, S), rows that sum to 1, and its portrait.
+    """One mixer at work on a sentence pair.
 
-    part is "encoder", "decoder" or "cross"; layers count from 1. heads is None where they cannot be told apart.
+    Attributes:
+        part: "encoder", "decoder" or "cross".
+        layer: the layer, from 1.
+        mixer: name of the mixer's class.
+        total: mixing matrix (T, S) of the whole mixer, rows that sum to 1.
+        heads: the same by head (H, T, S); None where heads cannot be told apart.
+        details: what the mixer's own `introspect` returns.
+        columns: of a grid that the positions fill, row by row.
     """
 
     part: str
     layer: int
-    kind: str
+    mixer: str
     total: Tensor
     heads: Tensor | None
-    portrait: dict[str, Tensor]
-    columns: int | None = None  # of a grid that the positions fill, row by row
+    details: dict[str, Tensor]
+    columns: int | None = None
 
 
 def views(
@@ -38,164 +46,194 @@ def views(
     tgt: Tensor,
     *,
     columns: int | None = None,
-    tell: Callable[[str], None] = lambda what: None,
+    report: Callable[[str], None] = lambda part: None,
 ) -> list[View]:
-    """Every mixer of `model` with one pair of token rows, src (1, S) and the decoder's input tgt (1, T).
+    """Compute the mixing matrices of every mixer of a model for one pair.
 
-    columns: of a source that is a picture's patches, how many there are in a row.
-    Each is differentiated for every position in up to DIRECTIONS directions: S^2 and T^2 times its cost for a
-    position, at least, so that long sentences take minutes. `tell` is called with what is next.
+    Each mixer is differentiated for every position in up to DIRECTIONS directions: at least S^2 and T^2 times its cost
+    for a position, so that long sentences take minutes.
+
+    Args:
+        src: source ids (1, S).
+        tgt: the decoder's input (1, T).
+        columns: patches in a row of a source that is an image.
+        report: called with the name of each mixer before its turn.
+
+    Returns:
+        Encoder, decoder, then cross mixers, each layer by layer.
     """
     model.eval()
-    calls = _calls(model, src, tgt)
-    memory = calls.pop("memory")
-    mask, read = torch.ones_like(src).bool(), torch.ones_like(tgt).bool()
-    found = []
-    for part, stack, real, width in (("encoder", model.encoder, mask, columns), ("decoder", model.decoder, read, None)):
-        for layer, block in enumerate(stack.layers, 1):
-            mixer: Any = block.self_mixer
-            if mixer is not None:
-                tell(f"{part} layer {layer} of {len(stack.layers)}")
-                own = _self_view(mixer, calls[part, layer], real, part, layer)
-                found.append(dataclasses.replace(own, columns=width))
+    inputs, memory = _inputs(model, src, tgt)
+    src_mask = torch.ones_like(src).bool()
+    tgt_mask = torch.ones_like(tgt).bool()
+    result = []
+    for layer, block in enumerate(model.encoder.layers, 1):
+        if block.self_mixer is not None:
+            report(f"encoder layer {layer} of {len(model.encoder.layers)}")
+            view = _self_view(block.self_mixer, inputs["encoder", layer], src_mask, "encoder", layer)
+            result.append(dataclasses.replace(view, columns=columns))
     for layer, block in enumerate(model.decoder.layers, 1):
-        tell(f"cross mixer {layer} of {len(model.decoder.layers)}")
-        found.append(_cross_view(block.cross_mixer, calls["cross", layer], memory, mask, layer))
-    return found
+        if block.self_mixer is not None:
+            report(f"decoder layer {layer} of {len(model.decoder.layers)}")
+            result.append(_self_view(block.self_mixer, inputs["decoder", layer], tgt_mask, "decoder", layer))
+    for layer, block in enumerate(model.decoder.layers, 1):
+        report(f"cross mixer {layer} of {len(model.decoder.layers)}")
+        result.append(_cross_view(block.cross_mixer, inputs["cross", layer], memory, src_mask, layer))
+    return result
 
 
 def shares(blocks: Tensor) -> Tensor:
-    """The norms of a Jacobian's blocks (T, R, S, D), each row divided by its sum: (T, S). A row of zeros stays."""
+    """Return the norms (T, S) of a Jacobian's blocks (T, R, S, D), divided by the row's sum; a row of zeros stays."""
     norms = blocks.square().sum((1, 3)).sqrt()
     return norms / norms.sum(-1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
 
 
 def distance_profile(total: Tensor, columns: int | None = None) -> Tensor:
-    """The mean share of a matrix (T, T) at each distance, over the rows; sums to 1.
+    """Average the shares of a matrix (T, T) at each distance over the rows; the result sums to 1.
 
-    The distance is |i - j|; where positions fill a grid of so many columns, the more of rows and columns apart.
+    Args:
+        columns: of a grid that the positions fill. The distance is |i - j|, and on a grid the larger of the distances
+            in rows and in columns.
     """
     position = torch.arange(len(total), device=total.device)
-    places = torch.stack([position // columns, position % columns] if columns else [position])
-    apart = (places[:, :, None] - places[:, None]).abs().amax(0)
-    found = total.new_zeros(int(apart.max()) + 1)
-    return found.index_add_(0, apart.flatten(), total.flatten()) / len(total)
+    coordinates = torch.stack([position // columns, position % columns] if columns else [position])
+    distance = (coordinates[:, :, None] - coordinates[:, None]).abs().amax(0)  # (T, T)
+    profile = total.new_zeros(int(distance.max()) + 1)
+    return profile.index_add_(0, distance.flatten(), total.flatten()) / len(total)
 
 
 def mean_distance(total: Tensor, columns: int | None = None) -> float:
-    """The mean distance in a matrix (T, T), weighted by its shares."""
+    """Return the mean distance in a matrix (T, T), weighted by its shares."""
     profile = distance_profile(total, columns)
     return float(profile @ torch.arange(len(profile), dtype=profile.dtype, device=profile.device))
 
 
 def equal_shares(length: int, *, causal: bool) -> Tensor:
-    """The matrix (T, T) that reads everything alike, of a causal mixer the past: what a profile is compared with."""
-    seen = torch.ones(length, length)
-    seen = seen.tril() if causal else seen
-    return seen / seen.sum(-1, keepdim=True)
+    """Return the matrix (T, T) that reads all positions alike, of a causal mixer all of the past."""
+    visible = torch.ones(length, length)
+    visible = visible.tril() if causal else visible
+    return visible / visible.sum(-1, keepdim=True)
 
 
 def locality(view: View) -> float:
-    """The mean distance over that of equal shares: 0 reads only itself, 1 everything alike."""
-    everything = mean_distance(equal_shares(len(view.total), causal=view.part == "decoder"), view.columns)
-    return mean_distance(view.total, view.columns) / everything if everything else 0.0
+    """Divide the mean distance by that of equal shares: 0 reads only itself, 1 reads everything alike."""
+    equal = equal_shares(len(view.total), causal=view.part == "decoder")
+    reference = mean_distance(equal, view.columns)
+    return mean_distance(view.total, view.columns) / reference if reference else 0.0
 
 
-def _calls(model: Seq2Seq, src: Tensor, tgt: Tensor) -> dict[Any, Tensor]:
-    """What each mixer is given as x (1, T, D), and the memory, when `model` reads the pair."""
-    found: dict[Any, Tensor] = {}
-    slots = [("encoder", "self_mixer", model.encoder), ("decoder", "self_mixer", model.decoder)]
-    slots.append(("cross", "cross_mixer", model.decoder))
+def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, int], Tensor], Tensor]:
+    """Record the input x (1, T, D) of each mixer by part and layer, and the memory, while the model reads the pair."""
+    inputs: dict[tuple[str, int], Tensor] = {}
+    slots = (
+        ("encoder", "self_mixer", model.encoder),
+        ("decoder", "self_mixer", model.decoder),
+        ("cross", "cross_mixer", model.decoder),
+    )
     handles = []
     for part, name, stack in slots:
         for layer, block in enumerate(stack.layers, 1):
             mixer = getattr(block, name)
             if mixer is not None:
-                handles.append(mixer.register_forward_pre_hook(_keeper(found, (part, layer))))
-
-    def keep_memory(_: nn.Module, __: Any, memory: Any) -> None:
-        found["memory"] = memory
-
-    handles.append(model.encoder.register_forward_hook(keep_memory))
+                handles.append(mixer.register_forward_pre_hook(_recorder(inputs, (part, layer))))
+    memories: list[Tensor] = []
+    handles.append(model.encoder.register_forward_hook(lambda _, __, memory: memories.append(memory)))
     try:
         with torch.no_grad():
             model.features(src, torch.ones_like(src).bool(), tgt)
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return inputs, memories[-1]
 
 
-def _keeper(found: dict[Any, Tensor], key: Any) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
-        found[key] = given[0]
+def _recorder(
+    inputs: dict[tuple[str, int], Tensor], key: tuple[str, int]
+) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def record(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        inputs[key] = arguments[0]
 
-    return keep
+    return record
 
 
 def _self_view(mixer: SelfMixer, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
+    """Look at a self mixer as a function of its input x (1, T, D)."""
+
     def function(z: Tensor) -> Tensor:
         return mixer(z, mask.expand(len(z), -1))
 
     with torch.no_grad():
-        portrait = mixer.introspect(x, mask)
-    return _view(mixer, function, x, portrait, part, layer)
+        details = mixer.introspect(x, mask)
+    return _view(mixer, function, x, details, part, layer)
 
 
 def _cross_view(mixer: Any, x: Tensor, memory: Tensor, mask: Tensor, layer: int) -> View:
+    """Look at a cross mixer as a function of the memory (1, S, D)."""
+
     def function(z: Tensor) -> Tensor:
         return mixer(x.expand(len(z), -1, -1), mixer.project(z, mask.expand(len(z), -1)))
 
     with torch.no_grad():
-        portrait = mixer.introspect(x, mixer.project(memory, mask))
-    return _view(mixer, function, memory, portrait, "cross", layer)
+        details = mixer.introspect(x, mixer.project(memory, mask))
+    return _view(mixer, function, memory, details, "cross", layer)
 
 
 def _view(
-    mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor, portrait: dict[str, Tensor], part: str, layer: int
+    mixer: Any,
+    function: Callable[[Tensor], Tensor],
+    x: Tensor,
+    details: dict[str, Tensor],
+    part: str,
+    layer: int,
 ) -> View:
     total = shares(jacobian(function, x[0], _directions(mixer.out_dim, x)))
-    return View(part, layer, type(mixer).__name__, total, _heads(mixer, function, x[0]), portrait)
+    heads = _heads(mixer, function, x[0])
+    return View(part, layer, type(mixer).__name__, total, heads, details)
 
 
 def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
-    """The same for each head, (H, T, S): from what the last projection `out` reads, in which heads lie side by side.
+    """Compute the mixing matrix of each head, (H, T, S), from the input of the last projection `out`.
 
-    None for a mixer without several heads, or without such a projection. Of attention these are its weights: a head's
-    blocks are w_ij W_v, so their norms are in proportion to w_ij, and the w_ij of a row sum to 1.
+    The heads lie side by side there. Of attention these are its weights: a head's blocks are w_ij W_v, so their norms
+    are in proportion to w_ij, and the w_ij of a row sum to 1.
+
+    Returns:
+        None for a mixer without several heads, or without such a projection.
     """
-    heads, out = getattr(mixer, "num_heads", 1), getattr(mixer, "out", None)
+    heads = getattr(mixer, "num_heads", 1)
+    out = getattr(mixer, "out", None)
     if heads < 2 or not isinstance(out, nn.Linear) or out.in_features % heads:
         return None
     width = out.in_features // heads
     basis = _directions(width, x, most=max(1, DIRECTIONS // heads))
-    found = []
+    matrices = []
     for head in range(heads):
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
-        found.append(shares(jacobian(_before(out, function), x, directions)))
-    return torch.stack(found)
+        matrices.append(shares(jacobian(_input_of(out, function), x, directions)))
+    return torch.stack(matrices)
 
 
-def _before(out: nn.Linear, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """What `out` reads while `function` runs."""
+def _input_of(out: nn.Linear, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the function whose result is the input of `out` while `function` runs."""
 
     def inner(z: Tensor) -> Tensor:
-        read: list[Tensor] = []
-        handle = out.register_forward_pre_hook(lambda _, given: read.append(given[0]))
+        inputs: list[Tensor] = []
+        handle = out.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
             function(z)
         finally:
             handle.remove()
-        return read[-1]
+        return inputs[-1]
 
     return inner
 
 
 def _directions(width: int, like: Tensor, most: int = DIRECTIONS) -> Tensor:
-    """Orthonormal directions among `width` outputs: all of them, or `most` random ones."""
+    """Return orthonormal directions among `width` outputs: all of them, or `most` random ones."""
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
     if width <= most:
         return eye
     generator = torch.Generator().manual_seed(width)
-    return torch.linalg.qr(torch.randn(width, most, generator=generator, dtype=torch.float64)).Q.T.to(like)
+    noise = torch.randn(width, most, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(noise).Q.T.to(like)

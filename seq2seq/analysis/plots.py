@@ -1,4 +1,4 @@
-"""Figures of mixers at work: matrices by layer and head, kernels, centres, and how far layers look."""
+"""Plots of mixers at work: matrices by layer and head, kernels, centers, and how far layers look."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_LABELS = 40  # of a side of a matrix; of a longer sentence every n-th piece is named
-MATRIX_COLOURS = "Blues"
+# Most pieces that are named on a side of a matrix; of a longer sentence every n-th is.
+MOST_LABELS = 40
+COLOR_MAP = "Blues"
 WIDE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Source Han Sans SC", "WenQuanYi Zen Hei"),
     *("Droid Sans Fallback", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic"),
@@ -28,7 +29,7 @@ WIDE_FONTS = (
 
 @functools.cache
 def families() -> list[str]:
-    """Fonts for pieces of any script: matplotlib's own, then those with Chinese and Japanese that are installed."""
+    """List fonts for pieces of any script: matplotlib's own, then installed ones with Chinese and Japanese."""
     from matplotlib import font_manager
 
     installed = set(font_manager.get_font_names())
@@ -36,10 +37,17 @@ def families() -> list[str]:
 
 
 def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: list[str], across: list[str]) -> Figure:
-    """A row of matrices (T, S) for each layer, named; `down` names the T positions and `across` the S."""
+    """Draw matrices (T, S) as a grid.
+
+    Args:
+        rows: for each row of the grid its title and its matrices by name.
+        down: names of the T positions.
+        across: names of the S positions.
+    """
     columns = max(len(panels) for _, panels in rows)
-    wide, high = (max(1.2, 0.088 * min(len(names), MOST_LABELS)) for names in (across, down))
-    figure = new_figure(1.5 + columns * (wide + 0.15), 1.0 + len(rows) * (high + 0.3))
+    width = _inches(across)
+    height = _inches(down)
+    figure = new_figure(1.5 + columns * (width + 0.15), 1.0 + len(rows) * (height + 0.3))
     grid: Any = figure.subplots(len(rows), columns, squeeze=False)
     image: Any = None
     for r, (title, panels) in enumerate(rows):
@@ -48,30 +56,36 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
                 axes.set_axis_off()
                 continue
             name, matrix = panels[c]
-            image = axes.imshow(matrix.detach().cpu().numpy(), cmap=MATRIX_COLOURS, norm=_shades(), aspect="auto")
+            image = axes.imshow(matrix.detach().cpu().numpy(), cmap=COLOR_MAP, norm=_shades(), aspect="auto")
             axes.set_title(name if c else f"{title}: {name}", fontsize=7, loc="left" if c == 0 else "center")
             lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
             _name_ticks(axes, down if c == 0 else None, across if lowest else None)
-    _bar(figure, image, grid, len(rows) * high, "share of the row")
+    _bar(figure, image, grid, len(rows) * height, "share of the row")
     return figure
 
 
+def _inches(names: list[str]) -> float:
+    """Return the length of a matrix' side that has room for the names of its positions."""
+    return max(1.2, 0.088 * min(len(names), MOST_LABELS))
+
+
 def _shades() -> Any:
-    """From 0 to 1, small shares spread."""
+    """Map shares from 0 to 1 to colors, with more contrast among small ones."""
     from matplotlib.colors import PowerNorm
 
     return PowerNorm(0.5, 0, 1)
 
 
-def _bar(figure: Figure, image: Any, grid: Any, high: float, label: str) -> None:
-    """The scale of all matrices in `grid`, which is about `high` inches high."""
-    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / high), aspect=25, pad=0.01)
+def _bar(figure: Figure, image: Any, grid: Any, height: float, label: str) -> None:
+    """Draw the scale of all matrices in `grid`, which is about `height` inches high."""
+    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
     bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=6)
     bar.set_label(label, fontsize=7)
 
 
 def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) -> None:
+    """Name the positions on both sides of a matrix; None leaves a side without names."""
     for names, axis, turn in ((down, axes.yaxis, 0), (across, axes.xaxis, 90)):
         axis.set_tick_params(length=0, labelsize=5.5, pad=1)
         if names is None:
@@ -80,33 +94,36 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
         step = -(-len(names) // MOST_LABELS)
         axis.set_ticks(range(0, len(names), step), names[::step], rotation=turn)
         for label in axis.get_ticklabels():
-            label.set_parse_math(False)  # a piece may be a dollar sign
+            # a piece may be a dollar sign
+            label.set_parse_math(False)
             label.set_fontfamily(families())
     for spine in axes.spines.values():
         spine.set_linewidth(0.4)
 
 
 def mixing(views: Sequence[View], down: list[str], across: list[str]) -> Figure:
-    """The matrices of one part by layer: all heads together, then each."""
+    """Draw the mixing matrices of one part by layer: all heads together, then each."""
     rows = []
     for view in views:
-        heads = [] if view.heads is None else [(f"head {h + 1}", each) for h, each in enumerate(view.heads)]
-        rows.append((f"{view.layer} {view.kind}", [("all", view.total), *heads]))
+        heads = [] if view.heads is None else _by_head(view.heads)
+        rows.append((f"{view.layer} {view.mixer}", [("all", view.total), *heads]))
     return matrices(rows, down, across)
 
 
+def _by_head(heads: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    return [(f"head {number}", matrix) for number, matrix in enumerate(heads, 1)]
+
+
 def weights(views: Sequence[View], name: str, down: list[str], across: list[str]) -> Figure:
-    """Weights that mixers name themselves, (B, heads, T, S), of the first sentence."""
-    rows = [
-        (f"{v.layer} {v.kind}", [(f"head {h + 1}", each) for h, each in enumerate(v.portrait[name][0])]) for v in views
-    ]
+    """Draw weights that mixers report themselves, (B, heads, T, S), of the first sentence."""
+    rows = [(f"{view.layer} {view.mixer}", _by_head(view.details[name][0])) for view in views]
     return matrices(rows, down, across)
 
 
 def distances(views: Sequence[View]) -> Figure:
-    """The share at each distance by layer, a panel for each part, and the mean distance of all layers.
+    """Draw the share at each distance by layer in a panel for each part, and the locality of all layers in the last.
 
-    Dashed: equal shares; of their mean distance, the last panel has the part that each layer's is.
+    Dashed lines are those of equal shares.
     """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
@@ -117,11 +134,11 @@ def distances(views: Sequence[View]) -> Figure:
         for view in mine:
             style = look(view.layer - 1)
             profile = distance_profile(view.total, view.columns).cpu().numpy()
-            axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.kind}", **style)
+            axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.mixer}", **style)
             last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
-        everything = equal_shares(len(mine[0].total), causal=part == "decoder")
-        profile = distance_profile(everything, mine[0].columns).numpy()
+        equal = equal_shares(len(mine[0].total), causal=part == "decoder")
+        profile = distance_profile(equal, mine[0].columns).numpy()
         axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="equal shares")
         axes.xaxis.get_major_locator().set_params(integer=True)
         _label(axes, f"{part}: mean share at a distance", "distance |i - j|", "share of the row")
@@ -134,109 +151,123 @@ def distances(views: Sequence[View]) -> Figure:
 
 
 def kernels(views: Sequence[View], name: str) -> Figure:
-    """Fixed kernels (H, K), a panel for each layer: the weight of each offset, a line for each head."""
+    """Draw fixed kernels (H, K), a panel for each layer: the weight of each offset, a line for each head."""
     figure = new_figure(2.3 * len(views) + 0.4, 2.3)
-    for axes, view in zip(np.atleast_1d(figure.subplots(1, len(views), sharey=True)), views, strict=True):
-        for head, each in enumerate(view.portrait[name].detach().cpu().numpy()):
-            axes.plot(
-                _offsets(view, len(each)), each, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head)
-            )
+    panels = np.atleast_1d(figure.subplots(1, len(views), sharey=True))
+    for axes, view in zip(panels, views, strict=True):
+        for head, kernel in enumerate(view.details[name].detach().cpu().numpy()):
+            offsets = _offsets(view, len(kernel))
+            axes.plot(offsets, kernel, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head))
         axes.xaxis.get_major_locator().set_params(integer=True)
-        _label(axes, f"{view.layer} {view.kind}", "offset j - i", "weight" if view is views[0] else "")
+        _label(axes, f"{view.layer} {view.mixer}", "offset j - i", "weight" if view is views[0] else "")
     axes.legend(fontsize=6, frameon=False)
     return figure
 
 
 def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Figure:
-    """Kernels (B, T, H, K) along the first sentence: a row for each layer, a panel for each head."""
-    heads = max(view.portrait[name].shape[2] for view in views)
-    high = max(1.2, 0.088 * min(len(pieces), MOST_LABELS))
-    figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (high + 0.45))
+    """Draw kernels (B, T, H, K) along the first sentence: a row for each layer, a panel for each head."""
+    heads = max(view.details[name].shape[2] for view in views)
+    height = _inches(pieces)
+    figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (height + 0.45))
     grid: Any = figure.subplots(len(views), heads, squeeze=False)
     image: Any = None
     for view, line in zip(views, grid, strict=True):
-        found = view.portrait[name][0].detach().transpose(0, 1).cpu().numpy()  # (H, T, K)
-        offsets = _offsets(view, found.shape[2])
+        kernels = view.details[name][0].detach().transpose(0, 1).cpu().numpy()  # (H, T, K)
+        offsets = _offsets(view, kernels.shape[2])
         for head, axes in enumerate(line):
-            if head >= len(found):
+            if head >= len(kernels):
                 axes.set_axis_off()
                 continue
             extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
-            image = axes.imshow(found[head], cmap=MATRIX_COLOURS, norm=_shades(), aspect="auto", extent=extent)
-            axes.set_title(f"{view.layer} {view.kind}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
+            image = axes.imshow(kernels[head], cmap=COLOR_MAP, norm=_shades(), aspect="auto", extent=extent)
+            axes.set_title(f"{view.layer} {view.mixer}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
             _name_ticks(axes, pieces if head == 0 else None, None)
             axes.set_xticks([offsets[0], 0, offsets[-1]])
             axes.set_xlabel("offset j - i", fontsize=6, labelpad=1)
-    _bar(figure, image, grid, len(views) * high, "weight")
+    _bar(figure, image, grid, len(views) * height, "weight")
     return figure
 
 
 def centers(views: Sequence[View]) -> Figure:
-    """Where heads look by layer: their centres (H,) as points with a bar of one standard deviation each way.
+    """Draw where heads look, by layer.
 
-    Centres on a grid (H, 2) are circles in a panel for each layer.
+    Centers (H,) are points with a bar of one standard deviation each way; centers on a grid (H, 2) are points with a
+    circle, in a panel for each layer.
     """
-    if views[0].portrait["centers"].dim() == 2:
+    if views[0].details["centers"].dim() == 2:
         return _centers_on_a_grid(views)
     figure = new_figure(5.5, 0.9 + 0.45 * len(views))
     axes = figure.subplots()
     for row, view in enumerate(views):
-        places, widths = _widths(view)
-        for head, (center, width) in enumerate(zip(places, widths, strict=True)):
-            y, style = row + 0.5 * (head / max(1, len(places) - 1) - 0.5), look(head)
-            axes.errorbar(center, y, xerr=width, marker=style["marker"], markersize=4, linewidth=1,
-                          color=style["color"], label=None if row else f"head {head + 1}")  # fmt: skip
+        positions, widths = _widths(view)
+        for head, (center, width) in enumerate(zip(positions, widths, strict=True)):
+            style = look(head)
+            axes.errorbar(
+                center,
+                row + 0.5 * (head / max(1, len(positions) - 1) - 0.5),
+                xerr=width,
+                marker=style["marker"],
+                markersize=4,
+                linewidth=1,
+                color=style["color"],
+                label=None if row else f"head {head + 1}",
+            )
     axes.axvline(0, color="#999999", linewidth=0.6)
     axes.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.set_yticks(range(len(views)), [f"{view.part} {view.layer}" for view in views])
     axes.invert_yaxis()
-    _label(axes, "centres of the heads ± one standard deviation", "offset j - i", "")
+    _label(axes, "centers of the heads ± one standard deviation", "offset j - i", "")
     return figure
 
 
 def _centers_on_a_grid(views: Sequence[View]) -> Figure:
-    figure = new_figure(2.2 * len(views) + 0.4, 2.5)
-    for axes, view in zip(np.atleast_1d(figure.subplots(1, len(views), sharex=True, sharey=True)), views, strict=True):
-        from matplotlib.patches import Circle
+    from matplotlib.patches import Circle
 
-        places, widths = _widths(view)
-        for head, (center, width) in enumerate(zip(places, widths, strict=True)):
+    figure = new_figure(2.2 * len(views) + 0.4, 2.5)
+    panels = np.atleast_1d(figure.subplots(1, len(views), sharex=True, sharey=True))
+    for axes, view in zip(panels, views, strict=True):
+        positions, widths = _widths(view)
+        for head, ((row, column), width) in enumerate(zip(positions, widths, strict=True)):
             style = look(head)
-            axes.plot(center[1], center[0], marker=style["marker"], markersize=4, color=style["color"])
-            circle = Circle((center[1], center[0]), width, fill=False, color=style["color"], linewidth=0.8)
+            axes.plot(column, row, marker=style["marker"], markersize=4, color=style["color"])
+            circle = Circle((column, row), width, fill=False, color=style["color"], linewidth=0.8)
             circle.set_linestyle(style["linestyle"])
             axes.add_patch(circle)
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
-    axes.invert_yaxis()  # of all panels, which share it: rows are counted downwards
+    # all panels share the axis: rows are counted downwards
+    axes.invert_yaxis()
     return figure
 
 
 def _widths(view: View) -> tuple[np.ndarray, list[float]]:
-    """The centres, and the deviation 1 / sqrt(2 a) of each head's bell."""
-    sharpness = view.portrait["sharpness"].detach().flatten().tolist()
-    return view.portrait["centers"].detach().cpu().numpy(), [(2 * a) ** -0.5 for a in sharpness]
+    """Return the centers, and the standard deviation 1 / sqrt(2 a) of each head's bell."""
+    sharpness = view.details["sharpness"].detach().flatten().tolist()
+    centers = view.details["centers"].detach().cpu().numpy()
+    return centers, [(2 * a) ** -0.5 for a in sharpness]
 
 
 def numbers(views: Sequence[View], name: str) -> Figure:
-    """A number for each head, by layer."""
+    """Draw a number for each head, by layer."""
     figure = new_figure(4.5, 2.6)
     axes = figure.subplots()
     for view in views:
-        values = view.portrait[name].detach().flatten().cpu().numpy()
+        values = view.details[name].detach().flatten().cpu().numpy()
         for head, value in enumerate(values):
-            axes.plot(view.layer, value, markersize=4, color=look(head)["color"], marker=look(head)["marker"])
+            style = look(head)
+            axes.plot(view.layer, value, markersize=4, color=style["color"], marker=style["marker"])
     axes.set_xticks(sorted({view.layer for view in views}))
     _label(axes, f"{name} of the heads", "layer", name)
     return figure
 
 
 def _offsets(view: View, taps: int) -> np.ndarray:
-    """The offset j - i of each tap: up to 0 in a decoder, on both sides elsewhere."""
+    """Return the offset j - i of each tap: up to 0 in a decoder, on both sides elsewhere."""
     return np.arange(taps) - left_padding(taps, view.part == "decoder")
 
 
 def _label(axes: Axes, title: str, across: str, down: str) -> None:
+    """Set the title and the labels of the x and y axes, and thin out the frame."""
     axes.set_title(title, fontsize=8)
     axes.set_xlabel(across, fontsize=7)
     axes.set_ylabel(down, fontsize=7)

@@ -19,18 +19,56 @@ from seq2seq.config.moved import new_key
 from seq2seq.resources import conf_dir
 
 
-def compose_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Compose and resolve the settings of seq2seq.train with `overrides` to plain dictionaries.
+def presets() -> list[str]:
+    """List the presets: the files of conf/mixer."""
+    return sorted(path.stem for path in (conf_dir() / "mixer").glob("*.yaml"))
+
+
+def self_mixers() -> list[str]:
+    """List the self mixers: the files of conf/mixer/self but for the empty slot's."""
+    return sorted(path.stem for path in (conf_dir() / "mixer" / "self").glob("*.yaml") if path.stem != "none")
+
+
+def require_known(name: str, known: Sequence[str], what: str) -> str:
+    """Return `name`.
 
     Raises:
-        ValueError: Hydra refuses the overrides; one line says why.
+        ValueError: it is not among `known`; names those that are spelled alike.
+    """
+    if name in known:
+        return name
+    hint = _near(name, known) or f"; there are {', '.join(known)}"
+    raise ValueError(f"unknown {what} '{name}'{hint}")
+
+
+def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose the settings of `python -m seq2seq.train` with these overrides; interpolations stay.
+
+    Raises:
+        ValueError: Hydra refuses the overrides; says why in one line.
     """
     try:
-        plain = OmegaConf.to_container(_compose(overrides), resolve=True)
+        return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
-        lines = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
-        raise ValueError(explain(overrides) or f"settings: {lines}") from None
-    return plain  # type: ignore[return-value]
+        raise ValueError(explain(overrides) or _one_line(error)) from None
+
+
+def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose settings as plain values, interpolations resolved.
+
+    Raises:
+        ValueError: Hydra refuses the overrides, or an interpolation has no value.
+    """
+    config = compose_settings(overrides)
+    try:
+        return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise ValueError(_one_line(error)) from None
+
+
+def _one_line(error: Exception) -> str:
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return f"settings: {'; '.join(lines)}"
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:

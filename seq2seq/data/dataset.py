@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -34,11 +35,17 @@ class PairDataset(Dataset):
         self.src, self.tgt, self.text, self.tokenizer, self.rows = src, tgt, text, tokenizer, rows
         self.tags = tags or []  # ids before every source; those in `src` are there already
         self.sample_seed = sample_seed  # None: no subword regularisation
-        self.sampler: TokenBatchSampler | None = None  # its epoch varies the drawn segmentations
+        self.sampler: TokenBatchSampler | None = None
 
     def __len__(self) -> int:
         """Number of pairs."""
         return len(self.src.lengths) if self.rows is None else len(self.rows)
+
+    def sampled_by(self, sampler: TokenBatchSampler) -> PairDataset:
+        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`."""
+        data = copy.copy(self)
+        data.sampler = sampler
+        return data
 
     @property
     def src_lengths(self) -> np.ndarray:
@@ -93,15 +100,11 @@ class MixedPairs(Dataset):
         """Number of pairs."""
         return int(self.ends[-1])
 
-    @property
-    def sampler(self) -> TokenBatchSampler | None:
-        """Whose epoch varies the drawn segmentations, in every part."""
-        return self.parts[0].sampler
-
-    @sampler.setter
-    def sampler(self, sampler: TokenBatchSampler | None) -> None:
-        for part in self.parts:
-            part.sampler = sampler
+    def sampled_by(self, sampler: TokenBatchSampler) -> MixedPairs:
+        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`."""
+        data = copy.copy(self)
+        data.parts = [part.sampled_by(sampler) for part in self.parts]
+        return data
 
     def lines(self, side: str) -> list[str]:
         """All text of a side, in memory: of a split that is scored."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class StreamSettings:
     cache_dir: Path
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], parts: list[Part], *, cache_dir: Path, num_workers: int) -> StreamSettings:
+    def of(cls, data: Mapping[str, Any], parts: Sequence[Part], *, cache_dir: Path, num_workers: int) -> StreamSettings:
         """Check the `data` section; ValueError for what cannot be streamed."""
         if len(parts) > 1:
             raise ValueError(

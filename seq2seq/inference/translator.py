@@ -1,4 +1,4 @@
-"""A checkpoint, loaded once, that translates lists of lines."""
+"""Translate lines of text with a checkpoint that is loaded once."""
 
 from __future__ import annotations
 
@@ -6,34 +6,38 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import torch
+import numpy as np
+import torch
+from torch import Tensor
 
-    from seq2seq.config.search import SearchSettings
-    from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.model import Seq2Seq
-    from seq2seq.search import Hypothesis
+from seq2seq.build import max_positions
+from seq2seq.checkpoint import load, search_settings
+from seq2seq.config.search import SearchSettings
+from seq2seq.data.batching import token_batches
+from seq2seq.data.images import PictureError
+from seq2seq.data.tokenizer import Tokenizer, language_tag
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.model import Seq2Seq
+from seq2seq.search import search
 
 log = logging.getLogger(__name__)
 
-CPU_TOKENS, GPU_TOKENS = 2048, 8192  # source pieces in a batch
-DTYPES = ("float32", "bfloat16")
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 
 
 class Candidate(NamedTuple):
-    """A translation and its length-normalised log-probability (natural logarithm)."""
+    """A translation and its length-normalized log-probability (natural logarithm)."""
 
     text: str
     score: float
 
 
 class Note(NamedTuple):
-    """What happened to line `position`, from 0: `kept` of its `pieces` were translated, or it failed."""
+    """A problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
 
-    position: int
+    position: int  # of the line, from 0
     pieces: int
     kept: int
     error: str = ""
@@ -45,7 +49,15 @@ class Note(NamedTuple):
 
 
 class Translator:
-    """A checkpoint, loaded once, that translates any number of lists of lines, whatever is in them."""
+    """Translates lists of lines, of any content, with one model.
+
+    Args:
+        meta: The `seq2seq` entry of the checkpoint.
+        settings: Search settings; `max_len` is the model's number of positions.
+        max_tokens: Source pieces in a batch, padding counted.
+        max_len: Source pieces of a line, its tags and end of sentence counted; a longer line is cut.
+        tags: Ids before every source, which ask for a target language.
+    """
 
     def __init__(
         self,
@@ -55,13 +67,18 @@ class Translator:
         meta: dict[str, Any],
         settings: SearchSettings,
         device: str | torch.device = "cpu",
-        max_tokens: int = 2048,
-        max_len: int = 1024,
+        max_tokens: int = CPU_TOKENS,
+        max_len: int = LONGEST_SOURCE,
         tags: Sequence[int] = (),
     ) -> None:
-        self.tags = list(tags)  # ids before every source
-        self.model, self.tokenizer, self.meta, self.settings = model, tokenizer, meta, settings
-        self.device, self.max_tokens, self.max_len = device, max_tokens, max_len
+        self.model = model
+        self.tokenizer = tokenizer
+        self.meta = meta
+        self.settings = settings
+        self.device = device
+        self.max_tokens = max_tokens
+        self.max_len = max_len
+        self.tags = list(tags)
 
     @classmethod
     def load(
@@ -73,29 +90,31 @@ class Translator:
         dtype: str = "float32",
         trust: Sequence[str] = (),
         max_tokens: int | None = None,
-        max_len: int = 1024,
+        max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
     ) -> Translator:
-        """Open the checkpoint `path`; ValueError, in one line, for a checkpoint, device or dtype that cannot be used.
+        """Load a checkpoint.
 
-        Without `settings` the search is the run's: what the checkpoint says, else SearchSettings' defaults. A batch
-        holds at most `max_tokens` source pieces, padding counted (default: by device); a line, `max_len`.
-        `tgt_lang` chooses among the languages of a checkpoint that has several (default: the one it names first).
+        Args:
+            settings: Search settings (default: the run's, which the checkpoint remembers).
+            trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
+            max_tokens: Source pieces in a batch, padding counted (default: by device).
+            tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
+
+        Raises:
+            ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
-        place = choose_device(device)
-        from seq2seq.build import max_positions
-        from seq2seq.checkpoint import load, search_settings
-
-        loaded = load(path, device=place, trust=trust)
-        _convert(loaded.model, dtype)
+        device = choose_device(device)
+        loaded = load(path, device=device, trust=trust)
+        _store_weights_in(dtype, loaded.model)
         positions = max_positions(loaded.meta["model"])
         return cls(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
-            device=place,
-            max_tokens=max_tokens or (CPU_TOKENS if place == "cpu" else GPU_TOKENS),
+            device=device,
+            max_tokens=max_tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
             tags=_target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
         )
@@ -107,35 +126,59 @@ class Translator:
         settings: SearchSettings | None = None,
         note: Callable[[Note], None] | None = None,
     ) -> list[list[Candidate]]:
-        """For every line exactly `n_best` candidates, best first; a blank line's are empty.
+        """Translate lines; in float32 a line's text does not depend on the lines beside it.
 
-        `note` is told of lines that were cut or failed (default: a logged warning). In float32 a line's text does not
-        depend on the lines beside it.
+        Args:
+            settings: Search settings of this call (default: the translator's).
+            note: Called for every line that is cut or fails (default: log a warning).
+
+        Returns:
+            For every line exactly `n_best` candidates, best first; those of a blank line are empty.
         """
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
         ids = self._encode(lines, note)
-        found: list[list[Candidate]] = [[] for _ in lines]
+        results: list[list[Candidate]] = [[] for _ in lines]
         for rows in self._batches(ids):
-            self._fill(found, ids, rows, settings, note)
-        for candidates in found:
+            self._fill(results, ids, rows, settings, note)
+        for candidates in results:
             # blank lines, and beams that ended with fewer hypotheses than were asked for
             score = 0.0 if not candidates else float("-inf")
             candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
-        return found
+        return results
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
-        """The best translation of every line."""
+        """Return the best translation of every line."""
         return [candidates[0].text for candidates in self.translate(lines, note=note)]
 
-    def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
-        """Source ids of every line, at most `max_len` with the final eos; [] for a line that has nothing to translate.
+    def decode(self, src: Tensor, src_mask: Tensor, *, settings: SearchSettings | None = None) -> list[list[Candidate]]:
+        """Search the translations of padded sources of ids and return them as text, best first.
 
-        At most a megabyte of text is tokenised at a time, so that a window of huge lines fits in memory.
+        Shape:
+            src, src_mask: (B, S), on the model's device.
         """
+        settings = settings or self.settings
+        tokenizer = self.tokenizer
+        # The autocast of a validation would make its score another than that of the text a user gets.
+        with torch.autocast(src.device.type, enabled=False):
+            hypotheses = search(
+                self.model,
+                src,
+                src_mask,
+                settings=settings,
+                bos_id=tokenizer.bos_id,
+                eos_id=tokenizer.eos_id,
+                pad_id=tokenizer.pad_id,
+            )
+        texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
+        return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
+
+    def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
+        """Tokenize every line to at most `max_len` ids, the last one eos; [] for a line without any piece."""
         ids: list[list[int]] = [[] for _ in lines]
-        for chosen in _chunks(lines, _TOKENIZED_CHARACTERS):
-            for i, row in self._source_ids({i: _unicode(lines[i]) for i in chosen}, note):
+        # a window of huge lines must fit in memory
+        for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
+            for i, row in self._source_ids({i: _unicode(lines[i]) for i in chunk}, note):
                 longest = max(2, self.max_len - len(self.tags))
                 if len(row) > longest and not self.tokenizer.patches:
                     note(Note(i, len(row) - 1, longest - 1))
@@ -144,25 +187,18 @@ class Translator:
         return ids
 
     def _source_ids(self, lines: dict[int, str], note: Callable[[Note], None]) -> Iterator[tuple[int, list[int]]]:
-        """The number and ids of each line; what is no picture, where there should be one, is noted and left out."""
-        from seq2seq.data.images import PictureError
-
+        """Yield the number and ids of each line; note and leave out a line that should be a picture and is none."""
         try:
             yield from zip(lines, self.tokenizer.encode_src(list(lines.values())), strict=True)
         except PictureError as error:
             if len(lines) == 1:
                 note(Note(next(iter(lines)), 0, 0, error.reason))
                 return
-            numbers = list(lines)
-            for half in (numbers[: len(lines) // 2], numbers[len(lines) // 2 :]):
+            for half in _halves(list(lines)):
                 yield from self._source_ids({i: lines[i] for i in half}, note)
 
     def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
-        """Positions of the lines to translate, those of similar length together, longest first."""
-        import numpy as np
-
-        from seq2seq.data.batching import token_batches
-
+        """Yield positions of the lines to translate, lines of similar length together, longest first."""
         rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)
         if rows.size:
             lengths = np.array([len(ids[i]) for i in rows], dtype=np.int64)
@@ -171,47 +207,35 @@ class Translator:
 
     def _fill(
         self,
-        found: list[list[Candidate]],
+        results: list[list[Candidate]],
         ids: list[list[int]],
         rows: list[int],
         settings: SearchSettings,
         note: Callable[[Note], None],
     ) -> None:
-        """Translate `rows` into `found`; a batch that fails, for want of memory say, is halved and tried again."""
+        """Write the translations of `rows` into `results`; retry a batch that fails in halves."""
         try:
-            hypotheses = self._search([ids[i] for i in rows], settings)
+            with torch.inference_mode():
+                src, mask = _padded([ids[i] for i in rows], self.tokenizer.pad_id)
+                candidates = self.decode(src.to(self.device), mask.to(self.device), settings=settings)
         except (RuntimeError, ValueError, MemoryError) as error:
             if len(rows) == 1:
                 reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
                 note(Note(rows[0], len(ids[rows[0]]) - 1, 0, reason))
                 return
-            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-                self._fill(found, ids, half, settings, note)
+            for half in _halves(rows):
+                self._fill(results, ids, half, settings, note)
             return
-        texts = iter(self.tokenizer.decode([h.ids for beams in hypotheses for h in beams]))
-        for i, beams in zip(rows, hypotheses, strict=True):
-            found[i] = [Candidate(next(texts), float(h.score)) for h in beams[: settings.n_best]]
-
-    def _search(self, rows: list[list[int]], settings: SearchSettings) -> list[list[Hypothesis]]:
-        import torch
-
-        from seq2seq.search import search
-
-        t = self.tokenizer
-        lengths = torch.tensor([len(row) for row in rows])
-        src = torch.full((len(rows), int(lengths.max())), t.pad_id)  # (B, S)
-        for i, row in enumerate(rows):
-            src[i, : len(row)] = torch.tensor(row)
-        mask = torch.arange(src.shape[1]) < lengths[:, None]  # (B, S)
-        with torch.inference_mode():
-            src, mask = src.to(self.device), mask.to(self.device)
-            return search(self.model, src, mask, settings=settings, bos_id=t.bos_id, eos_id=t.eos_id, pad_id=t.pad_id)
+        for i, row in zip(rows, candidates, strict=True):
+            results[i] = row[: settings.n_best]
 
 
 def choose_device(name: str) -> str:
-    """`auto` is the GPU if there is one; ValueError for a GPU that is not there or a name that is no device."""
-    import torch
+    """Resolve `auto` to the GPU if there is one.
 
+    Raises:
+        ValueError: The name is no device, or the GPU is not there.
+    """
     kind, _, number = name.partition(":")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -226,9 +250,7 @@ def choose_device(name: str) -> str:
 
 
 def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
-    """The ids that ask for a target language; none where the model has only one."""
-    from seq2seq.data.tokenizer import language_tag
-
+    """Return the ids that ask for a target language; none where the model has only one."""
     languages = meta.get("tgt_langs")
     languages = [str(language) for language in languages] if isinstance(languages, list) else []
     wanted = tgt_lang or meta["tgt_lang"]
@@ -238,18 +260,30 @@ def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | Non
     return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 
-def _convert(model: Seq2Seq, dtype: str) -> None:
-    """Store the weights in `dtype`; buffers stay as they are (the rates of sinusoidal positions need float32)."""
-    import torch
-
+def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
+    """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
     for parameter in model.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
+def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Pad rows of ids on the right; return them and their mask, both (B, S)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    src = torch.full((len(rows), int(lengths.max())), pad_id)  # (B, S)
+    for i, row in enumerate(rows):
+        src[i, : len(row)] = torch.tensor(row)
+    return src, torch.arange(src.shape[1]) < lengths[:, None]
+
+
+def _halves(rows: list[int]) -> tuple[list[int], list[int]]:
+    middle = len(rows) // 2
+    return rows[:middle], rows[middle:]
+
+
 def _unicode(line: str) -> str:
-    """The line without lone surrogates, which no UTF-8 tokeniser takes."""
+    """Replace lone surrogates, which no UTF-8 tokenizer takes."""
     try:
         line.encode()
     except UnicodeEncodeError:
@@ -258,16 +292,16 @@ def _unicode(line: str) -> str:
 
 
 def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
-    chosen: list[int] = []
+    """Yield positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
+    chunk: list[int] = []
     total = 0
     for i, line in enumerate(lines):
         if not line.strip():
             continue
-        if chosen and total + len(line) > size:
-            yield chosen
-            chosen, total = [], 0
-        chosen.append(i)
+        if chunk and total + len(line) > size:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(i)
         total += len(line)
-    if chosen:
-        yield chosen
+    if chunk:
+        yield chunk

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import Cache, CrossMixer, NoState, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.state import Cache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -78,10 +79,8 @@ class Attention(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Attention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.kv_dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -144,7 +143,7 @@ class CrossAttention(CrossMixer):
         return self.out(merge(y))
 
     def step(
-        self, x: Tensor, context: CrossAttention.Context, state: State, position: Tensor
+        self, x: Tensor, context: CrossAttention.Context, state: NoState, position: Tensor
     ) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.key.shape[0], -1, self.dim)

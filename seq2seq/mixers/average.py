@@ -43,10 +43,8 @@ class Average(SelfMixer):
 
         total: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
         """Nothing summed yet."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         wide = torch.promote_types(dtype or torch.float32, torch.float32)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 

@@ -45,10 +45,8 @@ class Conv(SelfMixer):
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Conv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Conv.State:
         """Zeros stand before the sentence."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:

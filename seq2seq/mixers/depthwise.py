@@ -62,10 +62,8 @@ class Depthwise(SelfMixer):
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Depthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Depthwise.State:
         """Zeros stand before the sentence."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Depthwise.State, position: Tensor) -> tuple[Tensor, Depthwise.State]:

@@ -67,12 +67,8 @@ class DynamicDepthwise(SelfMixer):
         past: Tensor
         total: Tensor
 
-    def init_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> DynamicDepthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicDepthwise.State:
         """Zeros stand before the sentence, and nothing is summed yet."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = torch.promote_types(past.dtype, torch.float32)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))

@@ -11,7 +11,8 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.state import Cache
 
 
 class DynamicConv(SelfMixer):
@@ -82,10 +83,8 @@ class DynamicConv(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> DynamicConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
         """An empty cache of gated inputs."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.heads import merge, projection, split
 
@@ -73,10 +73,8 @@ class GatedDelta(SelfMixer):
         memory: Tensor
         recent: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedDelta.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedDelta.State:
         """An empty memory, in float32 at least, and zeros before the first position."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
         wide = torch.promote_types(recent.dtype, torch.float32)

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import Cache, SelfMixer, State
+from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.state import Cache
 
 
 class GatedMLP(SelfMixer):
@@ -47,10 +48,8 @@ class GatedMLP(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedMLP.State:
         """An empty cache; ValueError if it is longer than the matrix."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -129,10 +129,8 @@ class GRU(SelfMixer):
 
         hidden: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GRU.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GRU.State:
         """Zeros, as in forward."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: GRU.State, position: Tensor) -> tuple[Tensor, GRU.State]:

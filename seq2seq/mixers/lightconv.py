@@ -12,7 +12,8 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.state import Cache
 
 
 class LightConv(SelfMixer):
@@ -85,10 +86,8 @@ class LightConv(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LightConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LightConv.State:
         """An empty cache of gated inputs."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.mixer import SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 
 
 class Local(SelfMixer):
@@ -91,10 +91,8 @@ class Local(SelfMixer):
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Local.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Local.State:
         """An empty ring."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
 
 
@@ -70,10 +70,8 @@ class LowRank(SelfMixer):
         value: Tensor
         seen: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LowRank.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRank.State:
         """Empty slots, in float32 at least: sums of many small parts."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         self._require_fits(max_len)
         wide = torch.promote_types(dtype or torch.float32, torch.float32)
         empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)

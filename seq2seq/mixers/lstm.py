@@ -88,10 +88,8 @@ class LSTM(SelfMixer):
         hidden: Tensor
         cell: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LSTM.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LSTM.State:
         """Zeros, as in forward."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.state import Cache
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
 
@@ -71,10 +72,8 @@ class NonLocal(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NonLocal.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NonLocal.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -11,8 +11,9 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.state import Cache
 
 
 class PostconvAttention(SelfMixer):
@@ -57,12 +58,8 @@ class PostconvAttention(SelfMixer):
         past: Cache
         recent: Tensor
 
-    def init_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> PostconvAttention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PostconvAttention.State:
         """An empty cache, and zeros before the first value."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
 

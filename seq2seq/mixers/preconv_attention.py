@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.state import Cache
 
 
 class PreconvAttention(SelfMixer):
@@ -70,12 +71,8 @@ class PreconvAttention(SelfMixer):
         past: Cache
         recent: Tensor
 
-    def init_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> PreconvAttention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PreconvAttention.State:
         """An empty cache, and zeros before the first position."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.convolved, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.state import Cache
 
 
 class Pyramid(SelfMixer):
@@ -56,10 +57,8 @@ class Pyramid(SelfMixer):
         past: Cache
         running: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Pyramid.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
         """An empty cache of a slot for each block, and an empty block."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=dtype)
         blocks = -(-max_len // self.reduction)
         return self.State(Cache.empty(batch_size, blocks, 2 * self.dim, device=device, dtype=dtype), running)

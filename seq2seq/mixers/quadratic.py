@@ -12,8 +12,9 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
+from seq2seq.state import Cache
 
 
 class Quadratic(SelfMixer):
@@ -91,10 +92,8 @@ class Quadratic(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Quadratic.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Quadratic.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         width = 2 * self.width if self.content else self.width
         return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 

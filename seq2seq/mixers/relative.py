@@ -12,8 +12,9 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
+from seq2seq.state import Cache
 
 ENCODINGS = ("learned", "sinusoidal")
 
@@ -85,10 +86,8 @@ class Relative(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Relative.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Relative.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         width = 2 * self.dim if self.content else self.dim
         return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 

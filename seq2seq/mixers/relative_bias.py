@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.heads import merge, split
+from seq2seq.state import Cache
 
 
 class RelativeBias(SelfMixer):
@@ -56,10 +57,8 @@ class RelativeBias(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> RelativeBias.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> RelativeBias.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

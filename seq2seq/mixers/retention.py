@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
-from seq2seq.mixer import SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.heads import merge, projection, split
 
 EPSILON = 1e-5
@@ -59,10 +59,8 @@ class Retention(SelfMixer):
 
         memory: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Retention.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Retention.State:
         """An empty memory, in float32 at least."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
         return self.State(torch.zeros(shape, device=device, dtype=dtype))

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.state import Cache
 
 
 class Separable(SelfMixer):
@@ -41,10 +42,8 @@ class Separable(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Separable.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Separable.State:
         """An empty cache; ValueError if it is longer than the matrix."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
     from seq2seq.config.search import SearchSettings
     from seq2seq.config.tokenizer import PatchGrid
+    from seq2seq.data.plan import DataPlan
+    from seq2seq.evaluation.evaluator import Evaluation
     from seq2seq.training.callbacks.control import TrainingInterrupt
     from seq2seq.training.datamodule import TranslationDataModule
     from seq2seq.training.run_state import RunState
-    from seq2seq.training.task import Evaluation, TranslationTask
+    from seq2seq.training.task import TranslationTask
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Run:
 
     def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
         from seq2seq import checkpoint
+        from seq2seq.data.preparation import validate_corpora
         from seq2seq.training import hardware
 
         self.sections = read_sections(config)
@@ -76,12 +79,11 @@ class Run:
         self.precision = hardware.resolve_precision(self.settings.precision, self.accelerator)
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
-        self.data = self._data_module()
-        self.data.require_bounds(self.settings)
-        self.tokenize = _score_tokenizer(config["data"], self.data.tgt_lang)
-        _check_convention(config["data"], self.data.tgt_lang)
+        self.data_plan = self._data_plan()
+        self.tokenize = _score_tokenizer(config["data"], self.data_plan.tgt)
+        _check_convention(config["data"], self.data_plan.tgt)
         self._check_positions()
-        self.data.validate_settings()
+        validate_corpora(self.data_plan)
         self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
         self._check_budget()
@@ -91,12 +93,7 @@ class Run:
         from seq2seq.training.callbacks.assemble import make_callbacks
         from seq2seq.training.run_state import RunState
 
-        self.data.prepare()
-        if self.resumed:
-            state = self.data.tokenizer.to_state()
-            self.resumed.require_same_text(self.data.fingerprint, state, force=self.config["force"])
-        if self.data.undecided:
-            self.data.set_budget(self._largest_budget())
+        self.data = self._prepared()
         if distributed.is_first_process():
             self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
@@ -108,7 +105,7 @@ class Run:
             settings=self.settings,
             folder=self.folder,
             config_yaml=self.config_yaml,
-            origin={"settings": self.config, "corpus": self.data.fingerprint},
+            origin={"settings": self.config, "corpus": self.prepared.fingerprint},
             job=hydra_callback.job_folder(),
         )
         trainer = self._trainer(callbacks)
@@ -120,6 +117,20 @@ class Run:
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best))
         return state.best_bleu
+
+    def _prepared(self) -> TranslationDataModule:
+        from seq2seq.data.preparation import prepare_corpora
+        from seq2seq.training.datamodule import TranslationDataModule
+
+        self.prepared = prepare_corpora(self.data_plan, validate=False)
+        if self.resumed:
+            state = self.prepared.tokenizer.to_state()
+            self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.config["force"])
+        if self.data_plan.max_tokens is None:
+            self.prepared = self.prepared.with_max_tokens(self._largest_budget())
+        data = TranslationDataModule(self.prepared)
+        data.describe()
+        return data
 
     def _warn_of_clock(self, ended_by: str | None, step: int) -> None:
         """Say so where the clock ended a run that was to have a number of updates or epochs."""
@@ -181,7 +192,8 @@ class Run:
         most = self.search.max_len
         if not most:
             return
-        longest, named = self.data.longest_allowed, ", ".join(f"{key}={n}" for key, n in bounds(self.config).items())
+        longest = self.data_plan.longest_allowed
+        named = ", ".join(f"{key}={n}" for key, n in bounds(self.config).items())
         otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
         if longest == math.inf:
             raise ValueError(f"{named}, and data.max_tokens=auto bounds no sentence: set {otherwise}")
@@ -196,14 +208,15 @@ class Run:
         """What a resumed run found for data.max_tokens=auto is kept, on whatever device; else ValueError on a CPU."""
         from seq2seq.training.auto_batch_size import require_gpu
 
-        if self.data.auto and self.resumed and self.resumed.max_tokens:
-            self.data.set_budget(self.resumed.max_tokens)
-        elif self.data.auto and self.settings.sharded:
+        auto = self.data_plan.auto
+        if auto and self.resumed and self.resumed.max_tokens:
+            self.data_plan = self.data_plan.with_max_tokens(self.resumed.max_tokens)
+        elif auto and self.settings.sharded:
             raise ValueError(
                 "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
                 "set data.max_tokens to a number"
             )
-        elif self.data.auto:
+        elif auto:
             require_gpu(self.accelerator)
 
     def _largest_budget(self) -> int:
@@ -215,7 +228,7 @@ class Run:
         on_gpu = self.accelerator == "gpu"
         return find_budget(
             self._task,
-            longest=self.data.longest,
+            longest=self.prepared.longest,
             device=torch.device("cuda", distributed.local_rank()) if on_gpu else torch.device("cpu"),
             precision=self.precision,
             copies=(self.settings.processes > 1) + (self.settings.ema is not None),
@@ -224,19 +237,17 @@ class Run:
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
-    def _data_module(self) -> TranslationDataModule:
-        from seq2seq.training.datamodule import TranslationDataModule
+    def _data_plan(self) -> DataPlan:
+        from seq2seq.data.plan import DataPlan
+        from seq2seq.data.streaming import refuse_epochs
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
             tokenizer |= finetune.ready_models(self.start.tokenizer, cache)
-        return TranslationDataModule(
-            data=self.config["data"],
-            tokenizer=tokenizer,
-            seed=self.seed,
-            cache_dir=cache,
-            num_workers=self.config["data"].get("num_workers", 0),
-        )
+        data = DataPlan.from_mapping(self.config["data"], tokenizer=tokenizer, seed=self.seed, cache_dir=cache)
+        if data.stream:
+            refuse_epochs(self.settings)
+        return data
 
     def _task(self) -> TranslationTask:
         import torch
@@ -246,7 +257,7 @@ class Run:
         from seq2seq.build import build_model
         from seq2seq.training.task import TranslationTask
 
-        data, tokenizer = self.data, self.data.tokenizer
+        data, tokenizer = self.data_plan, self.prepared.tokenizer
         sizes = {
             "src_vocab_size": tokenizer.src_vocab_size,
             "tgt_vocab_size": tokenizer.tgt_vocab_size,
@@ -268,8 +279,8 @@ class Run:
         description = checkpoint.describe(
             model_config=self._model_config(sizes),
             tokenizer=tokenizer,
-            src_lang=data.src_lang,
-            tgt_lang=data.tgt_lang,
+            src_lang=data.src,
+            tgt_lang=data.tgt,
             tokenize=self.tokenize,
             data=str(self.config["data"]["name"]),
             search=self.search,
@@ -405,7 +416,7 @@ class Run:
             result.hypotheses,
             result.references,
             convention=data["convention"],
-            lang=self.data.tgt_lang,
+            lang=self.data_plan.tgt,
             lowercase=bool(data.get("lowercase")),
         )
         log.info("test: %s", found)
@@ -430,7 +441,7 @@ class Run:
             "accelerator": self.accelerator,
             "versions": checkpoint.versions(),
             "git_revision": runs.git_revision(),
-            "corpus": self.data.fingerprint,
+            "corpus": self.prepared.fingerprint,
         }
 
 

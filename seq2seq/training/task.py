@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -19,47 +17,17 @@ from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.evaluation import metrics
+from seq2seq.evaluation.evaluator import Evaluation, Evaluator
+from seq2seq.inference.limits import LONGEST_SOURCE
+from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
-from seq2seq.search import search
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
 from seq2seq.training.skipped_updates import SkippedUpdates
 
-# Pieces of a source, beyond which it is cut: `translate`'s default.
-LONGEST_SOURCE = 1024
 # What a profile calls it.
 FORWARD = "forward pass"
-
-
-class Evaluation(NamedTuple):
-    """A split translated and scored: BLEU, chrF, loss and nll per target token (nats), and the texts in file order."""
-
-    bleu: metrics.Score
-    chrf: metrics.Score
-    loss: float
-    nll: float
-    sources: list[str]
-    references: list[str]
-    hypotheses: list[str]
-    directions: tuple[tuple[str, metrics.Score], ...] = ()  # BLEU of each, where a split has several
-
-    @property
-    def perplexity(self) -> float:
-        """exp(nll), infinite where that overflows."""
-        return math.exp(self.nll) if self.nll < 700 else math.inf
-
-    def numbers(self) -> dict[str, float]:
-        """The scores by name."""
-        scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
-        scores |= {f"bleu_{name}": score.value for name, score in self.directions}
-        return scores | {"perplexity": self.perplexity}
-
-    def report(self) -> dict[str, Any]:
-        """The scores by name, and sacreBLEU's signatures: what results.json says."""
-        signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
-        return self.numbers() | {"signatures": signatures}
 
 
 class TranslationTask(L.LightningModule):
@@ -93,10 +61,6 @@ class TranslationTask(L.LightningModule):
         self._window_sums = torch.zeros(4, dtype=torch.float64)
         self.skipped = SkippedUpdates(max_skipped)
         self.batch_shape = (0, 0, 0)  # of the last one: sentences, source and target width
-        self._eval_sums = torch.zeros(3, dtype=torch.float64)
-        self._hypotheses: dict[int, str] = {}
-        self._kept: np.ndarray | None = None
-        self._blank: frozenset[int] = frozenset()
 
     def configure_model(self) -> None:
         """Where the strategy shards the model, do so; Lightning calls this before training and before the test."""
@@ -162,111 +126,60 @@ class TranslationTask(L.LightningModule):
     # Validation and test
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the last validation; processes decode differently many steps, so that each needs all weights."""
-        make_whole(self.model)
+        """Start a validation; ranks decode different numbers of steps, so gather sharded weights first."""
         self._start_evaluation("valid", self.val_sentences)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Loss and translations of a batch."""
-        self._evaluate(batch)
+        """Decode a batch and sum its losses."""
+        self._evaluator.add(batch, self.sum_losses)
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""
-        self._log(self._finish_evaluation("valid"), "val")
-        make_parts(self.model)
+        self._finish_evaluation("val")
 
     def on_test_epoch_start(self) -> None:
-        """Forget the last evaluation; all weights, as for a validation."""
-        make_whole(self.model)
+        """Start the test as a validation of all its sentences."""
         self._start_evaluation("test", None)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Loss and translations of a batch."""
-        self._evaluate(batch)
+        """Decode a batch and sum its losses."""
+        self._evaluator.add(batch, self.sum_losses)
 
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""
-        self._log(self._finish_evaluation("test"), "test")
-        make_parts(self.model)
-
-    def _log(self, result: Evaluation, name: str) -> None:
-        # Every rank has the same values already: they come from gathered texts and summed losses.
-        values = {f"{name}/{key}": value for key, value in result.numbers().items()}
-        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+        self._finish_evaluation("test")
 
     def _start_evaluation(self, split: str, limit: int | None) -> None:
-        self._hypotheses, self._eval_sums = {}, torch.zeros(3, dtype=torch.float64)
-        size = self._data.size(split)
-        # Spread over the file, whatever its order.
-        self._kept = None if limit is None or limit >= size else np.linspace(0, size - 1, limit).round().astype(int)
-        self._blank = frozenset(i for i, line in enumerate(self._data.sources(split)) if not line.strip())
-
-    def _evaluate(self, batch: Batch) -> None:
-        if self._kept is not None:
-            batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._kept))
-        if batch.src.shape[0] == 0:
-            return
-        longest = min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE)
-        if self.tokenizer.patches:  # half a picture is none
-            longest = self.tokenizer.patches.length
-        batch = crop(batch, longest, self.search.max_len, eos_id=self.tokenizer.eos_id)
-        sums = self.sum_losses(batch)
-        counts = torch.stack([sums.loss, sums.nll, sums.tokens.to(sums.loss.dtype)])
-        self._eval_sums = self._eval_sums.to(counts.device) + counts
-        self._hypotheses.update(self._translate(batch))
-
-    def _translate(self, batch: Batch) -> dict[int, str]:
-        """The translation of each sentence by its number, as `translate` makes it: a blank source's is empty."""
-        numbers, pieces = batch.index.tolist(), batch.src_mask.sum(1).tolist()
-        wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
-        batch = select_rows(batch, wanted)
-        # Float32, as `translate` decodes: the score is that of the text a user will get.
-        with torch.autocast(batch.src.device.type, enabled=False):
-            found = search(
-                self.model,
-                batch.src,
-                batch.src_mask,
-                settings=self.search,
-                bos_id=self.tokenizer.bos_id,
-                eos_id=self.tokenizer.eos_id,
-                pad_id=self.tokenizer.pad_id,
-            )
-        lines = self.tokenizer.decode([best[0].ids for best in found])
-        return dict.fromkeys(numbers, "") | dict(zip(batch.index.tolist(), lines, strict=True))
-
-    def _finish_evaluation(self, split: str) -> Evaluation:
-        sums, hypotheses = self._eval_sums, self._hypotheses
-        if self.trainer.world_size > 1:
-            # Merged by sentence number, a sentence that two ranks translated counts once.
-            parts: list[Any] = [None] * self.trainer.world_size
-            dist.all_gather_object(parts, (sums.cpu(), hypotheses))
-            sums = torch.stack([part[0] for part in parts]).sum(0)
-            hypotheses = {index: line for part in parts for index, line in part[1].items()}
-        order = sorted(hypotheses)
-        sources, references = self._data.sources(split), self._data.references(split)
-        texts = [[lines[i] for i in order] for lines in (sources, references, hypotheses)]
-        loss, nll, tokens = sums.tolist()
-        bleu = metrics.bleu(texts[2], texts[1], tokenize=self.description["tokenize"])
-        chrf = metrics.chrf(texts[2], texts[1])
-        self._hypotheses = {}
-        directions = self._score_directions(split, order, texts[1], texts[2])
-        self.evaluation = Evaluation(
-            bleu, chrf, loss / max(tokens, 1), nll / max(tokens, 1), *texts, directions=directions
+        make_whole(self.model)
+        self._evaluator = Evaluator(
+            self._translator(),
+            self._data.sources(split),
+            self._data.references(split),
+            tokenize=self.description["tokenize"],
+            directions=self._data.directions(split),
+            limit=limit,
         )
-        return self.evaluation
 
-    def _score_directions(
-        self, split: str, order: list[int], references: list[str], hypotheses: list[str]
-    ) -> tuple[tuple[str, metrics.Score], ...]:
-        """BLEU of every direction of a split that has several; `order` are the sentences' numbers."""
-        find = getattr(self._data, "directions", None)
-        found = []
-        for name, tokenize, rows in find(split) if find else ():
-            chosen = [i for i, number in enumerate(order) if number in rows]
-            texts = [[lines[i] for i in chosen] for lines in (hypotheses, references)]
-            if chosen:
-                found.append((name, metrics.bleu(*texts, tokenize=tokenize)))
-        return tuple(found)
+    def _translator(self) -> Translator:
+        return Translator(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            meta=self.description,
+            settings=self.search,
+            device=self.device,
+            max_len=min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE),
+        )
+
+    def _finish_evaluation(self, name: str) -> None:
+        if self.trainer.world_size > 1:
+            parts: list[Any] = [None] * self.trainer.world_size
+            dist.all_gather_object(parts, self._evaluator.partial())
+            self._evaluator.merge(parts)
+        self.evaluation = self._evaluator.result()
+        # Every rank has the same values already: they come from gathered texts and summed losses.
+        values = {f"{name}/{key}": value for key, value in self.evaluation.numbers().items()}
+        self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)
+        make_parts(self.model)
 
     @property
     def _data(self) -> Any:
@@ -320,18 +233,3 @@ def seed_generator(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
-
-
-def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
-    """The batch with at most `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all)."""
-    cut = batch.src_mask.sum(1) > src_len
-    src = batch.src[:, :src_len].clone()
-    src[cut, -1] = eos_id
-    target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
-    return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
-
-
-def select_rows(batch: Batch, keep: np.ndarray) -> Batch:
-    """The rows of a batch where `keep` (B,) is True, still padded to the width of the whole batch."""
-    rows = torch.from_numpy(keep).to(batch.src.device)
-    return Batch(*(tensor[rows] for tensor in batch))

@@ -11,24 +11,20 @@ import torch
 from composed import SELF
 from torch import Tensor, nn
 
-from seq2seq import inspect
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
-from seq2seq.analysis.atlas.table import PUBLISHED, Point, as_json, markdown, survey
+from seq2seq.analysis.atlas.report import settings_of
+from seq2seq.analysis.atlas.survey import Point, survey
+from seq2seq.analysis.atlas.table import PUBLISHED, as_json, markdown
 from seq2seq.analysis.jacobian import jacobian
+from seq2seq.config.compose import self_mixers
 from seq2seq.introspection import MixingProperties, freeze_mixing, mark_mixing
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 
 
-@pytest.fixture(scope="module")
-def settings_of():
-    with inspect.composer() as found:
-        yield found
-
-
 @pytest.mark.parametrize("name", SELF)
-def test_measured_is_declared(name, settings_of):
+def test_measured_is_declared(name):
     """Every self mixer of conf declares `properties`, and they and its state_growth are what is measured."""
     settings = settings_of(name)
     if settings is None:
@@ -37,7 +33,7 @@ def test_measured_is_declared(name, settings_of):
 
 
 def test_there_are_mixers():
-    assert set(inspect.self_mixers()) == set(SELF) >= {"attention", "lightconv", "dynamicconv", "bigru"}
+    assert set(self_mixers()) == set(SELF) >= {"attention", "lightconv", "dynamicconv", "bigru"}
 
 
 class Known(SelfMixer):
@@ -115,7 +111,7 @@ def test_known_matrices(case, gated):
     assert found.sparse_channels
 
 
-def test_published_table(settings_of):
+def test_published_table():
     """Five properties of the points that Han et al. 2022 have in their table 1 too."""
     for name, published in PUBLISHED.items():
         found = survey(name, settings_of(name), limit=None).bidirectional
@@ -135,7 +131,7 @@ def test_a_window_is_found_in_differences_of_sums():
     assert properties.measure(Sums(None)) == (MixingProperties(True, True, True, False, True), 5, 1)
 
 
-def test_disagreement_is_told_by_name(settings_of, monkeypatch):
+def test_disagreement_is_told_by_name(monkeypatch):
     settings = settings_of("attention")
     monkeypatch.setattr(Attention, "properties", None)
     (line,) = survey("attention", settings, limit=None).disagreements()
@@ -197,7 +193,7 @@ def test_peak_bytes_of_known_work():
     assert 8000 <= scaling.peak_bytes(work) < 9000
 
 
-def test_growth_stops_at_its_limit(settings_of):
+def test_growth_stops_at_its_limit():
     found = scaling.measure(settings_of("attention"), lengths=(4, 8, 16), limit=1e-9)
     assert found.lengths == [4]
     found = scaling.measure(settings_of("lightconv"), lengths=(4, 8), limit=60)
@@ -206,8 +202,19 @@ def test_growth_stops_at_its_limit(settings_of):
 
 
 def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: bool) -> Point:
-    properties = MixingProperties(sparse, positions, channels, dynamic, True)
-    return Point(name, properties, None, properties.Measured(properties, 36, 1), None, None, None, 1, None)
+    """A point of the map with these properties."""
+    measured = properties.Measured(MixingProperties(sparse, positions, channels, dynamic, True), 36, 1)
+    return Point(
+        name=name,
+        declared=measured.properties,
+        declared_causal=None,
+        bidirectional=measured,
+        causal=None,
+        state=None,
+        declared_state=None,
+        parameters=1,
+        growth=None,
+    )
 
 
 def test_map_joins_what_differs_in_one_property():
@@ -219,7 +226,7 @@ def test_map_joins_what_differs_in_one_property():
     assert {atlas_map._at(row, column) for row in range(4) for column in range(4)} == set(found)
 
 
-def test_tables_and_figure(settings_of, tmp_path):
+def test_tables_and_figure(tmp_path):
     """Both tables have a row for each mixer; a causal form that differs is told; the data is plain."""
     names = ("attention", "lightconv", "bigru", "dynamic_depthwise")
     points = [survey(name, settings_of(name), limit=None) for name in names]

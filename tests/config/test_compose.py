@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
-from seq2seq.config.compose import compose_settings, explain, refuse_mistakes
+from seq2seq.config.compose import explain, refuse_mistakes, resolved_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,10 +75,10 @@ def test_an_unknown_choice_is_told_with_what_is_like_it(word, near):
 
 
 def test_what_is_refused_is_a_value_error_of_one_line():
-    assert compose_settings(["model=small"])["optim"]["peak_lr"] == 5e-4
+    assert resolved_settings(["model=small"])["optim"]["peak_lr"] == 5e-4
     for words, message in ((["modl=small"], "modl is no setting"), (["no override"], "settings: .*no override")):
         with pytest.raises(ValueError, match=message) as refused:
-            compose_settings(words)
+            resolved_settings(words)
         assert "\n" not in str(refused.value)
 
 
@@ -89,7 +90,7 @@ def test_nothing_like_it_is_told_too():
 def test_a_program_ends_with_one_line(tmp_path, program):
     command = [sys.executable, "-m", f"seq2seq.{program}", "trainer.maxtime=3"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stderr.startswith(f"{program}: trainer.maxtime is no setting; did you mean trainer.max_time")
     assert "+trainer" not in done.stderr

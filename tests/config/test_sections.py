@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from seq2seq.config.compose import compose_settings
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.sections import read_sections
@@ -24,7 +24,7 @@ def test_every_setting_has_a_help_of_one_line(section):
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_what_hydra_composes_has_the_keys_and_the_defaults_of_the_classes(section):
-    composed = compose_settings(["optim=adam", "model=base", "data=files"])
+    composed = resolved_settings(["optim=adam", "model=base", "data=files"])
     values = composed[section] if section else composed
     for name, value in defaults(SECTIONS[section]).items():
         assert name in values, name
@@ -62,14 +62,14 @@ def test_numbers_become_those_of_the_class():
 )
 def test_a_file_with_an_unknown_key_is_refused(section, key, message):
     """Hydra merges whatever an experiment file sets."""
-    config = compose_settings()
+    config = resolved_settings()
     config[section][key] = 1
     with pytest.raises(ValueError, match=message):
         read_sections(config)
 
 
 def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():
-    config = compose_settings(["mixer=dynamicconv"])
+    config = resolved_settings(["mixer=dynamicconv"])
     config["mixer"]["encoder"]["kernel"] = "torch"
     with pytest.raises(ValueError, match=r"^mixer\.encoder\.kernel is now mixer\.encoder\.backend$"):
         read_sections(config)

@@ -20,7 +20,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.config.compose import compose_settings
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
 from seq2seq.config.settings import read_section
 from seq2seq.data import corpus
@@ -282,7 +282,7 @@ def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
 
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
-    data = compose_settings(["data=phrasebook"])["data"]
+    data = resolved_settings(["data=phrasebook"])["data"]
     chosen = corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     loaded = load_corpus(chosen, cache_dir=tmp_path)
@@ -313,7 +313,7 @@ def hub_settings() -> list[str]:
 
 @pytest.mark.parametrize("name", hub_settings())
 def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch, name):
-    data = compose_settings([f"data={name}"])["data"]
+    data = resolved_settings([f"data={name}"])["data"]
     assert data["name"] == name
     pinned = data["revision"] or data["train"].split("@")[1].split("/")[0]
     assert pinned == "refs/convert/parquet" or len(pinned) == 40

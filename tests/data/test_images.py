@@ -25,6 +25,8 @@ from seq2seq.build import build_model, max_positions
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import PictureError, encode_pictures, pack, read_picture, unpack, write_picture
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
@@ -260,16 +262,15 @@ def drawn(tmp_path_factory) -> Path:
     return folder
 
 
-def data_module(folder: Path, cache: Path, **changes) -> TranslationDataModule:
+def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> DataPlan:
     data = {"src": "png64", "tgt": "en", "max_tokens": 384, "clean": {"length_ratio": None, "duplicates": False}}
-    data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
-    settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0)
-    return TranslationDataModule(data=data, tokenizer=settings, seed=1, cache_dir=cache)
+    data |= {split: str(folder / split) for split in ("train", "valid", "test")}
+    settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0, sampling_alpha=sampling_alpha)
+    return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)
 
 
 def test_batches_hold_whole_pictures(drawn, tmp_path):
-    data = data_module(drawn, tmp_path)
-    data.prepare()
+    data = TranslationDataModule(prepare_corpora(data_plan(drawn, tmp_path)))
     source = (drawn / "train.png64").read_text().split("\n")
     seen = 0
     for batch in data.train_dataloader():
@@ -278,15 +279,14 @@ def test_batches_hold_whole_pictures(drawn, tmp_path):
         for ids, index in zip(batch.src.numpy(), batch.index.tolist(), strict=True):
             assert np.array_equal(unpack(ids[None], GRID)[0], read_picture(source[index], height=8, width=24))
             seen += 1
-    assert seen == data.size("train") == 60
+    assert seen == data.prepared.size("train") == 60
 
 
 def test_segmentations_of_the_text_are_drawn_beside_pictures(drawn, tmp_path):
-    data = data_module(drawn, tmp_path)
-    data.tokenizer_settings = replace(data.tokenizer_settings, sampling_alpha=0.3)
-    data.prepare()
-    batch = next(iter(data.train_dataloader()))
-    expected = data.tokenizer.encode_src([data._split("train").text[i]["src"] for i in batch.index.tolist()])
+    data = prepare_corpora(data_plan(drawn, tmp_path, sampling_alpha=0.3))
+    batch = next(iter(TranslationDataModule(data).train_dataloader()))
+    sources = data.sources("train")
+    expected = data.tokenizer.encode_src([sources[i] for i in batch.index.tolist()])
     assert batch.src.tolist() == expected
 
 
@@ -301,11 +301,10 @@ def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
     with pytest.raises(
         ValueError, match=r"data\.train: line 41 is no picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
-        data_module(tmp_path, tmp_path / "cache").validate_settings()
-    monkeypatch.setattr("seq2seq.training.datamodule._check_pictures", lambda *_: None)
+        validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
     with pytest.raises(ValueError, match=r"data\.train, .*line 41 is no picture"):
-        data_module(tmp_path, tmp_path / "cache").prepare()
+        prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)
 
 
 # ------------------------------------------------------------------ drawing

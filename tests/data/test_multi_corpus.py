@@ -19,6 +19,8 @@ from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.inference import translator
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
@@ -63,16 +65,16 @@ def folder(tmp_path_factory) -> Path:
     return root
 
 
-def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> TranslationDataModule:
+def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> PreparedData:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
-    made = TranslationDataModule(
-        data=data,
-        tokenizer={"vocab_size": 85, "byte_fallback": False} | (tokenizer or {}),
-        seed=1,
-        cache_dir=folder / "cache",
-    )
-    made.prepare()
+    tokenizer = {"vocab_size": 85, "byte_fallback": False} | (tokenizer or {})
+    return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
+
+
+def module(folder: Path, tokenizer: dict | None = None, **changes) -> TranslationDataModule:
+    made = TranslationDataModule(prepared(folder, tokenizer, **changes))
+    made.describe()
     return made
 
 
@@ -81,21 +83,26 @@ def bt(folder: Path, **more) -> dict:
 
 
 def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
-    made = prepared(folder, corpora=bt(folder))
-    tag = made.tokenizer.src.piece_to_id("<bt>")
+    made = module(folder, corpora=bt(folder))
+    tokenizer = made.prepared.tokenizer
+    tag = tokenizer.src.piece_to_id("<bt>")
     assert tag > 3
     seen = {}
     for batch in made.train_dataloader():
         for index, row, mask, out in zip(batch.index, batch.src, batch.src_mask, batch.tgt_out, strict=True):
-            seen[int(index)] = (int(row[0]) == tag, made.tokenizer.src.decode(row[mask][:-1].tolist()), out.tolist())
+            seen[int(index)] = (
+                int(row[0]) == tag,
+                tokenizer.src.decode(row[mask][:-1].tolist()),
+                out.tolist(),
+            )
             assert tag not in row[1:].tolist()
-    assert sorted(seen) == list(range(made.size("train"))) == list(range(420))
+    assert sorted(seen) == list(range(made.prepared.size("train"))) == list(range(420))
     assert [seen[i][0] for i in range(420)] == [False] * 300 + [True] * 120
-    assert [seen[i][1].removeprefix(" ⁇ ").strip() for i in range(420)] == made.sources("train")
-    assert [made.tokenizer.decode([seen[i][2]])[0] for i in range(420)] == made.references("train")
+    assert [seen[i][1].removeprefix(" ⁇ ").strip() for i in range(420)] == made.prepared.sources("train")
+    assert [tokenizer.decode([seen[i][2]])[0] for i in range(420)] == made.prepared.references("train")
     # Text that looks like the tag is text: it was never promised that nobody writes it.
-    assert tag not in made.tokenizer.encode_src(["<bt> der Hund"])[0]
-    assert "<bt>" not in made.tokenizer.decode([[tag, *made.tokenizer.encode_tgt(["the dog"])[0]]])[0]
+    assert tag not in tokenizer.encode_src(["<bt> der Hund"])[0]
+    assert "<bt>" not in tokenizer.decode([[tag, *tokenizer.encode_tgt(["the dog"])[0]]])[0]
     for loader in (made.val_dataloader(), made.test_dataloader()):
         assert all(tag not in batch.src[:, 0].tolist() for batch in loader)
 
@@ -103,19 +110,19 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
 def test_one_corpus_by_another_name_is_the_same_as_before(folder):
     plain, named = prepared(folder), prepared(folder, corpora={"train": {}})
     assert named.fingerprint == plain.fingerprint
-    assert named.places == plain.places
+    assert named.folders == plain.folders
 
 
 def test_tagged_corpora_share_text_and_keep_ids_apart(folder):
     tagged, plain = prepared(folder, corpora=bt(folder)), prepared(folder, corpora=bt(folder, tag=None))
-    assert tagged.places["text of bt"] == plain.places["text of bt"]
-    assert tagged.places["ids of train of bt"] != plain.places["ids of train of bt"]
+    assert tagged.folders["text of bt"] == plain.folders["text of bt"]
+    assert tagged.folders["ids of train of bt"] != plain.folders["ids of train of bt"]
     assert tagged.fingerprint != plain.fingerprint
 
 
 def test_subword_sampling_keeps_the_tag_and_the_budget(folder):
-    made = prepared(folder, tokenizer={"sampling_alpha": 0.3}, corpora=bt(folder))
-    tag = made.tokenizer.src.piece_to_id("<bt>")
+    made = module(folder, tokenizer={"sampling_alpha": 0.3}, corpora=bt(folder))
+    tag = made.prepared.tokenizer.src.piece_to_id("<bt>")
     for batch in made.train_dataloader():
         assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
         assert [i >= 300 for i in batch.index.tolist()] == [i == tag for i in batch.src[:, 0].tolist()]
@@ -130,7 +137,7 @@ def test_ready_tokenizer_without_the_tag_is_refused(folder, tmp_path):
 
 def test_weights_decide_how_often_a_corpus_comes(folder):
     corpora = {"train": {"weight": 1}, **bt(folder, weight=3)}
-    made = prepared(folder, corpora=corpora)
+    made = module(folder, corpora=corpora)
     counts = [Counter[int]() for _ in range(4)]
     for epoch in range(4):
         made.set_epoch(epoch)
@@ -147,7 +154,7 @@ def test_weights_decide_how_often_a_corpus_comes(folder):
 
 def test_resuming_and_ranks(folder):
     def loader(rank: int, world: int):
-        made = prepared(folder, corpora={"train": {"weight": 1}, **bt(folder, weight=2)})
+        made = module(folder, corpora={"train": {"weight": 1}, **bt(folder, weight=2)})
         made.trainer = SimpleNamespace(global_rank=rank, world_size=world, current_epoch=3, accumulate_grad_batches=1)  # type: ignore[assignment]
         return made.train_dataloader()
 
@@ -163,11 +170,11 @@ def test_resuming_and_ranks(folder):
 
 def test_languages_by_tag(folder):
     french = {"src": "en", "tgt": "fr", "train": str(folder / "french"), "test": str(folder / "fr-test")}
-    made = prepared(folder, tag_target=True, corpora={"fr": french})
-    ids = {tag: made.tokenizer.src.piece_to_id(tag) for tag in ("<2en>", "<2fr>")}
+    made = module(folder, tag_target=True, corpora={"fr": french})
+    ids = {tag: made.prepared.tokenizer.src.piece_to_id(tag) for tag in ("<2en>", "<2fr>")}
     firsts = {int(i): int(row[0]) for b in made.train_dataloader() for i, row in zip(b.index, b.src, strict=True)}
     assert [firsts[i] for i in range(390)] == [ids["<2en>"]] * 300 + [ids["<2fr>"]] * 90
-    assert made.size("test") == 24
+    assert made.prepared.size("test") == 24
     assert {int(row[0]) for b in made.val_dataloader() for row in b.src} == {ids["<2en>"]}
     assert made.directions("valid") == []
     assert [(d.name, d.tokenize, d.rows) for d in made.directions("test")] == [
@@ -236,7 +243,7 @@ def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
         return token_batches(*lengths, epoch=epoch, **given)
 
     monkeypatch.setattr(batching, "token_batches", counted)
-    src, tgt = np.random.default_rng().integers(1, 30, (2, 60))
+    src, tgt = np.random.default_rng(random.randrange(2**32)).integers(1, 30, (2, 60))
     sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100)
     assert not made
     mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)

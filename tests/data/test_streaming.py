@@ -13,8 +13,10 @@ import torch
 import toycorpus
 
 from seq2seq.data import corpus as corpora
-from seq2seq.training import run
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import prepare_corpora
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.run import train
 
 GERMAN = "der die das Haus Katze Hund geht kommt schnell ein und ich nicht wir"
 ENGLISH = "the house cat dog walks comes quickly a and I you not today we"
@@ -37,17 +39,16 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)
 
 
-def streamed(folder: Path, *, num_workers: int = 0, world: tuple[int, int] = (0, 1), **changes):
+def streamed(folder: Path, *, world: tuple[int, int] = (0, 1), **changes) -> TranslationDataModule:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}, "streaming": True}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | {"shuffle_buffer": 70}
     tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
-    made = TranslationDataModule(
-        data=data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache", num_workers=num_workers
-    )
+    chosen = DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
+    made = TranslationDataModule(prepare_corpora(chosen))
     made.trainer = SimpleNamespace(  # type: ignore[assignment]
         global_rank=world[0], world_size=world[1], current_epoch=0, accumulate_grad_batches=1
     )
-    made.prepare()
+    made.describe()
     return made
 
 
@@ -84,11 +85,11 @@ def test_every_pair_comes_once_a_round_and_is_what_its_place_says(folder):
     for batch in batches:
         assert max(batch.src.numel(), batch.tgt_in.numel()) <= 300
         for i, src, mask, tgt in zip(batch.index, batch.src, batch.src_mask, batch.tgt_out, strict=True):
-            assert made.tokenizer.src.decode(src[mask][:-1].tolist()) == lines[0][i]
-            assert made.tokenizer.decode([tgt.tolist()]) == [lines[1][i]]
+            assert made.prepared.tokenizer.src.decode(src[mask][:-1].tolist()) == lines[0][i]
+            assert made.prepared.tokenizer.decode([tgt.tolist()]) == [lines[1][i]]
     assert 0 < made.padding_share < 0.5
     # Of training text nothing is written to the disk.
-    assert made.fingerprint.endswith("-70")
+    assert made.prepared.fingerprint.endswith("-70")
     with pytest.raises(ValueError, match="'train' is streamed"):
         made.sources("train")
     sizes = [path.stat().st_size for path in (folder / "cache").glob("text-*/*.arrow")]
@@ -151,7 +152,7 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
 
     monkeypatch.setattr("seq2seq.data.streaming.open_split", counted)
     made = streamed(folder, tokenizer={"input_sentence_size": 60, "vocab_size": 60})
-    assert made.tokenizer.src.get_piece_size() == 60
+    assert made.prepared.tokenizer.src.get_piece_size() == 60
     assert read["train"] <= 2 * 80 + 80  # two blocks for each side of the tokenizer, and the first pool for its padding
 
 
@@ -186,7 +187,7 @@ def test_a_stream_has_no_epochs(tmp_path, overrides, message):
     corpus = toycorpus.write(tmp_path / "corpus")
     settings = toycorpus.settings(corpus, tmp_path, "data.streaming=true", "trainer.val_steps=2", *overrides)
     with pytest.raises(ValueError, match=message):
-        run.train(settings, mixer="transformer")
+        train(settings, mixer="transformer")
 
 
 def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
@@ -197,7 +198,7 @@ def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
             corpus, tmp_path, "data.streaming=true", "data.shuffle_buffer=64", "trainer.val_steps=2", "optim=adam",
             "optim.warmup_steps=4", f"trainer.max_steps={steps}", f"run={name}", "trainer.test=false", *more,
         )  # fmt: skip
-        run.train(settings, mixer="transformer")
+        train(settings, mixer="transformer")
         last = tmp_path / "runs" / name / "checkpoints" / "last.ckpt"
         return torch.load(last, weights_only=True)["state_dict"]
 

@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 import toycorpus
+from conftest import PATIENCE
 from hydra.core.utils import JobReturn, JobStatus
 
 from hydra_plugins.seq2seq_sweeps import launchers
@@ -54,7 +54,7 @@ def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def call(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
+def call(folder: Path, command: list[str], timeout: float = PATIENCE) -> tuple[int, str]:
     process = start(folder, command)
     output, _ = process.communicate(timeout=timeout)
     return process.returncode, output
@@ -169,7 +169,7 @@ def test_a_job_that_nobody_will_submit_is_told(tmp_path):
 # ---- watch
 
 
-def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys):
+def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys, monkeypatch):
     write_sweep(tmp_path, ended=False)
     first = Job(tmp_path / "0", ("seed=1", "mixer=gru"), "running", tmp_path / "run", process=Process.here())
     second = Job(tmp_path / "1", ("seed=2", "mixer=gru"), "waiting")
@@ -178,20 +178,14 @@ def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text(json.dumps({"valid": {"bleu": 1}, "test": {"bleu": 12.345}}))
 
-    def happen() -> None:
-        time.sleep(0.3)
-        dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write()
-        time.sleep(0.3)
-        dataclasses.replace(second, state="running", process=Process.here()).write()
-        time.sleep(0.3)
-        dataclasses.replace(second, state="finished", run=first.run).write()
-        time.sleep(0.3)
-        write_sweep(tmp_path, ended=True)
-
-    thread = threading.Thread(target=happen)
-    thread.start()
+    changes = iter((
+        lambda: dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write(),
+        lambda: dataclasses.replace(second, state="running", process=Process.here()).write(),
+        lambda: dataclasses.replace(second, state="finished", run=first.run).write(),
+        lambda: write_sweep(tmp_path, ended=True),
+    ))  # fmt: skip
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(changes)())
     failed = watch([tmp_path], interval=0.05)
-    thread.join()
     assert failed == 1
     lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
@@ -396,7 +390,7 @@ def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
     pytest.importorskip("submitit")
     layers = ("model.encoder_layers=4", "model.decoder_layers=4")
     given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
-    status, output = call(tmp_path, slurm_command(corpus, *given), timeout=600)
+    status, output = call(tmp_path, slurm_command(corpus, *given), timeout=PATIENCE)
     assert status == 0, output
     found = read_jobs(only_sweep(tmp_path))
     assert [job.state for job in found] == ["finished"] * 4
@@ -428,7 +422,7 @@ def test_slurm_failures_are_told_at_once(corpus, tmp_path):
             if len(failed) == 2:
                 states = [job.state for job in read_jobs(sweep)]
                 subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=PATIENCE) == 1
     assert "job 1" in failed[0]
     assert "not divisible by num_heads 3" in failed[0]
     assert "job 2" in failed[1]
@@ -449,7 +443,9 @@ def test_a_slurm_job_of_two_processes(corpus, tmp_path):
     """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
-    status, output = call(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
+    status, output = call(
+        tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=PATIENCE
+    )
     assert status == 0, output
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
@@ -479,7 +475,7 @@ def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
     ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
     wait_for(lambda: job_records.slurm_state(job.process.slurm) == "PENDING")
     subprocess.run(ask, check=True)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")

@@ -16,14 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
-from seq2seq.config.compose import compose_settings
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
+from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import PairDataset
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.resources import conf_dir
-from seq2seq.training import datamodule
 from seq2seq.training.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
@@ -43,39 +45,39 @@ def folder(tmp_path_factory) -> Path:
     return root
 
 
-def module(
-    folder: Path, *, cache: str = "cache", seed: int = 1, num_workers: int = 0, **changes
-) -> TranslationDataModule:
+def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataPlan:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
-    return TranslationDataModule(
-        data=data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache, num_workers=num_workers
-    )
+    return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
 
 
-def prepared(folder: Path, **changes) -> TranslationDataModule:
-    made = module(folder, **changes)
-    made.prepare()
+def prepared(folder: Path, **changes) -> PreparedData:
+    return prepare_corpora(read_settings(folder, **changes))
+
+
+def module(folder: Path, **changes) -> TranslationDataModule:
+    made = TranslationDataModule(prepared(folder, **changes))
+    made.describe()
     return made
 
 
-def texts(made: TranslationDataModule, batches) -> Iterator[tuple[int, str, str]]:
+def texts(data: PreparedData, batches) -> Iterator[tuple[int, str, str]]:
     for batch in batches:
         for index, src, tgt in zip(batch.index.tolist(), batch.src.tolist(), batch.tgt_out.tolist(), strict=True):
             pieces = [i for i in src if i not in (0, 3)]
-            yield index, made.tokenizer.src.decode(pieces), made.tokenizer.decode([tgt])[0]
+            yield index, data.tokenizer.src.decode(pieces), data.tokenizer.decode([tgt])[0]
 
 
 def test_batches_hold_the_text_that_index_names(folder):
-    made = prepared(folder)
+    made = module(folder)
     loaders = {"train": made.train_dataloader, "valid": made.val_dataloader, "test": made.test_dataloader}
     for split, loader in loaders.items():
-        rows = sorted(texts(made, loader()))
+        rows = sorted(texts(made.prepared, loader()))
         assert [index for index, _, _ in rows] == list(range(SIZES[split]))
         assert [src for _, src, _ in rows] == made.sources(split)
         assert [tgt for _, _, tgt in rows] == made.references(split)
-        assert made.size(split) == SIZES[split]
+        assert made.prepared.size(split) == SIZES[split]
     assert made.references("test") == (folder / "test.en").read_text().splitlines()
     batches = list(made.train_dataloader())
     masks = [mask for batch in batches for mask in (batch.src_mask, batch.tgt_mask)]
@@ -83,20 +85,20 @@ def test_batches_hold_the_text_that_index_names(folder):
     assert made.padding_share == pytest.approx(1 - real / cells)
     assert made.batches_per_epoch == len(batches)
     with pytest.raises(ValueError, match="split 'dev'"):
-        made.size("dev")
+        made.prepared.size("dev")
 
 
 def test_second_start_tokenises_and_trains_nothing(folder, monkeypatch):
-    first = prepared(folder)
+    first = module(folder)
 
     def never(*args, **values):
         raise AssertionError("this was cached")
 
     for name in ("encode_src", "encode_tgt"):
         monkeypatch.setattr(Tokenizer, name, never)
-    monkeypatch.setattr(datamodule, "train_tokenizer", never)
-    second = prepared(folder)
-    assert second.tokenizer.fingerprint == first.tokenizer.fingerprint
+    monkeypatch.setattr(preparation, "train_tokenizer", never)
+    second = module(folder)
+    assert second.prepared.tokenizer.fingerprint == first.prepared.tokenizer.fingerprint
     one, two = (list(made.train_dataloader()) for made in (first, second))
     for left, right in zip(one, two, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
@@ -124,11 +126,11 @@ def cached(folder: Path, cache: str) -> set[str]:
 def test_changed_settings_never_meet_a_stale_cache(folder, changes, kinds):
     prepared(folder)
     before = cached(folder, "cache")
-    made = prepared(folder, **changes)
+    data = prepared(folder, **changes)
     new = {name.split("-")[0] for name in cached(folder, "cache") - before}
     assert new == kinds
-    assert [tgt for _, _, tgt in sorted(texts(made, made.test_dataloader()))] == [
-        made.tokenizer.decode(made.tokenizer.encode_tgt([line]))[0] for line in made.references("test")
+    assert [tgt for _, _, tgt in sorted(texts(data, TranslationDataModule(data).test_dataloader()))] == [
+        data.tokenizer.decode(data.tokenizer.encode_tgt([line]))[0] for line in data.references("test")
     ]
 
 
@@ -145,13 +147,13 @@ def test_changed_data_never_meets_a_stale_cache(folder, tmp_path):
 def test_code_version_is_part_of_the_cache(folder, monkeypatch):
     prepared(folder)
     before = cached(folder, "cache")
-    monkeypatch.setattr(datamodule, "CODE_VERSION", -1)
+    monkeypatch.setattr(preparation, "CODE_VERSION", -1)
     prepared(folder)
     assert {name.split("-")[0] for name in cached(folder, "cache") - before} == {"ids"}
 
 
 def test_interrupted_preparation_leaves_nothing_that_looks_whole(folder, monkeypatch):
-    monkeypatch.setattr(datamodule.np, "save", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(preparation.np, "save", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         prepared(folder, cache="broken")
     assert not [name for name in cached(folder, "broken") if name.startswith((".", "ids"))]
@@ -172,35 +174,35 @@ def test_ready_separate_models_given_for_the_other_direction(folder, tmp_path):
     for side in ("src", "tgt"):
         (tmp_path / side).write_bytes(state[f"{side}_model"])
     models = {"src_model": str(tmp_path / "src"), "tgt_model": str(tmp_path / "tgt")}
-    module(folder, tokenizer=models).validate_settings()
+    validate_corpora(read_settings(folder, tokenizer=models))
     turned = {"src_model": models["tgt_model"], "tgt_model": models["src_model"]}
     with pytest.raises(ValueError, match="look swapped"):
-        module(folder, tokenizer=turned).validate_settings()
+        validate_corpora(read_settings(folder, tokenizer=turned))
 
 
 def test_cleaning_table_is_logged_and_oversized_pairs_never_reach_a_batch(folder, caplog):
     with caplog.at_level(logging.INFO):
-        made = prepared(folder, max_tokens=30)
+        made = module(folder, max_tokens=30)
     assert "max_length" in caplog.text
     assert "padding" in caplog.text
-    kept = made.size("train")
+    kept = made.prepared.size("train")
     assert 0 < kept < 300
     assert all(max(b.src.numel(), b.tgt_in.numel()) <= 30 for b in made.train_dataloader())
-    assert made.size("test") == 17  # evaluation keeps them all, each alone if need be
+    assert made.prepared.size("test") == 17  # evaluation keeps them all, each alone if need be
     assert sorted(i for b in made.test_dataloader() for i in b.index.tolist()) == list(range(17))
     with pytest.raises(ValueError, match=r"no training pair is left: data\.max_tokens=8"):
         prepared(folder, max_tokens=8, clean={"max_length": 1})
 
 
 def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(folder):
-    made = prepared(folder, tokenizer={"sampling_alpha": 0.2})
+    made = module(folder, tokenizer={"sampling_alpha": 0.2})
     loader = made.train_dataloader()
 
     def epoch(number):
         made.set_epoch(number)
         batches = list(loader)
         assert all(max(b.src.numel(), b.tgt_in.numel()) <= 300 for b in batches)
-        assert sorted(texts(made, batches)) == [
+        assert sorted(texts(made.prepared, batches)) == [
             (i, *pair) for i, pair in enumerate(zip(made.sources("train"), made.references("train"), strict=True))
         ]
         return {index: row for b in batches for index, row in zip(b.index.tolist(), b.src.tolist(), strict=True)}
@@ -208,14 +210,14 @@ def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(
     zero, one, again = epoch(0), epoch(1), epoch(0)
     assert zero == again
     assert zero != one
-    best = prepared(folder)
+    best = module(folder)
     plain = {i: r for b in best.train_dataloader() for i, r in zip(b.index.tolist(), b.src.tolist(), strict=True)}
     assert plain != zero
 
 
 def test_workers_deliver_the_same_batches(folder):
     changes = {"tokenizer": {"sampling_alpha": 0.2}}
-    alone, helped = prepared(folder, **changes), prepared(folder, num_workers=2, **changes)
+    alone, helped = module(folder, **changes), module(folder, num_workers=2, **changes)
     for made in (alone, helped):
         made.set_epoch(3)
     for left, right in zip(alone.train_dataloader(), helped.train_dataloader(), strict=True):
@@ -223,7 +225,7 @@ def test_workers_deliver_the_same_batches(folder):
 
 
 def test_ranks_see_every_sentence_once(folder):
-    made = prepared(folder)
+    made = module(folder)
     seen: dict[str, list[int]] = {"train": [], "valid": []}
     steps = []
     for rank in (0, 1):
@@ -257,7 +259,8 @@ class Recorder(LightningModule):
 
 
 def expected(made: TranslationDataModule, epoch: int) -> list[int]:
-    data = made._datasets["train"]
+    data = made.prepared.split("train")
+    assert isinstance(data, PairDataset)
     sampler = TokenBatchSampler(src_lengths=data.src.lengths, tgt_lengths=data.tgt.lengths, max_tokens=300, seed=1)
     sampler.set_epoch(epoch)
     return np.concatenate(list(sampler)).tolist()
@@ -281,7 +284,7 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 def test_shipped_tokenizer_settings_are_known(name):
     from seq2seq.config.tokenizer import TokenizerSettings
 
-    values = compose_settings([f"tokenizer={name}"])["tokenizer"]
+    values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
     settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")
     assert settings.vocab_size == 100
 
@@ -289,7 +292,7 @@ def test_shipped_tokenizer_settings_are_known(name):
 @pytest.mark.parametrize("value", [None, 3, "many"])
 def test_impossible_budget_is_refused(folder, value):
     with pytest.raises(ValueError, match=r"data\.max_tokens"):
-        module(folder, max_tokens=value)
+        read_settings(folder, max_tokens=value)
 
 
 @pytest.mark.parametrize("num_proc", [2, 3])
@@ -300,15 +303,15 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
         made = prepared(folder, cache=f"{tmp_path}/{number}", num_proc=number, clean={"length_ratio": None})
         root = tmp_path / str(number)
         files[number] = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-        assert [path.parent for path in made.places.values()] == [root] * 5
+        assert [path.parent for path in made.folders.values()] == [root] * 5
     assert files[1] == files[num_proc]
     assert sum("ids-" in name for name in files[1]) == 21
     with pytest.raises(ValueError, match=r"data\.num_proc=0"):
-        module(folder, num_proc=0)
+        read_settings(folder, num_proc=0)
 
 
 def test_arrays_of_the_cache_are_mapped_and_a_part_of_the_rows_is_an_index(folder):
-    data = prepared(folder, clean={"max_length": 30, "length_ratio": None})._datasets["train"]
+    data = prepared(folder, clean={"max_length": 30, "length_ratio": None}).split("train")
     assert isinstance(data, PairDataset)
     assert data.rows is not None
     whole = (folder / "train.de").read_text().splitlines()

@@ -15,6 +15,7 @@ import lightning as L
 import pytest
 import torch
 import toycorpus
+from conftest import PATIENCE
 from torch import nn
 
 from seq2seq import checkpoint
@@ -253,7 +254,7 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
 def test_the_profiler_is_silent():
     """Its library writes lines of its own unless told otherwise before torch is loaded."""
     code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]
 
 

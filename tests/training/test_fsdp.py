@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from conftest import PATIENCE
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -48,7 +49,7 @@ class Place:
 
     def __init__(self, rank: int, folder: str, seed: int, *, size: int = 2, device: str = "cpu") -> None:
         self.rank, self.size, self.device = rank, size, device
-        given = {"init_method": f"file://{folder}/meeting", "timeout": datetime.timedelta(seconds=60)}
+        given = {"init_method": f"file://{folder}/meeting", "timeout": datetime.timedelta(seconds=PATIENCE)}
         dist.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=size, **given)
         self.mesh = init_device_mesh(device, (size,))
         torch.manual_seed(seed)  # the same weights and batches in all

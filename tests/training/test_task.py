@@ -17,7 +17,7 @@ from seq2seq.checkpoint import describe
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch, Ragged, collate
-from seq2seq.training.task import LONGEST_SOURCE, TranslationTask, crop, micro_batch_seed, select_rows
+from seq2seq.training.task import TranslationTask, micro_batch_seed
 
 TOKENIZER = tiny.tokenizer()
 
@@ -60,6 +60,9 @@ class Data(L.LightningDataModule):
 
     def references(self, split: str) -> list[str]:
         return [f"reference {i}" for i in range(12)]
+
+    def directions(self, split: str) -> list[Any]:
+        return []
 
 
 class Task(TranslationTask):
@@ -191,22 +194,3 @@ def test_a_blank_source_has_an_empty_translation():
     fit(task, Blank([batch([0, 1])], [batch([3]), batch(list(range(12)))]))
     assert task.evaluation is not None
     assert [i for i, line in enumerate(task.evaluation.hypotheses) if not line] == [3]
-
-
-def test_long_sources_are_cut_as_translate_cuts_them():
-    from seq2seq.translate import _parser
-
-    assert _parser().parse_args(["--ckpt", "x"]).max_len == LONGEST_SOURCE
-    whole = batch([0, 1])  # 3 and 9 source pieces, 3 and 9 target pieces
-    cut = crop(whole, 5, 4, eos_id=TOKENIZER.eos_id)
-    assert cut.src_mask.sum(1).tolist() == [3, 5]
-    assert cut.src[1].tolist() == [*whole.src[1, :4].tolist(), TOKENIZER.eos_id]
-    assert torch.equal(cut.src[0], whole.src[0, :5])
-    assert [side.shape[1] for side in (cut.tgt_in, cut.tgt_out, cut.tgt_mask)] == [4, 4, 4]
-    assert crop(whole, 1024, None, eos_id=TOKENIZER.eos_id).src.equal(whole.src)
-
-
-def test_select_rows():
-    found = select_rows(batch([4, 5, 6]), np.array([True, False, True]))
-    assert found.index.tolist() == [4, 6]
-    assert found.tgt_mask.shape[0] == 2

@@ -1,8 +1,9 @@
-"""How a mixer's time and memory grow with the length of the sequence: a training step, measured."""
+"""Measure how time and memory of a mixer's training step grow with the length of the sequence."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,12 +18,19 @@ from seq2seq.mixer import SelfMixer
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 DIM, HEADS = 64, 4
-FITTED = 4  # of the longest lengths measured: shorter ones measure the cost of calling
+# the exponents are fitted to so many of the longest lengths: the shorter ones show the cost of a call
+FITTED = 4
 REPEATS = 3
 
 
 class Growth(NamedTuple):
-    """Seconds and peak bytes of a forward and backward pass by length, as far as time allowed."""
+    """Cost of a forward and backward pass by length.
+
+    Attributes:
+        lengths: the lengths that the limit of time allowed.
+        seconds: the shortest time of several.
+        peak_bytes: most bytes of CPU memory at a time.
+    """
 
     lengths: list[int]
     seconds: list[float]
@@ -30,52 +38,56 @@ class Growth(NamedTuple):
 
     @property
     def time_exponent(self) -> float:
-        """p of seconds ~ N^p."""
+        """The p of seconds ~ N^p."""
         return exponent(self.lengths[-FITTED:], self.seconds[-FITTED:])
 
     @property
     def memory_exponent(self) -> float:
-        """p of bytes ~ N^p."""
+        """The p of bytes ~ N^p."""
         return exponent(self.lengths[-FITTED:], self.peak_bytes[-FITTED:])
 
 
 def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: float = 10.0, dim: int = DIM) -> Growth:
-    """Growth of the bidirectional form at width `dim`, HEADS heads and the YAML's values; max_len is each length.
+    """Measure the bidirectional form with the values of its YAML.
 
-    A length is left out, and all after it, when the time spent and what it would take by the last one's growth exceed
-    `limit` seconds.
+    Args:
+        lengths: lengths of the sequence, ascending; each is also the mixer's max_len.
+        limit: most seconds. A length that would exceed it, by the growth so far, is left out with all after it.
+        dim: the width; there are HEADS heads.
     """
-    found, start = Growth([], [], []), time.perf_counter()
+    growth = Growth([], [], [])
+    start = time.perf_counter()
     for length in lengths:
         spent = time.perf_counter() - start
-        if found.seconds and spent + 4 * (REPEATS + 2) * found.seconds[-1] > limit:
+        # four times the last one's, as if time were quadratic in the length
+        if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         step = _step(settings, length, dim)
         step()
-        found.lengths.append(length)
-        found.seconds.append(min(_seconds(step) for _ in range(REPEATS)))
-        found.peak_bytes.append(peak_bytes(step))
-    return found
+        growth.lengths.append(length)
+        growth.seconds.append(min(_seconds(step) for _ in range(REPEATS)))
+        growth.peak_bytes.append(peak_bytes(step))
+    return growth
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The slope of log value against log length, least squares; nan of fewer than two points."""
+    """Fit p of values ~ lengths^p by least squares in logarithms; nan for fewer than two points."""
     if len(lengths) < 2:
         return math.nan
-    x, y = ([math.log(each) for each in column] for column in (lengths, values))
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / sum((a - mean_x) ** 2 for a in x)
+    x = [math.log(length) for length in lengths]
+    y = [math.log(value) for value in values]
+    return statistics.linear_regression(x, y).slope
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """The most bytes of CPU memory that torch held at once for `work`, beyond what it held before."""
+    """Return the most bytes of CPU memory that torch held at a time for `work`, beyond those before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         work()
     assert record.profiler
     result: Any = record.profiler.kineto_results
     changes = [(event.start_ns(), event.nbytes()) for event in result.events() if event.name() == "[memory]"]
-    held = peak = 0
+    held = 0
+    peak = 0
     for _, size in sorted(changes, key=lambda change: change[0]):
         held += size
         peak = max(peak, held)
@@ -83,8 +95,11 @@ def peak_bytes(work: Callable[[], Any]) -> int:
 
 
 def _step(settings: Settings, length: int, dim: int) -> Callable[[], None]:
-    mixer: SelfMixer = build_self_mixer(sized(settings, dim, HEADS, length), dim=dim, causal=False)
-    x, mask = torch.randn(1, length, dim), torch.ones(1, length, dtype=torch.bool)
+    """Build a mixer and return its forward and backward pass on a random sequence."""
+    values = sized(settings, dim, HEADS, length)
+    mixer: SelfMixer = build_self_mixer(values, dim=dim, causal=False)
+    x = torch.randn(1, length, dim)
+    mask = torch.ones(1, length, dtype=torch.bool)
     upstream = torch.randn(1, length, mixer.out_dim)
 
     def step() -> None:

@@ -8,17 +8,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from seq2seq.analysis.atlas import properties, scaling
-from seq2seq.analysis.atlas.properties import Measured, Settings
 from seq2seq.analysis.atlas.scaling import Growth
-from seq2seq.build import build_self_mixer
-from seq2seq.introspection import MixingProperties
+from seq2seq.analysis.atlas.survey import PARAMETER_SIZES, Point
+from seq2seq.experiments.tables import markdown_table
 
-PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
-HEADER = ("mixer", "sparse (window)", "shared over positions", "shared over channels", "dynamic", "linear in values",
-          "rank", "parameters", "state", "time ~ N^p", "memory ~ N^p")  # fmt: skip
-GRAPH = ("point", "sparse over positions", "sparse over channels", "shared over positions", "shared over channels",
-         "dynamic weight", "in the paper")  # fmt: skip
-# the same five of the points that the paper's table 1 has too: the MLP over positions is its 'separable MLP'
+HEADER = (
+    "mixer",
+    "sparse (window)",
+    "shared over positions",
+    "shared over channels",
+    "dynamic",
+    "linear in values",
+    "rank",
+    "parameters",
+    "state",
+    "time ~ N^p",
+    "memory ~ N^p",
+)
+GRAPH_HEADER = (
+    "point",
+    "sparse over positions",
+    "sparse over channels",
+    "shared over positions",
+    "shared over channels",
+    "dynamic weight",
+    "in the paper",
+)
+# Columns 2 to 6 of GRAPH_HEADER for points of table 1 in the paper, whose 'separable MLP' is our MLP over positions.
 PUBLISHED = {
     "attention": (False, True, False, True, True),
     "local": (True, True, False, True, True),
@@ -29,135 +45,93 @@ PUBLISHED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """One self mixer: what its two forms declare (None: nothing, or no such form) and what was measured of them."""
-
-    name: str
-    declared: MixingProperties | None
-    declared_causal: MixingProperties | None
-    bidirectional: Measured
-    causal: Measured | None
-    state: str | None
-    declared_state: str | None
-    parameters: int
-    growth: Growth | None
-
-    def disagreements(self) -> list[str]:
-        """What its declaration says otherwise than was measured, a sentence each."""
-        if self.declared is None:
-            return [f"{self.name} declares no `properties`: set them in its class (measured: {self._measured()})"]
-        wrong = [
-            f"{self.name}{form} declares {key}={said}, but measured is {key}={seen} (window {found.window}, "
-            f"rank {found.rank})"
-            for form, declared, found in (
-                ("", self.declared, self.bidirectional),
-                (", causal,", self.declared_causal, self.causal),
-            )
-            if declared is not None and found is not None
-            for key, said, seen in zip(MixingProperties._fields, declared, found.properties, strict=True)
-            if said != seen
-        ]
-        if self.state != self.declared_state:
-            wrong.append(f"{self.name} declares state_growth {self.declared_state!r}, but measured is {self.state!r}")
-        return wrong
-
-    def _measured(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
-
-
-def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
-    """Measure one mixer; without a `limit` in seconds, not its growth. Errors are told with its name (ValueError)."""
-    try:
-        found, causal, decoder = properties.measure_forms(settings)
-        declared = build_self_mixer(properties.measured_values(settings), dim=properties.DIM, causal=False).properties
-        return Point(
-            name=name,
-            declared=declared,
-            declared_causal=None if decoder is None else decoder.properties,
-            bidirectional=found,
-            causal=causal,
-            state=None if decoder is None else properties.state_growth(decoder),
-            declared_state=None if decoder is None else decoder.state_growth,
-            parameters=properties.parameters(settings, **PARAMETER_SIZES),
-            growth=None if limit is None else scaling.measure(settings, limit=limit),
-        )
-    except ValueError as error:
-        raise ValueError(f"mixer/self={name}: {error}") from error
-
-
 def markdown(points: Sequence[Point]) -> str:
-    """Both tables, and how they were measured."""
-    lengths = sorted({n for p in points if p.growth for n in p.growth.lengths})
+    """Format both tables, and how they were measured, as a Markdown page."""
+    lengths = sorted({n for point in points if point.growth for n in point.growth.lengths})
     return "\n".join(
         [
             "# The atlas of self mixers, measured",
             "",
-            _table(HEADER, [_row(point) for point in points]),
+            markdown_table(HEADER, [_row(point) for point in points]),
             "",
-            _measured_how(lengths),
+            _method(lengths),
             "",
             "## The relation graph's table (Han et al. 2022), measured",
             "",
-            _table(GRAPH, [_graph_row(point) for point in points]),
+            markdown_table(GRAPH_HEADER, [_graph_row(point) for point in points]),
             "",
         ]
     )
 
 
 def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """All that was measured, as plain values."""
+    """Return everything that was measured as plain values."""
     return [_plain(dataclasses.asdict(point) | {"disagreements": point.disagreements()}) for point in points]
 
 
 def _plain(value: Any) -> Any:
+    """Convert named tuples to dictionaries and tuples to lists, also inside."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
 
 
 def _row(point: Point) -> list[str]:
-    found, causal = point.bidirectional, point.causal
-    cells = [_word(value, None if causal is None else causal.properties[i]) for i, value in enumerate(found.properties)]
-    if found.properties.sparse:
-        cells[0] += f" ({found.window})"
-    state = point.state or "encoder-only"
-    return [f"`{point.name}`", *cells, str(found.rank), f"{point.parameters:,}", state, *_exponents(point.growth)]
+    measured = point.bidirectional
+    causal = measured.properties if point.causal is None else point.causal.properties
+    cells = [_yes(*both) for both in zip(measured.properties, causal, strict=True)]
+    if measured.properties.sparse:
+        cells[0] += f" ({measured.window})"
+    return [
+        f"`{point.name}`",
+        *cells,
+        str(measured.rank),
+        f"{point.parameters:,}",
+        point.state or "encoder-only",
+        *_exponents(point.growth),
+    ]
 
 
-def _exponents(found: Growth | None) -> list[str]:
-    if found is None:
+def _yes(value: bool, causal: bool) -> str:
+    """Format a property, and that of the causal form where it differs."""
+    word = "yes" if value else "–"
+    return word if causal == value else f"{word} (causal: {'yes' if causal else '–'})"
+
+
+def _exponents(growth: Growth | None) -> list[str]:
+    """Format the exponents of time and memory, with the longest length if the limit of time cut the measurement."""
+    if growth is None:
         return ["", ""]
-    short = f" (to {found.lengths[-1]:,})" if found.lengths and found.lengths[-1] < scaling.LENGTHS[-1] else ""
-    return [f"{p:.2f}{short}" if not math.isnan(p) else "?" for p in (found.time_exponent, found.memory_exponent)]
+    cut = bool(growth.lengths) and growth.lengths[-1] < scaling.LENGTHS[-1]
+    until = f" (to {growth.lengths[-1]:,})" if cut else ""
+    exponents = (growth.time_exponent, growth.memory_exponent)
+    return ["?" if math.isnan(exponent) else f"{exponent:.2f}{until}" for exponent in exponents]
 
 
 def _graph_row(point: Point) -> list[str]:
-    p = point.bidirectional.properties
-    cells = (p.sparse, point.bidirectional.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic)
+    own = point.bidirectional.properties
+    values = (
+        own.sparse,
+        point.bidirectional.sparse_channels,
+        own.shares_positions,
+        own.shares_channels,
+        own.dynamic,
+    )
     published = PUBLISHED.get(point.name)
-    agrees = "" if published is None else "the same" if published == cells else "not so"
-    return [f"`{point.name}`", *("yes" if each else "–" for each in cells), agrees]
+    agreement = "" if published is None else "the same" if published == values else "not so"
+    return [f"`{point.name}`", *("yes" if value else "–" for value in values), agreement]
 
 
-def _word(value: bool, causal: bool | None = None) -> str:
-    word = "yes" if value else "–"
-    return word if causal in (None, value) else f"{word} (causal: {'yes' if causal else '–'})"
-
-
-def _measured_how(lengths: Sequence[int]) -> str:
+def _method(lengths: Sequence[int]) -> str:
+    """Describe how the figures of the first table were measured."""
     text = (
         f"Bidirectional forms; a causal form is named where it differs. Random parameters and inputs of "
-        f"{properties.LENGTH} "
-        f"positions, width {properties.DIM}, {properties.HEADS} heads, kernel_size {properties.KERNEL}, "
-        f"window {properties.WINDOW}, "
+        f"{properties.LENGTH} positions, width {properties.DIM}, {properties.HEADS} heads, "
+        f"kernel_size {properties.KERNEL}, window {properties.WINDOW}, "
         "float64. Window: the longest span that a position reads, where not all. Rank: of the blocks of a row at equal "
         f"columns, at most {properties.HEADS} where the channels of a head share a matrix, "
         f"at most {properties.DIM} where no "

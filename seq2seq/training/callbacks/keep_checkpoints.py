@@ -6,7 +6,7 @@ from typing import Any
 
 import lightning as L
 
-from seq2seq.average import step_checkpoints
+from seq2seq.experiments.averaging import step_checkpoints
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.task import TranslationTask
 

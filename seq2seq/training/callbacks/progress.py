@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from seq2seq.config.trainer import TrainerSettings
+from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.callbacks.control import Control, epochs_done, window_ends
-from seq2seq.training.task import Evaluation, TranslationTask
+from seq2seq.training.task import TranslationTask
 from seq2seq.training.throughput import Meter
 
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device

@@ -1,0 +1,91 @@
+"""Measure self mixers, and write the atlas: its page, its data and the map."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from seq2seq.analysis.atlas import map as atlas_map
+from seq2seq.analysis.atlas.properties import Settings
+from seq2seq.analysis.atlas.survey import Point, survey
+from seq2seq.analysis.atlas.table import as_json, markdown
+from seq2seq.cli import require_folder, warn
+from seq2seq.config.compose import compose_settings, require_known, self_mixers
+from seq2seq.experiments.figures import require_matplotlib
+from seq2seq.files import write_json, write_text
+
+
+def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:
+    """Measure mixers, print the page, and write it to a folder.
+
+    Args:
+        names: self mixers; all of conf/mixer/self if None.
+        limit: most seconds for measuring the growth of one mixer; 0 leaves it out.
+        figure: draw the map.
+        out: the folder, `inspect/atlas` if None.
+        seed: seed of each mixer's parameters and inputs.
+
+    Returns:
+        The exit status: 1 if a mixer declares something else than was measured.
+
+    Raises:
+        ValueError: a name is unknown, or a mixer cannot be measured.
+    """
+    if figure:
+        require_matplotlib("--figure")
+    known = self_mixers()
+    names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
+    folder = require_folder(out or Path("inspect") / "atlas")
+    points = measure(names, limit=limit or None, seed=seed)
+    page = markdown(points)
+    print(page, end="", flush=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "atlas.md", page)
+    write_json(folder / "atlas.json", as_json(points))
+    if figure:
+        atlas_map.draw(points, folder / "map")
+    print(f"written: {folder}", file=sys.stderr)
+    wrong = [line for point in points for line in point.disagreements()]
+    for line in wrong:
+        warn(line)
+    return 1 if wrong else 0
+
+
+def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Point]:
+    """Measure mixers one by one, leaving out stacks of several."""
+    points = []
+    for name in names:
+        settings = settings_of(name)
+        progress = "measuring ..." if settings else "left out: a stack of several mixers"
+        print(f"{name}: {progress}", file=sys.stderr, flush=True)
+        torch.manual_seed(seed)
+        if settings:
+            points.append(survey(name, settings, limit=limit))
+    return points
+
+
+def settings_of(name: str) -> Settings | None:
+    """Compose the settings of a self mixer as a function of width, heads and longest sequence.
+
+    Returns:
+        None for a stack of several mixers, which has no place on the map (several forms of one mixer have).
+    """
+    config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}"])
+    targets = {kind["_target_"] for kind in config.mixer.encoder.get("kinds", {}).values()}
+    if len(targets) > 1:
+        return None
+
+    def settings(dim: int, heads: int, max_len: int) -> Mapping[str, Any]:
+        config.model.dim = dim
+        config.model.num_heads = heads
+        config.model.max_len = max_len
+        values = OmegaConf.to_container(config.mixer.encoder, resolve=True)
+        assert isinstance(values, dict)
+        return {str(key): value for key, value in values.items()}
+
+    return settings

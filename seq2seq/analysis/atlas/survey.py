@@ -1,0 +1,92 @@
+"""Measure one self mixer, and compare the result with what its class declares."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from seq2seq.analysis.atlas import properties, scaling
+from seq2seq.analysis.atlas.properties import Measured, Settings
+from seq2seq.analysis.atlas.scaling import Growth
+from seq2seq.build import build_self_mixer
+from seq2seq.introspection import MixingProperties
+
+PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A self mixer on the map: what it declares and what was measured.
+
+    What concerns the causal form is None for an encoder-only mixer.
+
+    Attributes:
+        name: the file in conf/mixer/self.
+        declared: `properties` of the bidirectional form; None if it declares none.
+        declared_causal: `properties` of the causal form.
+        bidirectional: measurement of the bidirectional form.
+        causal: measurement of the causal form.
+        state: growth of the state in decoding, "linear", "constant" or "other".
+        declared_state: `state_growth` of the causal form.
+        parameters: parameters of a layer at PARAMETER_SIZES.
+        growth: seconds and bytes by length; None if they were not measured.
+    """
+
+    name: str
+    declared: MixingProperties | None
+    declared_causal: MixingProperties | None
+    bidirectional: Measured
+    causal: Measured | None
+    state: str | None
+    declared_state: str | None
+    parameters: int
+    growth: Growth | None
+
+    def disagreements(self) -> list[str]:
+        """Describe, a sentence each, where the declaration differs from the measurement."""
+        if self.declared is None:
+            seen = ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
+            return [f"{self.name} declares no `properties`: set them in its class (measured: {seen})"]
+        wrong = _differences(self.name, self.declared, self.bidirectional)
+        if self.declared_causal is not None and self.causal is not None:
+            wrong += _differences(f"{self.name}, causal,", self.declared_causal, self.causal)
+        if self.state != self.declared_state:
+            wrong.append(f"{self.name} declares state_growth {self.declared_state!r}, but measured is {self.state!r}")
+        return wrong
+
+
+def _differences(name: str, declared: MixingProperties, measured: Measured) -> list[str]:
+    seen = measured.properties._asdict()
+    return [
+        f"{name} declares {key}={value}, but measured is {key}={seen[key]} "
+        f"(window {measured.window}, rank {measured.rank})"
+        for key, value in declared._asdict().items()
+        if value != seen[key]
+    ]
+
+
+def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
+    """Measure one mixer.
+
+    Args:
+        limit: most seconds for measuring the growth of its cost; None leaves it out.
+
+    Raises:
+        ValueError: it cannot be built or measured; names the mixer.
+    """
+    try:
+        bidirectional, causal, decoder = properties.measure_forms(settings)
+        values = properties.measured_values(settings)
+        declared = build_self_mixer(values, dim=properties.DIM, causal=False).properties
+        return Point(
+            name=name,
+            declared=declared,
+            declared_causal=None if decoder is None else decoder.properties,
+            bidirectional=bidirectional,
+            causal=causal,
+            state=None if decoder is None else properties.state_growth(decoder),
+            declared_state=None if decoder is None else decoder.state_growth,
+            parameters=properties.parameters(settings, **PARAMETER_SIZES),
+            growth=None if limit is None else scaling.measure(settings, limit=limit),
+        )
+    except ValueError as error:
+        raise ValueError(f"mixer/self={name}: {error}") from error

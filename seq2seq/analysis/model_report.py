@@ -1,0 +1,192 @@
+"""Report on the mixers of one model and one sentence pair, of a checkpoint or with random weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.analysis import html_report
+from seq2seq.analysis.html_report import Pair
+from seq2seq.analysis.mixing_matrix import views
+from seq2seq.build import build_model
+from seq2seq.cli import UsageError, require_folder
+from seq2seq.config.compose import presets, require_known, resolved_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.data.cleaning import shorten
+from seq2seq.experiments.figures import require_matplotlib
+from seq2seq.inference.translator import Translator
+from seq2seq.model import Seq2Seq
+
+# an image's source is one long line
+_LONGEST_TITLE = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model and the sentence pair that a report shows.
+
+    Attributes:
+        folder: the report's folder.
+        title: the page's heading.
+        facts: rows of the table below the heading.
+        src: source ids (1, S).
+        tgt: input of the decoder (1, T).
+        pair: names of the positions of both sides.
+        grid: the grid of the source if it is an image.
+    """
+
+    folder: Path
+    title: str
+    facts: list[tuple[str, str]]
+    model: Seq2Seq
+    src: Tensor
+    tgt: Tensor
+    pair: Pair
+    grid: PatchGrid | None
+
+
+def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed: int) -> Subject:
+    """Build a model with random weights from settings of seq2seq.train, and a random pair.
+
+    Args:
+        overrides: settings as on the command line, a preset (`mixer=<name>`) among them.
+        length: positions of each side; an image has as many as its grid.
+        out: the report's folder, `inspect/<preset>` if None.
+
+    Raises:
+        UsageError: there is no preset among the settings, or the folder cannot be written.
+        ValueError: the settings are wrong.
+    """
+    require_matplotlib("a report")
+    values = dict(word.partition("=")[::2] for word in overrides)
+    if "mixer" not in values:
+        raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
+    name = values["mixer"]
+    if "hydra.searchpath" not in values:  # which may hold further presets
+        require_known(name, presets(), "mixer")
+    config = resolved_settings(overrides)
+    folder = require_folder(out or Path("inspect") / name)
+    grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
+    torch.manual_seed(seed)
+    model = build_model(_model_settings(config, vocab_size=length + 1, grid=grid))
+    src = torch.randperm(length)[None]
+    tgt = torch.randperm(length)[None]
+    if grid:
+        src = torch.randint(grid.vocab_size, (1, grid.length))
+        source = _patches(grid)
+        described = f"a picture of random patches, and {length} random tokens"
+    else:
+        source = [f"s{i}" for i in range(1, length + 1)]
+        described = f"{length} random tokens on each side"
+    facts = [
+        ("settings", " ".join(overrides)),
+        ("weights", f"random (seed {seed})"),
+        ("input", described),
+    ]
+    pair = Pair(source, [f"t{i}" for i in range(1, length + 1)])
+    return Subject(folder, f"{name}, untrained", facts, model, src, tgt, pair, grid)
+
+
+def _model_settings(config: dict[str, Any], *, vocab_size: int, grid: PatchGrid | None) -> dict[str, Any]:
+    """Return what `build_model` takes: the settings of the model, and the sizes that a tokenizer would have."""
+    settings = {
+        "model": config["model"],
+        "mixer": config["mixer"],
+        "src_vocab_size": vocab_size,
+        "tgt_vocab_size": vocab_size,
+        "pad_id": vocab_size - 1,
+        "joint": grid is None,
+    }
+    return settings | ({"patches": dataclasses.asdict(grid)} if grid else {})
+
+
+def of_checkpoint(
+    path: Path,
+    *,
+    text: str,
+    target: str | None,
+    tgt_lang: str | None,
+    trust: Sequence[str],
+    out: Path | None,
+    seed: int,
+) -> Subject:
+    """Load a checkpoint for a source sentence and its translation.
+
+    Args:
+        text: the source sentence, or an image as it stands in a corpus.
+        target: the target sentence; the model's own translation if None.
+        tgt_lang: target language of a checkpoint that has several.
+        trust: packages, besides seq2seq, whose mixers the checkpoint may name.
+        out: the report's folder, `inspect/<the run's name>` if None.
+
+    Raises:
+        UsageError: there is no such file, the folder cannot be written, or a sentence is too long for the model.
+    """
+    require_matplotlib("a report")
+    if not path.is_file():
+        raise UsageError(f"no such checkpoint: {path}")
+    parent = path.resolve().parent
+    name = parent.parent.name if parent.name == "checkpoints" else path.stem
+    folder = require_folder(out or Path("inspect") / name)
+    torch.manual_seed(seed)
+    translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
+    tokenizer = translator.tokenizer
+    text = " ".join(text.split())
+    source_ids = [*translator.tags, *tokenizer.encode_src([text])[0]]
+    _require_short("--text", source_ids, translator.max_len)
+    target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
+    target_ids = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
+    _require_short("the target", target_ids, translator.max_len)
+    grid = tokenizer.patches
+    pair = Pair(
+        _patches(grid) if grid else _pieces(tokenizer, tokenizer.src, source_ids),
+        _pieces(tokenizer, tokenizer.tgt, target_ids),
+    )
+    meta = translator.meta
+    shown = shorten(text, _LONGEST_TITLE)
+    facts = [
+        ("checkpoint", path.name),
+        ("data", f"{meta['data']}, {meta['src_lang']} to {tgt_lang or meta['tgt_lang']}"),
+        ("source", shown),
+        ("translation" if target is None else "target", target_text),
+    ]
+    src = torch.tensor([source_ids])
+    tgt = torch.tensor([target_ids])
+    return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
+
+
+def _require_short(what: str, ids: Sequence[int], most: int) -> None:
+    if len(ids) > most:
+        raise UsageError(f"{what} has {len(ids):,} pieces, the most are {most:,}; shorten it")
+
+
+def _patches(grid: PatchGrid) -> list[str]:
+    """Name an image's patches by row and column, from 1."""
+    return [f"{row + 1},{column + 1}" for row in range(grid.rows) for column in range(grid.columns)]
+
+
+def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
+    """Return the pieces of one side, a word's beginning marked as SentencePiece does."""
+    special = {tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>", tokenizer.unk_id: "<unk>"}
+    return [special.get(i) or model.id_to_piece(i).replace("▁", "_") for i in ids]
+
+
+def write(subject: Subject) -> Path:
+    """Differentiate the mixers, write the page with its figures, and return its path."""
+
+    def report(part: str) -> None:
+        print(f"looking at {part} ...", file=sys.stderr, flush=True)
+
+    columns = subject.grid.columns if subject.grid else None
+    seen = views(subject.model, subject.src, subject.tgt, columns=columns, report=report)
+    sections = list(html_report.sections(seen, subject.pair))
+    page = html_report.write(subject.folder, subject.title, subject.facts, sections)
+    print(f"written: {page} and {len(sections)} figures", flush=True)
+    return page

@@ -1,0 +1,124 @@
+"""The plan of the data: the `data` and `tokenizer` sections, checked and put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config.data import corpus_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import TokenizerSettings
+from seq2seq.data.batching import longest_width
+from seq2seq.data.multi_corpus import Part, only_splits, parts_of
+from seq2seq.data.streaming import StreamSettings
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Everything that decides text, ids and batches.
+
+    Args:
+        parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
+        stream: The training text that is read during training, if `data.streaming` is set.
+        max_tokens: Batch size in tokens, padding included; None until `data.max_tokens=auto` has been decided.
+        auto: True if `data.max_tokens` is `auto`, decided or not.
+        tokenize: sacreBLEU's tokenizers by language, where they are not the usual ones.
+    """
+
+    src: str
+    tgt: str
+    parts: tuple[Part, ...]
+    tokenizer: TokenizerSettings
+    cache_dir: Path
+    seed: int = 1
+    stream: StreamSettings | None = None
+    max_tokens: int | None = None
+    auto: bool = False
+    num_proc: int = 1
+    num_workers: int = 0
+    temperature: float = 1.0
+    tag_target: bool = False
+    tokenize: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_mapping(
+        cls,
+        data: Mapping[str, Any],
+        *,
+        tokenizer: TokenizerSettings | Mapping[str, Any],
+        seed: int,
+        cache_dir: Path,
+    ) -> DataPlan:
+        """Read the plain `data` and `tokenizer` sections.
+
+        Raises:
+            ValueError: A value is impossible, or two of them exclude each other. No file is opened.
+        """
+        corpus = corpus_settings(data)
+        parts = tuple(parts_of(data))
+        cache_dir = Path(cache_dir)
+        if not isinstance(tokenizer, TokenizerSettings):
+            tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
+        num_workers = int(data.get("num_workers", 0))
+        stream = None
+        if data.get("streaming"):
+            stream = StreamSettings.of(data, parts, cache_dir=cache_dir, num_workers=num_workers)
+            parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
+        tags = [tag for part in parts for tag in part.tags]
+        auto = data.get("max_tokens") == "auto"
+        max_tokens = None if auto else _whole_number(data.get("max_tokens"), "data.max_tokens", least=8)
+        if auto and stream and not stream.corpus.clean.max_length:
+            raise ValueError(
+                "data.max_tokens=auto must know the longest pair, and a stream does not tell: set data.clean.max_length"
+            )
+        return cls(
+            src=corpus.src,
+            tgt=corpus.tgt,
+            parts=parts,
+            tokenizer=replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags]))),
+            cache_dir=cache_dir,
+            seed=int(seed),
+            stream=stream,
+            max_tokens=max_tokens,
+            auto=auto,
+            num_proc=_whole_number(data.get("num_proc", 1), "data.num_proc"),
+            num_workers=num_workers,
+            temperature=float(data.get("temperature", 1.0)),
+            tag_target=bool(data.get("tag_target")),
+            tokenize=data.get("tokenize") or {},
+        )
+
+    def with_max_tokens(self, max_tokens: int) -> DataPlan:
+        """Return the same plan with a decided batch size."""
+        return replace(self, max_tokens=max_tokens)
+
+    def require_max_tokens(self) -> int:
+        """Return the batch size in tokens; ValueError while `auto` has not been decided."""
+        if self.max_tokens is None:
+            raise ValueError("data.max_tokens=auto is decided by seq2seq.train alone: set data.max_tokens to a number")
+        return self.max_tokens
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The corpora to prepare, and the streamed one."""
+        return (*self.parts, self.stream.part) if self.stream else self.parts
+
+    @property
+    def longest_allowed(self) -> float:
+        """Length in tokens of the longest sentence allowed in training; infinite if the settings bound none."""
+        longest = max(part.corpus.clean.max_length or math.inf for part in self.all_parts)
+        return longest if self.auto else min(longest, longest_width(self.require_max_tokens()))
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that a tag before the source asks for; none without `data.tag_target`."""
+        return sorted({part.corpus.tgt for part in self.parts if self.tag_target})
+
+
+def _whole_number(value: Any, name: str, *, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
+    return value

@@ -1,0 +1,348 @@
+"""Preparation of corpora: from settings to a tokenizer, encoded splits, and the cache folders that hold them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.data import corpus as corpora
+from seq2seq.data.batching import Ragged, longest_width
+from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
+from seq2seq.data.corpus import Corpus
+from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.images import PictureError, encode_pictures
+from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.streaming import PairStream
+from seq2seq.data.swapped_sides import refuse_swapped
+from seq2seq.data.token_cache import Encoder, read_ids, write_ids
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.files import Pace, build_once
+
+log = logging.getLogger(__name__)
+
+# Part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
+CODE_VERSION = 2
+_INT32 = (1 << 31) - 1
+
+Split = PairDataset | MixedPairs
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The result of `prepare_corpora`.
+
+    Args:
+        splits: The encoded splits by name; `train` is missing if it is streamed.
+        fingerprint: Hash of all text and tags, and of a stream's settings.
+        folders: The cache folders (or files of ready models), each named by its content.
+    """
+
+    plan: DataPlan
+    tokenizer: Tokenizer
+    splits: Mapping[str, Split]
+    fingerprint: str
+    folders: Mapping[str, Path]
+
+    def split(self, name: str) -> Split:
+        """Return a split; ValueError if there is none of that name, or if it is streamed."""
+        if name not in SPLITS:
+            raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
+        if name not in self.splits:
+            raise ValueError(f"split {name!r} is streamed: it has no size, and is nowhere as a whole")
+        return self.splits[name]
+
+    def size(self, split: str) -> int:
+        """Count the pairs of a split after cleaning."""
+        return len(self.split(split))
+
+    def sources(self, split: str) -> list[str]:
+        """Load the raw source text of a split into memory: meant for validation and test."""
+        return self.split(split).lines("src")
+
+    def references(self, split: str) -> list[str]:
+        """Load the raw target text of a split, the references of its scores, into memory."""
+        return self.split(split).lines("tgt")
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
+        if self.plan.stream:
+            longest = self.plan.stream.corpus.clean.max_length
+            longest = longest or longest_width(self.plan.require_max_tokens())
+            return longest, longest
+        data = self.split("train")
+        sides = int(data.src_lengths.max()), int(data.tgt_lengths.max())
+        # A resampled segmentation may become as long as the longest of either side.
+        return (max(sides), max(sides)) if self.plan.tokenizer.sampling_alpha > 0 else sides
+
+    def with_max_tokens(self, max_tokens: int) -> PreparedData:
+        """Return the data for another batch size, without the pairs that are too long for it."""
+        if max_tokens == self.plan.max_tokens:
+            return self
+        plan = self.plan.with_max_tokens(max_tokens)
+        if plan.stream or max(self.longest) <= longest_width(max_tokens):
+            return replace(self, plan=plan)
+        return prepare_corpora(plan, validate=False)  # from the cache
+
+    def mixture(self) -> Mixture | None:
+        """Return the sampling of several training corpora; None if an epoch has every pair once."""
+        weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
+        data = self.split("train")
+        temperature = self.plan.temperature
+        if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
+            return None
+        chosen = [weight for weight in weights if weight is not None]
+        sizes = [len(part) for part in data.parts]
+        return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
+
+    def stream(self, *, rank: int = 0, world_size: int = 1) -> PairStream:
+        """Open the streamed training text of one rank."""
+        stream = self.plan.stream
+        assert stream, "nothing is streamed"
+        return PairStream(
+            blocks=stream.blocks,
+            encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
+            clean=stream.corpus.clean,
+            max_tokens=self.plan.require_max_tokens(),
+            pool=stream.pool,
+            seed=self.plan.seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    @cached_property
+    def first_padding(self) -> float:
+        """The share of padding in the first pool of the stream."""
+        return self.stream().first_padding()
+
+
+def validate_corpora(plan: DataPlan) -> None:
+    """Check languages, files, columns, direction and ready models before any work.
+
+    Raises:
+        ValueError: Something is missing or looks swapped; the message says what to change.
+    """
+    tokenizer = plan.tokenizer
+    for part in plan.all_parts:
+        corpora.validate_corpus(part.corpus, cache_dir=plan.cache_dir)
+        if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
+            split = part.corpus.splits[0]
+            sample = corpora.sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
+            if tokenizer.patches:
+                _check_pictures(tokenizer.patches, sample, split)
+            else:
+                _check_vocabularies(tokenizer, sample)
+
+
+def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
+    """Load, clean, tokenize and encode all corpora, or read from the cache what an earlier call left there.
+
+    Args:
+        validate: Run `validate_corpora` first; False if the caller has done so.
+    """
+    if validate:
+        validate_corpora(plan)
+    loaded = [corpora.load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
+    folders: dict[str, Path] = {}
+    for part, corpus in zip(plan.parts, loaded, strict=True):
+        folders[_label("text", part, plan)] = corpus.folder
+        if "train" in corpus.splits:
+            head = corpus.splits["train"][:1000]
+            refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
+    tokenizer, models = _load_or_train(plan, loaded)
+    folders |= models
+    splits: dict[str, Split] = {}
+    for split in SPLITS[1:] if plan.stream else SPLITS:
+        encoded = []
+        for part, corpus in zip(plan.parts, loaded, strict=True):
+            if split in corpus.splits:
+                label = _label(f"ids of {split}", part, plan)
+                folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
+                encoded.append(_open_split(split, part, corpus, folders[label], tokenizer=tokenizer, plan=plan))
+        splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
+    prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
+    log.info("%s", _summary(prepared))
+    return prepared
+
+
+def _summary(data: PreparedData) -> str:
+    directions = ", ".join(dict.fromkeys(part.direction for part in data.plan.parts))
+    train = "stream" if data.plan.stream else data.size("train")
+    return (
+        f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), "
+        f"vocabulary {data.tokenizer.src_vocab_size} -> {data.tokenizer.tgt_vocab_size}"
+    )
+
+
+def _label(name: str, part: Part, plan: DataPlan) -> str:
+    return name if len(plan.parts) == 1 else f"{name} of {part.name}"
+
+
+def _fingerprint(plan: DataPlan, loaded: Sequence[Corpus]) -> str:
+    """Hash all text and tags; a single corpus without tags keeps its own fingerprint."""
+    parts = plan.parts
+    if len(parts) == 1 and not parts[0].tags:
+        fingerprint = loaded[0].fingerprint
+    else:
+        text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{fingerprint}-{plan.stream.fingerprint}" if plan.stream else fingerprint
+
+
+# Checks
+
+
+def _is_remote(settings: CorpusSettings) -> bool:
+    return bool(settings.path) and not corpora.resolve(str(settings.path)).is_dir()
+
+
+def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
+    try:
+        encode_pictures(sample[0], patches)
+    except PictureError as error:
+        raise ValueError(f"data.{split}: {error}") from None
+
+
+def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
+    """Refuse separate ready models that cut the other side's text into fewer pieces than their own."""
+    tokenizer = load_tokenizer(settings)
+    if tokenizer.joint:
+        return
+    src, tgt = sample
+
+    def pieces(source: list[str], target: list[str]) -> int:
+        return sum(map(len, tokenizer.encode_src(source))) + sum(map(len, tokenizer.encode_tgt(target)))
+
+    as_set = pieces(src, tgt)
+    exchanged = pieces(tgt, src)
+    if as_set > 1.1 * exchanged:
+        raise ValueError(
+            "source and target look swapped: tokenizer.src_model and tokenizer.tgt_model need "
+            f"{as_set} pieces for the first {len(src)} pairs, and {exchanged} with the sides exchanged; "
+            "exchange data.src and data.tgt, or the models"
+        )
+
+
+# The tokenizer
+
+
+class _Text(NamedTuple):
+    """Training text of a tokenizer."""
+
+    fingerprint: str
+    blocks: Callable[[], Iterator[Pairs]]
+
+
+def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
+    if plan.stream:
+        size = plan.tokenizer.input_sentence_size
+        return [_Text(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
+    return [_Text(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
+
+
+def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
+    """Load the ready tokenizer, or train one unless the cache has it; also return where it is."""
+    settings = plan.tokenizer
+    if settings.ready_models:
+        return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
+    texts = _training_text(plan, loaded)
+    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, texts)}"
+
+    def build(building: Path) -> None:
+        log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
+        trained = train_tokenizer(src_lines=_lines(texts, 0), tgt_lines=_lines(texts, 1), settings=settings)
+        state = trained.to_state()
+        for name in ("src_model", "tgt_model"):
+            if name in state:
+                (building / f"{name}.model").write_bytes(state[name])
+
+    build_once(folder, "the tokenizer", build)
+    models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
+    return make_tokenizer(models, settings), {"tokenizer": folder}
+
+
+def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
+    """Hash the text and every setting that decides the trained models."""
+    unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
+    free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
+    text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
+    values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
+    key = repr([corpora.CODE_VERSION, text, values])
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
+    for text in texts:
+        for block in text.blocks():
+            yield from block[side]
+
+
+# Ids
+
+
+def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str) -> Path:
+    """Encode a split of a corpus unless the cache has it; return the folder."""
+    tags = tokenizer.tag_ids(part.tags)
+    key = " ".join([f"{CODE_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
+    folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    def build(building: Path) -> None:
+        encoder = Encoder(tokenizer=tokenizer, tags=tags)
+        pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
+        try:
+            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.num_proc, pace=pace)
+        except PictureError as error:
+            raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
+
+    return build_once(folder, f"the {label}", build)
+
+
+def _open_split(
+    split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
+) -> PairDataset:
+    src, tgt = (Ragged(*side) for side in read_ids(folder))
+    sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
+    return PairDataset(
+        src=src,
+        tgt=tgt,
+        text=corpus.splits[split],
+        tokenizer=tokenizer,
+        rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
+        tags=tokenizer.tag_ids(part.tags),
+        sample_seed=plan.seed if sampling else None,
+    )
+
+
+def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
+    """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
+    text = corpus.splits["train"]
+    clean = part.corpus.clean
+    limit = _INT32 if plan.max_tokens is None else longest_width(plan.max_tokens)
+    masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=limit)
+    dropped = list(corpus.dropped)
+    for rule, mask in masks.items():
+        pair = text[int(mask.argmax())] if mask.any() else None
+        example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
+        dropped.append(Dropped(rule, int(mask.sum()), example))
+    prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
+    log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))
+    drop = np.logical_or.reduce(list(masks.values()))
+    if not drop.any():
+        return None
+    kept = np.flatnonzero(~drop)
+    if kept.size == 0:
+        raise ValueError(
+            f"no training pair{_label('', part, plan)} is left: data.max_tokens={plan.max_tokens or 'auto'}, "
+            f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
+        )
+    return kept if len(text) > _INT32 else kept.astype(np.int32)

@@ -1,0 +1,196 @@
+"""Decode and score a split: in validation, in the test of a run, and for `score --ckpt`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.data.batching import Batch
+from seq2seq.data.multi_corpus import Direction
+from seq2seq.evaluation import metrics
+from seq2seq.inference.translator import Note, Translator
+
+# Loss, negative log-likelihood and target tokens, each summed over a batch.
+Losses = tuple[Tensor, Tensor, Tensor]
+
+
+class Evaluation(NamedTuple):
+    """Scores of a split and its texts in file order; loss and nll are per target token, in nats."""
+
+    bleu: metrics.Score
+    chrf: metrics.Score
+    loss: float
+    nll: float
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+    directions: tuple[tuple[str, metrics.Score], ...] = ()  # BLEU of each, where a split has several
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nll), infinite where that overflows."""
+        return math.exp(self.nll) if self.nll < 700 else math.inf
+
+    def numbers(self) -> dict[str, float]:
+        """Return the scores by name."""
+        scores = {"bleu": self.bleu.value, "chrf": self.chrf.value, "loss": self.loss, "nll": self.nll}
+        scores |= {f"bleu_{name}": score.value for name, score in self.directions}
+        return scores | {"perplexity": self.perplexity}
+
+    def report(self) -> dict[str, Any]:
+        """Return the scores by name and sacreBLEU's signatures, as results.json has them."""
+        signatures = [self.bleu.signature, self.chrf.signature, *(score.signature for _, score in self.directions)]
+        return self.numbers() | {"signatures": signatures}
+
+
+class EvalData(Protocol):
+    """Raw text of splits, by the position of a sentence in its file."""
+
+    def sources(self, split: str) -> list[str]:
+        """Return the source lines."""
+        ...
+
+    def references(self, split: str) -> list[str]:
+        """Return the target lines, which scores are computed against."""
+        ...
+
+    def directions(self, split: str) -> Sequence[Direction]:
+        """Return the parts that are scored separately as well; none if the split is one corpus."""
+        ...
+
+
+class Texts(NamedTuple):
+    """Line i of each side belongs together."""
+
+    sources: list[str]
+    references: list[str]
+    hypotheses: list[str]
+
+
+class Partial(NamedTuple):
+    """Results of one rank: sums of losses, and translations by the number of their sentence."""
+
+    sums: Tensor
+    hypotheses: dict[int, str]
+
+
+class Evaluator:
+    """Decodes a split with a translator and scores the translations.
+
+    A training loader feeds it batches of ids (`add`); text alone is decoded at once (`translate`). Translations are
+    kept by the number of their sentence, so that a sentence that two ranks decoded counts once.
+
+    Args:
+        tokenize: sacreBLEU's tokenizer for BLEU.
+        directions: Parts of the split that are scored separately as well.
+        limit: Number of sentences that are evaluated, spread over the file (default: all).
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        sources: list[str],
+        references: list[str],
+        *,
+        tokenize: str = "13a",
+        directions: Sequence[Direction] = (),
+        limit: int | None = None,
+    ) -> None:
+        self.translator = translator
+        self.sources = sources
+        self.references = references
+        self.tokenize = tokenize
+        self.directions = directions
+        self._blank = frozenset(i for i, line in enumerate(sources) if not line.strip())
+        self._chosen: np.ndarray | None = None
+        if limit is not None and limit < len(sources):
+            self._chosen = np.linspace(0, len(sources) - 1, limit).round().astype(int)
+        self._sums = torch.zeros(3, dtype=torch.float64)
+        self._hypotheses: dict[int, str] = {}
+
+    def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
+        """Decode a batch and sum its losses, of its pairs as they are cut to the longest line."""
+        if self._chosen is not None:
+            batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._chosen))
+        if batch.src.shape[0] == 0:
+            return
+        batch = self._crop(batch)
+        loss, nll, tokens = losses(batch)
+        sums = torch.stack([loss, nll, tokens.to(loss.dtype)])
+        self._sums = self._sums.to(sums.device) + sums
+        self._hypotheses |= self._decode(batch)
+
+    def translate(self, note: Callable[[Note], None]) -> None:
+        """Decode the whole split from its text; `note` is called for every line that is cut or fails."""
+        self._hypotheses = dict(enumerate(self.translator.texts(self.sources, note=note)))
+
+    def partial(self) -> Partial:
+        """Return what this rank has, to be gathered."""
+        return Partial(self._sums.cpu(), self._hypotheses)
+
+    def merge(self, parts: Sequence[Partial]) -> None:
+        """Replace the results by those of all ranks."""
+        self._sums = torch.stack([part.sums for part in parts]).sum(0)
+        self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
+
+    def texts(self) -> Texts:
+        """Return the sentences that were decoded, in file order."""
+        order = sorted(self._hypotheses)
+        return Texts(*([lines[i] for i in order] for lines in (self.sources, self.references, self._hypotheses)))
+
+    def result(self) -> Evaluation:
+        """Score the translations."""
+        texts = self.texts()
+        bleu = metrics.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
+        chrf = metrics.chrf(texts.hypotheses, texts.references)
+        loss, nll, tokens = self._sums.tolist()
+        count = max(tokens, 1)
+        return Evaluation(bleu, chrf, loss / count, nll / count, *texts, directions=self._score_directions(texts))
+
+    def _crop(self, batch: Batch) -> Batch:
+        tokenizer = self.translator.tokenizer
+        # half a picture is none
+        longest = tokenizer.patches.length if tokenizer.patches else self.translator.max_len
+        return crop(batch, longest, self.translator.settings.max_len, eos_id=tokenizer.eos_id)
+
+    def _decode(self, batch: Batch) -> dict[int, str]:
+        """Translate each sentence as the translator does lines: that of a blank source is empty."""
+        numbers = batch.index.tolist()
+        pieces = batch.src_mask.sum(1).tolist()
+        wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
+        batch = select_rows(batch, wanted)
+        candidates = self.translator.decode(batch.src, batch.src_mask)
+        decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
+        return dict.fromkeys(numbers, "") | decoded
+
+    def _score_directions(self, texts: Texts) -> tuple[tuple[str, metrics.Score], ...]:
+        """Compute BLEU of every direction that has a sentence."""
+        order = sorted(self._hypotheses)
+        scores = []
+        for direction in self.directions:
+            rows = [i for i, number in enumerate(order) if number in direction.rows]
+            hypotheses = [texts.hypotheses[i] for i in rows]
+            references = [texts.references[i] for i in rows]
+            if rows:
+                scores.append((direction.name, metrics.bleu(hypotheses, references, tokenize=direction.tokenize)))
+        return tuple(scores)
+
+
+def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
+    """Cut a batch to `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all)."""
+    cut = batch.src_mask.sum(1) > src_len
+    src = batch.src[:, :src_len].clone()
+    src[cut, -1] = eos_id
+    target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
+    return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
+
+
+def select_rows(batch: Batch, keep: np.ndarray) -> Batch:
+    """Select the rows of a batch where `keep` (B,) is True, still padded to the width of the whole batch."""
+    rows = torch.from_numpy(keep).to(batch.src.device)
+    return Batch(*(tensor[rows] for tensor in batch))

@@ -1,0 +1,11 @@
+"""Limits of decoding that commands, training and the translator share. Imports no torch."""
+
+from __future__ import annotations
+
+# Pieces of a source line, its end of sentence counted; a longer line is cut.
+LONGEST_SOURCE = 1024
+# Source pieces in a batch, padding counted.
+CPU_TOKENS = 2048
+GPU_TOKENS = 8192
+# Number formats that weights can be stored in.
+DTYPES = ("float32", "bfloat16")
