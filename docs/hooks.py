@@ -103,7 +103,7 @@ def preset_table(presets: Sequence[str] = ()) -> str:
     presets = presets or sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
     with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
         rows = [preset_row(name, plain(compose(f"mixer/{name}"))) for name in presets]
-    head = "| preset | mixer | settings | published in |\n|---|---|---|---|\n"
+    head = "| preset | mixer | published in |\n|---|---|---|\n"
     return head + "".join(rows)
 
 
@@ -120,8 +120,12 @@ def preset_row(name: str, mixer: dict[str, Any]) -> str:
     module, _, cls = target.rpartition(".")
     summary, equation, papers = describe(module, cls)
     comment = leading_comment(ROOT / f"conf/mixer/{name}.yaml")
-    what = in_cell(comment or summary) + (f"<br>{code(equation)}" if equation else "")
-    return f"| [`{name}`][{target}] | {what} | {slot_settings(mixer)} | {in_cell(papers)} |\n"
+    what = [in_cell(comment or summary)]
+    if equation:
+        what.append(code(equation, "equation"))
+    if settings := slot_settings(mixer):
+        what.append(f"Settings: {settings}")
+    return f"| [`{name}`][{target}] | {'<br>'.join(what)} | {in_cell(papers)} |\n"
 
 
 def own_class(mixer: dict[str, Any]) -> str:
@@ -135,7 +139,7 @@ def slot_settings(mixer: dict[str, Any]) -> str:
     """Return the values of the preset's own mixer that conf/mixer sets and conf/model does not."""
     slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
     if "kinds" in slot:
-        return "<br>".join(f"{name}: {values_of(kind)}" for name, kind in slot["kinds"].items())
+        return "; ".join(f"{name} {values_of(kind)}" for name, kind in slot["kinds"].items())
     return values_of(slot | slot.get("per_layer", {}))
 
 
@@ -144,7 +148,7 @@ def values_of(slot: dict[str, Any]) -> str:
     hidden = ("_target_", "per_layer", "backend", "kernel")
     shown = {key: value for key, value in slot.items() if key not in hidden and value is not None}
     texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
-    return "<br>".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
+    return ", ".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
 
 
 def describe(module: str, cls: str) -> tuple[str, str, str]:
@@ -187,7 +191,7 @@ def in_cell(text: str) -> str:
     return text.replace("|", "&#124;")
 
 
-def code(text: str) -> str:
+def code(text: str, style: str = "") -> str:
     """Return code for a cell of a table, safe from Markdown's own signs."""
     safe = re.sub(r"[&<>|_*`~^\[\]]", lambda match: f"&#{ord(match.group())};", text)
-    return f"<code>{safe}</code>"
+    return f'<code class="{style}">{safe}</code>' if style else f"<code>{safe}</code>"
