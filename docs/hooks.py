@@ -41,6 +41,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages and the pages that live outside docs/."""
     for uri, title, modules in api_pages():
         text = f"# {title}\n\n" + "".join(f"::: {module}\n\n" for module in modules)
+        if len(modules) == 1:  # a package: its name is the title
+            text = f"::: {modules[0]}\n    options:\n      heading_level: 1\n"
         files.append(File.generated(config, uri, content=text))
     for source, uri in config.extra["repository_pages"].items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
