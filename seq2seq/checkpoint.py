@@ -264,21 +264,11 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
     from seq2seq.build import TargetError, build_model
 
     try:
-        return build_model(_portable(meta["model"]), trust=trust)
+        return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
         raise CheckpointError(f"{path}: refused, {_first_line(error)}") from None
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
         raise CheckpointError(f"{path}: its settings build no model ({_first_line(error)})") from None
-
-
-def _portable(config: Any) -> Any:
-    """The model's settings without a demand for Triton kernels, which was made of the training machine."""
-    if not isinstance(config, Mapping):
-        return config
-    portable = {key: _portable(value) for key, value in config.items()}
-    if str(portable.get("_target_")).startswith("seq2seq.") and portable.get("backend") == "triton":
-        portable["backend"] = "auto"
-    return portable
 
 
 def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:

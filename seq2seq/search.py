@@ -1,4 +1,4 @@
-"""Greedy decoding, beam search and sampling: knows only the model's context, state and step."""
+"""Beam search and sampling, through the model's context, state and step alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SearchSettings:
         return cls(**config)
 
     def limits(self, src_mask: Tensor) -> Tensor:
-        """The target length limit of each sentence, (B,)."""
+        """Return the target length limit of each sentence, (B,)."""
         limits = (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
         return limits if self.max_len is None else limits.clamp(max=self.max_len)
 
@@ -71,7 +71,7 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """The ids that a search must know."""
+    """Ids of the special tokens that a search handles itself."""
 
     bos: int
     eos: int
@@ -80,38 +80,23 @@ class Specials(NamedTuple):
 
 @torch.inference_mode()
 def search(
-    model: Seq2Seq,
-    src: Tensor,
-    src_mask: Tensor,
-    *,
-    settings: SearchSettings,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int,
+    model: Seq2Seq, src: Tensor, src_mask: Tensor, *, special: Specials, settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
+    """Return the n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
 
     A sentence is done when beam_size hypotheses have ended, or when no open one can still overtake its n_best;
     done sentences leave the batch.
     """
     if not src.shape[0]:
         return []
-    beam = _Beam(model, src, src_mask, settings, Specials(bos_id, eos_id, pad_id))
+    beam = _Beam(model, src, src_mask, settings, special)
     while beam.sentences.numel():
         beam.advance()
-    return [_ranked(found, settings) for found in beam.finished]
+    return [_ranked(hypotheses, settings) for hypotheses in beam.finished]
 
 
-def greedy(
-    model: Seq2Seq, src: Tensor, src_mask: Tensor, *, bos_id: int, eos_id: int, pad_id: int
-) -> list[list[Hypothesis]]:
-    """The most probable token at every position: `search` with a beam of 1."""
-    settings = SearchSettings(beam_size=1)
-    return search(model, src, src_mask, settings=settings, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
-
-
-def _ranked(found: list[Hypothesis], settings: SearchSettings) -> list[Hypothesis]:
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
+def _ranked(hypotheses: list[Hypothesis], settings: SearchSettings) -> list[Hypothesis]:
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
 
 
 class _Beam:
@@ -120,8 +105,11 @@ class _Beam:
     def __init__(
         self, model: Seq2Seq, src: Tensor, src_mask: Tensor, settings: SearchSettings, special: Specials
     ) -> None:
-        batch_size, size = src.shape[0], settings.beam_size
-        self.model, self.settings, self.special = model, settings, special
+        batch_size = src.shape[0]
+        size = settings.beam_size
+        self.model = model
+        self.settings = settings
+        self.special = special
         self.limits = settings.limits(src_mask)
         self.context = model.context(src, src_mask)
         self.max_len = int(self.limits.max())
@@ -129,7 +117,8 @@ class _Beam:
         self.tokens = src.new_empty(batch_size, size, 0)
         self.last = src.new_full((batch_size, size), special.bos)
         self.log_prob = torch.full((batch_size, size), float("-inf"), device=src.device)
-        self.log_prob[:, 0] = 0.0  # one hypothesis until the first step makes them differ
+        # one hypothesis until the first step makes them differ
+        self.log_prob[:, 0] = 0.0
         self.sentences = torch.arange(batch_size, device=src.device)
         self.finished: list[list[Hypothesis]] = [[] for _ in range(batch_size)]
 
@@ -141,8 +130,9 @@ class _Beam:
         self._drop_done()
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The 2 * beam best extensions of each sentence, best first: log_prob, parent row, token, each (B, 2 beam)."""
-        size, step = self.settings.beam_size, self.tokens.shape[2]
+        """Return the 2 beam best extensions of each sentence: log_prob, parent row and token, each (B, 2 beam)."""
+        size = self.settings.beam_size
+        step = self.tokens.shape[2]
         position = self.last.new_full((self.last.numel(),), step)
         logits, self.state = self.model.step(self.last.flatten(), self.context, self.state, position)
         logits = logits.float()
@@ -161,13 +151,14 @@ class _Beam:
 
     def _finish(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
         """Record hypotheses that end among the first `beam` candidates."""
-        size, length = self.settings.beam_size, self.tokens.shape[2] + 1
+        size = self.settings.beam_size
+        length = self.tokens.shape[2] + 1
         ended = (token[:, :size] == self.special.eos) & log_prob[:, :size].isfinite()
-        rows, places = ended.nonzero(as_tuple=True)
+        rows, ranks = ended.nonzero(as_tuple=True)
         if not rows.numel():
             return
-        tokens = self.tokens[rows, parent[rows, places]].tolist()
-        values = log_prob[rows, places].tolist()
+        tokens = self.tokens[rows, parent[rows, ranks]].tolist()
+        values = log_prob[rows, ranks].tolist()
         for sentence, ids, value in zip(self.sentences[rows].tolist(), tokens, values, strict=True):
             if len(self.finished[sentence]) < size:
                 score = value / length**self.settings.length_penalty
@@ -178,7 +169,8 @@ class _Beam:
         size = self.settings.beam_size
         log_prob = log_prob.masked_fill(token == self.special.eos, float("-inf"))
         self.log_prob, kept = log_prob.topk(size, -1)
-        parent, self.last = parent.gather(1, kept), token.gather(1, kept)
+        parent = parent.gather(1, kept)
+        self.last = token.gather(1, kept)
         history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))
         self.tokens = torch.cat([history, self.last[:, :, None]], -1)
         if size > 1:
@@ -186,7 +178,7 @@ class _Beam:
             self.state = reorder(self.state, (base + parent).flatten())
 
     def _drop_done(self) -> None:
-        """Take sentences whose search is over out of the batch."""
+        """Remove sentences whose search is over from the batch."""
         best_open = self.log_prob.amax(1).tolist()
         longest = self.limits.tolist()
         keep = [
@@ -202,15 +194,16 @@ class _Beam:
         for name in ("limits", "tokens", "last", "log_prob", "sentences"):
             setattr(self, name, getattr(self, name)[rows])
 
-    def _done(self, found: list[Hypothesis], best_open: float, longest: int) -> bool:
+    def _done(self, ended: list[Hypothesis], best_open: float, longest: int) -> bool:
         settings = self.settings
-        if best_open == float("-inf") or len(found) >= settings.beam_size:
+        if best_open == float("-inf") or len(ended) >= settings.beam_size:
             return True
-        if len(found) < settings.n_best:
+        if len(ended) < settings.n_best:
             return False
         length = longest if settings.length_penalty > 0 else self.tokens.shape[2] + 1
-        bound = best_open / length**settings.length_penalty  # log p only falls as a hypothesis grows
-        return bound <= sorted(h.score for h in found)[-settings.n_best]
+        # log p only falls as a hypothesis grows
+        bound = best_open / length**settings.length_penalty
+        return bound <= sorted(hypothesis.score for hypothesis in ended)[-settings.n_best]
 
 
 @torch.inference_mode()
@@ -225,21 +218,32 @@ def sample(
     top_k: int = 0,
     generator: torch.Generator | None = None,
 ) -> list[Hypothesis]:
-    """One random translation of each sentence of src (B, S), each token from softmax(logits / temperature).
+    """Draw one translation of each sentence of src (B, S), each token from softmax(logits / temperature).
 
-    top_k > 0 keeps the k most probable tokens only (Fan et al. 2018); a generator makes it repeatable. log_prob
-    is the model's own, without temperature.
+    Args:
+        special: Ids of the special tokens.
+        settings: Only its limits of length and its length_penalty count.
+        temperature: Below 1 sharpens the distribution, above 1 flattens it.
+        top_k: Draw from the k most probable tokens only (Fan et al. 2018); 0 for all.
+        generator: Makes the draws repeatable.
+
+    Returns:
+        Hypotheses whose log_prob is the model's own, without temperature.
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; choose more than 0, or decode greedily")
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
-    limits, context = settings.limits(src_mask), model.context(src, src_mask)
-    state = model.init_state(context, beam_size=1, max_len=int(limits.max()))
+    limits = settings.limits(src_mask)
+    max_len = int(limits.max())
+    context = model.context(src, src_mask)
+    state = model.init_state(context, beam_size=1, max_len=max_len)
     last = src.new_full((src.shape[0],), special.bos)
-    ended, total, tokens = torch.zeros_like(last).bool(), torch.zeros(len(last), device=src.device), []
-    for step in range(int(limits.max())):
+    ended = torch.zeros_like(last).bool()
+    total = torch.zeros(len(last), device=src.device)
+    tokens = []
+    for step in range(max_len):
         logits, state = model.step(last, context, state, torch.full_like(last, step))
         last = _draw(logits.float(), special, temperature, top_k, generator)
         last = last.masked_fill(limits <= step + 1, special.eos)

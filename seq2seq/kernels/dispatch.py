@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +26,12 @@ def require_backend(backend: str) -> str:
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     return backend
+
+
+def portable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mixer's settings without a demand for Triton, which was made of the training machine."""
+    demand = values.get("backend") == "triton"
+    return {**values, "backend": "auto"} if demand else dict(values)
 
 
 def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:

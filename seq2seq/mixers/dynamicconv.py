@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
@@ -77,6 +78,11 @@ class DynamicConv(SelfMixer):
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
         return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""

@@ -26,6 +26,7 @@ class GatedMLP(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
     )
+    length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
         super().__init__()

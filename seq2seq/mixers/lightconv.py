@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
@@ -80,6 +81,11 @@ class LightConv(SelfMixer):
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The normalised kernels (H, K)."""
         return {"kernels": self.weight.softmax(-1)}
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
 
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""

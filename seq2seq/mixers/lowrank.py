@@ -29,6 +29,7 @@ class LowRank(SelfMixer):
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+    length_arguments = ("max_len",)
     state_growth = "constant"
 
     def __init__(

@@ -82,6 +82,7 @@ class MLP(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
     )
+    length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -86,6 +87,12 @@ class Quadratic(SelfMixer):
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """The centres, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
         return {"centers": self.centers.squeeze(-1), "sharpness": self.sharpness}
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Fill in grid_width where the settings leave it null."""
+        width = values.get("grid_width")
+        return {**values, "grid_width": columns if width is None else width}
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -80,6 +81,12 @@ class Relative(SelfMixer):
         extent = extents(x.shape[1], self.grid_width)
         allowed = None if self.causal else mask[:, None, None, :]
         return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, offset, extent, allowed)))
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Fill in grid_width where the settings leave it null."""
+        width = values.get("grid_width")
+        return {**values, "grid_width": columns if width is None else width}
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D numbers a slot; D, values alone, without content."""

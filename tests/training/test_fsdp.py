@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from seq2seq.model import Seq2Seq
-from seq2seq.search import greedy
+from seq2seq.search import SearchSettings, Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.fsdp import gathered, is_sharded, load_optimizer, load_weights, make_parts, make_whole, shard
 from seq2seq.training.loss import projected_cross_entropy
@@ -99,12 +99,13 @@ def every_mixer(place: Place) -> None:
 
 def uneven_decoding(place: Place, whole: Seq2Seq, parts: Seq2Seq) -> None:
     """One process validates and the others have nothing to do: none waits."""
-    pairs, specials = place.pairs(), {"bos_id": composed.BOS, "eos_id": composed.EOS, "pad_id": composed.PAD}
+    pairs = place.pairs()
+    how = {"special": Specials(composed.BOS, composed.EOS, composed.PAD), "settings": SearchSettings(beam_size=1)}
     make_whole(parts)
     if place.rank == place.size - 1:
         with torch.no_grad():
             same(pairs.loss(parts), pairs.loss(whole))
-        found = [greedy(model, pairs.src, pairs.src_mask, **specials) for model in (parts, whole)]
+        found = [search(model, pairs.src, pairs.src_mask, **how) for model in (parts, whole)]
         assert [best[0].ids for best in found[0]] == [best[0].ids for best in found[1]]
     make_parts(parts)
     assert all(isinstance(parameter, DTensor) for parameter in parts.parameters())
