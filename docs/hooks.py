@@ -26,7 +26,8 @@ TABLE_MARK = "<!-- table of presets -->"
 SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
 PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
-SECTION = re.compile(r"^(Args|Attributes|Raises|References?|Returns|Shape|Yields):$", re.MULTILINE)
+SECTION = re.compile(r"^(?:Args|Attributes|Raises|References?|Returns|Shape|Yields):", re.MULTILINE)
+REFERENCE = re.compile(r"^References?:(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -171,7 +172,7 @@ def describe(module: str, cls: str) -> tuple[str, str, str]:
 
 def papers_of(docstring: str) -> str:
     """Return the papers of a `Reference` section, or else those named in the text, each once."""
-    section = re.search(r"^References?:\n((?:[ \t]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    section = REFERENCE.search(docstring)
     if section:
         return " ".join(section.group(1).split())
     names = [re.sub(r"[(,]? ?'.*", "", paper) for paper in PAPER.findall(" ".join(docstring.split()))]
