@@ -36,7 +36,7 @@ HARMLESS = (
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
-# Key of what `Control` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
+# Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 
 

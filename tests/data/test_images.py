@@ -21,12 +21,14 @@ from torch import nn
 
 from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
+from seq2seq.analysis import model_report
 from seq2seq.build import build_model, max_positions
 from seq2seq.data.images import PatchGrid, PictureError, read_picture, write_picture
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+from seq2seq.data.word_images import has_letter
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
@@ -247,8 +249,8 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
     white = write_picture(np.full((8, 24), 255, dtype=np.uint8))
     src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
-    assert src.flat.dtype == np.uint32
-    assert set(src.flat[: GRID.length].tolist()) == {2**32 - 1}
+    assert src.ids.dtype == np.uint32
+    assert set(src.ids[: GRID.length].tolist()) == {2**32 - 1}
 
 
 @pytest.fixture(scope="module")
@@ -334,7 +336,7 @@ def test_text_without_room_is_refused(capsys, monkeypatch):
 def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
     """They would all be the same box."""
     letters = "".join(map(chr, range(33, 127)))
-    assert all(draw._has(letter) for letter in letters)
+    assert all(has_letter(letter) for letter in letters)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))
     assert draw.main([]) == 2
     assert "line 2: '你好': Pillow's own font, in which words are drawn, has no '你'" in capsys.readouterr().err
@@ -420,7 +422,7 @@ def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
     assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
     assert (tmp_path / "seen" / "encoder-centers.png").is_file()
     assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
-    names = inspect._patches(GRID)
+    names = model_report._patches(GRID)
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
 
 

@@ -167,14 +167,15 @@ def averages(place: Place) -> None:
     same(states[1], states[0])
     both[1].load_state_dict(states[0])
     own = gathered(parts.state_dict(keep_vars=True))
-    pairs, validation = place.pairs(), both[1].applied()
-    with both[0].applied(), torch.no_grad():
+    pairs = place.pairs()
+    for average in both:
+        average.swap_in()
+    with torch.no_grad():
         expected = pairs.loss(whole)
-    validation.__enter__()
     make_whole(parts)
     with torch.no_grad():
         same(pairs.loss(parts), expected)
-    validation.__exit__(None, None, None)  # as a signal does in the middle of a validation
+    both[1].swap_out()  # as a signal does in the middle of a validation
     torch.testing.assert_close(gathered(parts.state_dict(keep_vars=True)), own, atol=0, rtol=0)
 
 
