@@ -144,14 +144,14 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path)
 def meet(rank: int, folder: str) -> None:
     """One of two processes that disagree."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = Agreement(2).of([rank, 0, 15 * (1 - rank), 0.25])
+    found = Agreement().of([rank, 0, 15 * (1 - rank), 0.25])
     assert found == [1, 0, 15, 0.25], found
     dist.destroy_process_group()
 
 
 def test_the_greatest_is_agreed_on(tmp_path):
     mp.spawn(meet, (str(tmp_path),), nprocs=2)
-    assert Agreement(1).of([3, 0.5]) == [3, 0.5]
+    assert Agreement().of([3, 0.5]) == [3, 0.5]
 
 
 def test_a_sweep_starts_no_processes(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import signal
@@ -115,10 +116,10 @@ def test_failure_leaves_nothing_and_the_next_call_builds(tmp_path):
 
 
 def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, monkeypatch, caplog):
-    def none(file: int) -> bool:
+    def none(file: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(files, "try_lock", none)
+    monkeypatch.setattr(fcntl, "flock", none)
     (tmp_path / ".toy-1-abcd").mkdir()  # another's work: without locks nobody can tell whether it is abandoned
 
     def build(folder: Path) -> None:
