@@ -298,7 +298,8 @@ def load_pairs(
 ) -> tuple[list[str], list[str]]:
     """Raw source and reference lines of a split; one that is held out of training is found by preparing the corpus."""
     from seq2seq.config.data import corpus_settings
-    from seq2seq.data.corpus import load_corpus, open_split
+    from seq2seq.data.corpus import load_corpus
+    from seq2seq.data.loading import open_split
 
     settings = corpus_settings(data)
     if settings.place(split) is None:
@@ -319,7 +320,7 @@ def load_pairs(
 def _files(data: dict[str, Any], split: str) -> list[str]:
     """The files that `load_pairs` reads; none for what is on the hub, or is missing."""
     from seq2seq.config.data import corpus_settings
-    from seq2seq.data.corpus import find_source
+    from seq2seq.data.sources import find_source
 
     settings = corpus_settings(data)
     found = split if settings.place(split) is not None else "train"
