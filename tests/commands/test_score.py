@@ -13,7 +13,7 @@ import tiny
 from conftest import child_cpu_seconds
 
 from seq2seq import score
-from seq2seq.evaluation import metrics
+from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 from seq2seq.search import SearchSettings
 
@@ -234,10 +234,10 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
 def test_settings_of_a_named_data_set(ckpt):
     """A data set's file is merged with the one it builds on, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
-    data = score.data_plan([], ckpt=str(ckpt), meta=meta)
+    data = eval_data.data_settings([], ckpt=str(ckpt), meta=meta)
     assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")
     assert "clean" in data
-    data = score.data_plan(["multi30k", "max_tokens=77", "columns={en: x, de: y}"], ckpt=str(ckpt), meta=meta)
+    data = eval_data.data_settings(["multi30k", "max_tokens=77", "columns={en: x, de: y}"], ckpt=str(ckpt), meta=meta)
     assert (data["max_tokens"], data["columns"], data["test"]) == (77, {"en": "x", "de": "y"}, "test")
 
 
