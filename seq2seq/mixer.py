@@ -120,6 +120,12 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     out_dim: int
     memory_dim: int
     state_growth = "constant"
+    length_arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return constructor arguments that every machine can serve; see SelfMixer."""
+        return dict(values)
 
     def introspect(self, x: Tensor, context: ContextT) -> dict[str, Tensor]:
         """Return what SelfMixer.introspect returns; weights over the source are (B, heads, T, S)."""

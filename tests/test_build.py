@@ -296,7 +296,10 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
     assert max_positions({"model": model, "mixer": {"encoder": {}, "decoder": None, "cross": {"heads": 2}}}) is None
     assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"encoder": {}}}) == 50
     assert max_positions({"model": model, "mixer": {"encoder": bounded}}) == 40
-    hybrid = {"kinds": {"a": bounded, "b": {"per_layer": {"max_len": [60, 30]}}}, "pattern": ["a", "b"]}
+    hybrid = {
+        "kinds": {"a": bounded, "b": {**bounded, "max_len": None, "per_layer": {"max_len": [60, 30]}}},
+        "pattern": ["a", "b"],
+    }
     learned = {"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}
     assert max_positions(learned) == 30
     assert bounds(learned) == {

@@ -89,6 +89,7 @@ def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
     )
 
 
+@pytest.mark.exhaustive  # with test_parts_do_what_the_whole_does
 def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
     """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
     more = (*GIVEN[1:], "trainer.ema=0.9", "optim.clip_norm=0.5")
@@ -143,14 +144,14 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path)
 def meet(rank: int, folder: str) -> None:
     """One of two processes that disagree."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = Agreement(2).of([rank, 0, 15 * (1 - rank), 0.25])
+    found = Agreement().of([rank, 0, 15 * (1 - rank), 0.25])
     assert found == [1, 0, 15, 0.25], found
     dist.destroy_process_group()
 
 
 def test_the_greatest_is_agreed_on(tmp_path):
     mp.spawn(meet, (str(tmp_path),), nprocs=2)
-    assert Agreement(1).of([3, 0.5]) == [3, 0.5]
+    assert Agreement().of([3, 0.5]) == [3, 0.5]
 
 
 def test_a_sweep_starts_no_processes(monkeypatch):

@@ -12,6 +12,7 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,6 +42,16 @@ OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw"
 def text_of(page: Path) -> str:
     """The text of a page, each continued line joined with the next."""
     return re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+
+
+def script(name: str) -> Any:
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def commands(names: tuple[str, ...]) -> list[list[str]]:
@@ -154,13 +165,22 @@ def test_the_mixer_of_the_readme_is_the_repositorys():
 def test_a_row_of_the_table_of_mixers(preset):
     """A row has a preset's name, a line of prose with an equation, and a paper; `make docs` makes all rows."""
     pytest.importorskip("mkdocs")
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    name, what, settings, papers = hooks.preset_table([preset]).splitlines()[2].strip("| ").split(" | ")
+    hooks = script("hooks")
+    name, what, papers = hooks.preset_table([preset]).splitlines()[2].strip("| ").split(" | ")
     assert name.startswith(f"[`{preset}`][seq2seq.mixers.")
-    assert re.fullmatch(r"[A-Z].{10,}<br><code>.* = .*</code>", what), what
+    assert re.match(r"[A-Z].{10,}<br><code class=\"equation\">.* = .*</code><br>Settings: .*<code>", what), what
     assert re.search(r"[A-Z]\w+.* \d{4}", papers), papers
-    assert "<code>" in settings
+
+
+def test_the_picture_of_the_packages_is_up_to_date():
+    package_map = script("package_map")
+    assert package_map.TARGET.read_text("utf-8") == package_map.svg(), "run: python docs/package_map.py"
+
+
+def test_files_named_in_the_pages_exist():
+    """Paths in code type; placeholders such as `<name>` are left out."""
+    for page in PAGES:
+        if page.name in HISTORY:
+            continue
+        for path in re.findall(r"`((?:seq2seq|tests|conf|docs|benchmarks|hydra_plugins)/[\w./]*)`", text_of(page)):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"

@@ -42,7 +42,7 @@ def score_checkpoint(
     meta = translator.meta
     if settings.convention:
         check_convention(settings.convention, settings.lang or meta["tgt_lang"])
-    section = data_settings(data, ckpt=ckpt, meta=meta)
+    section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
     if save:
         require_output(save, "--save", inputs=data_files(section, split))
     settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])

@@ -10,18 +10,20 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.config.compose import compose_settings
+from seq2seq.config.data import corpus_settings
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.data.corpus import CorpusSettings, find_source, load_corpus, open_split
+from seq2seq.data.corpus import find_source, load_corpus, open_split
 from seq2seq.resources import conf_dir
 
 
-def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
+def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
     """Return the section `data` that `--data` asks for, in the checkpoint's direction.
 
     Args:
         words: A name in conf/data or a YAML file, then settings key=value. Without a name it is the data of the run
             that the checkpoint lies in, else the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
+        cache: Folder of prepared data, in which some data sets lie.
 
     Raises:
         ValueError: There is no such data set or setting, or the languages are others than the checkpoint's.
@@ -30,7 +32,7 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> d
     changes = [word.removeprefix("data.") for word in words if "=" in word]
     if len(names) > 1:
         raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
-    section = OmegaConf.create(_section(names[0] if names else None, ckpt, meta))
+    section = OmegaConf.create(_section(names[0] if names else None, ckpt, meta, cache))
     unknown = [change for change in changes if change.split("=")[0].split(".")[0] not in section]
     if unknown:
         known = ", ".join(str(key) for key in section)
@@ -48,8 +50,8 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> d
     return {str(key): None if value == "???" else value for key, value in data.items()}
 
 
-def _section(name: str | None, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
-    """Read a section `data`; interpolations stay."""
+def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
+    """Read a section `data`."""
     run = Path(ckpt).absolute().parent.parent / "config.yaml"
     if name is None and run.is_file():
         return read_yaml(run)["data"]
@@ -61,7 +63,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any]) -> dict[str, Any
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise ValueError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
-    return OmegaConf.to_container(compose_settings([f"data={chosen}"])["data"])  # type: ignore[return-value]
+    config = compose_settings([f"data={chosen}"])
+    config["cache"] = str(cache)
+    return OmegaConf.to_container(config["data"], resolve=True)  # type: ignore[return-value]
 
 
 def load_pairs(
@@ -72,7 +76,7 @@ def load_pairs(
     Raises:
         ValueError: The split is empty, or the settings do not say where it is.
     """
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     if settings.place(split) is None:
         if settings.train is None:
             raise ValueError(
@@ -90,7 +94,7 @@ def load_pairs(
 
 def data_files(data: dict[str, Any], split: str) -> list[str]:
     """List the files that `load_pairs` reads; none for what is on the hub, or is missing."""
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     read = split if settings.place(split) is not None else "train"
     if settings.path or settings.place(read) is None:
         return []

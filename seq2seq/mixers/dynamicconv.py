@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
@@ -41,13 +42,17 @@ class DynamicConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.causal = causal
+        self.glu = glu
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
-        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim)
+        self.out = nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
         for layer in (self.inner, self.kernel, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -78,6 +83,11 @@ class DynamicConv(SelfMixer):
         """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
         return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
 
@@ -91,7 +101,8 @@ class DynamicConv(SelfMixer):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)
         state.past.append(z, position)
-        past, logits = state.past, self._logits(z)
+        past = state.past
+        logits = self._logits(z)
         return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
 
     def _inner(self, x: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class TranslationDataModule(LightningDataModule):
         """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them."""
         _, world_size, _ = self._world()
         if self.prepared.plan.auto and world_size > 1:
-            (least,) = Agreement(world_size).of([-self.max_tokens])
+            (least,) = Agreement().of([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
                 self._train_sampler = None

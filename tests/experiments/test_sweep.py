@@ -27,11 +27,13 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records
 from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
+from seq2seq.training.run_state import RunState
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
@@ -226,11 +228,12 @@ def peers(sweep: Path, scores: list[float]) -> None:
 def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str | None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), should_stop=False, global_step=step,
                                    strategy=SimpleNamespace(broadcast=lambda value: value))  # fmt: skip
-    control: Any = SimpleNamespace(best=best, elapsed=float(step))
-    callback = MedianStop(control=control, job=sweep / "0", peers=count, axis="step")
+    state = RunState(TrainerSettings(max_steps=9))
+    state.best.bleu = best
+    callback = MedianStop(state=state, job=sweep / "0", peers=count, axis="step")
     callback.on_validation_end(trainer, SimpleNamespace())  # type: ignore[arg-type]
-    assert trainer.should_stop == (callback.stopped is not None)
-    return callback.stopped
+    assert trainer.should_stop == (state.stopped is not None)
+    return state.stopped
 
 
 def test_a_job_below_the_median_stops(tmp_path):

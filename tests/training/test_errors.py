@@ -173,14 +173,16 @@ def test_the_average_is_that_of_its_definition():
         wanted = rate * wanted + (1 - rate) * layer.weight.detach()
         average.update()
     own = layer.weight.detach().clone()
-    with average.applied():
-        torch.testing.assert_close(layer.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
-        rows.append(layer.weight.detach().clone())
+    average.swap_in()
+    torch.testing.assert_close(layer.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
+    rows.append(layer.weight.detach().clone())
+    for _ in range(2):  # a signal in a validation, then the end of the run
+        average.swap_out()
     assert torch.equal(layer.weight, own)
     again = WeightAverage(nn.Linear(2, 1, bias=False).double(), decay)
     again.load_state_dict(average.state_dict())
-    with again.applied():
-        assert torch.equal(again._weights[0], rows[0])
+    again.swap_in()
+    assert torch.equal(again._weights[0], rows[0])
 
 
 def test_best_has_the_average_and_last_both(corpus, tmp_path):
