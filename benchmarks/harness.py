@@ -66,12 +66,17 @@ def median_seconds(
     return statistics.median(times[warm_up:])
 
 
-def write(out: Path | None, name: str, result: Any, table: str = "") -> None:
-    """Write `<name>.json`, and `<name>.md` if there is a table, to the folder `out`; None writes nothing."""
+def write(out: Path | None, name: str, result: Any, table: str = "", *, indent: int | None = 1) -> None:
+    """Write `<name>.json`, and `<name>.md` if there is a table.
+
+    Args:
+        out: the folder; None writes nothing.
+        indent: of the JSON; None writes it in one line, for long lists of numbers.
+    """
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, ensure_ascii=False, indent=1)
+    text = json.dumps(result, ensure_ascii=False, indent=indent)
     (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     if table:
         (out / f"{name}.md").write_text(table.rstrip("\n") + "\n", encoding="utf-8")

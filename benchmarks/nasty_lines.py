@@ -16,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from benchmarks import harness
+
 WORDS = ["der", "Hund", "geht", "nach", "Hause", "und", "die", "Katze", "kommt", "heute", "nicht", "ich", "sehe", "12"]
 SCRIPTS = [(0x4E00, 0x9FFF), (0x0600, 0x06FF), (0x0900, 0x097F), (0x0400, 0x04FF), (0x10A0, 0x10FF), (0xAC00, 0xD7A3)]
 EMOJI = ["\U0001f600", "\U0001f468‍\U0001f469‍\U0001f467", "\U0001f1e9\U0001f1ea", "❤️", "\U0001f3f4\U000e0067"]
@@ -92,9 +94,6 @@ def text(lines: list[bytes], *, final_newline: bool) -> bytes:
 
 def main() -> int:
     """Make the lines, translate them, compare the counts."""
-    # here, since a test imports this file alone
-    from benchmarks import harness
-
     parser = harness.parser_for("nasty_lines", __doc__)
     parser.add_argument("--ckpt", required=True)
     parser.add_argument("--lines", type=int, default=10_000)
