@@ -19,8 +19,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from benchmarks import harness
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 
@@ -32,15 +32,15 @@ def read_config(overrides: list[str]) -> dict[str, Any]:
     return config
 
 
-def data_settings(config: dict[str, Any]) -> DataSettings:
+def data_plan(config: dict[str, Any]) -> DataPlan:
     """Read the data settings of a composed run."""
     cache, seed = Path(config["cache"]), int(config["seed"])
-    return DataSettings.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=seed, cache_dir=cache)
+    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=seed, cache_dir=cache)
 
 
 def measure(config: dict[str, Any]) -> dict[str, Any]:
     """Prepare, then read the first epoch once."""
-    settings = data_settings(config)
+    settings = data_plan(config)
     start = time.perf_counter()
     data = prepare_corpora(settings)
     module = TranslationDataModule(data)

@@ -1,9 +1,9 @@
-"""A plain dictionary becomes a Seq2Seq; no Hydra here, so a checkpoint needs none."""
+"""Build a Seq2Seq from a plain dictionary; no Hydra here, so a checkpoint needs none."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -13,87 +13,114 @@ from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
 from seq2seq.model import NORMS, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 
 TIES = ("all", "target", "none")
+# The slots of the section `mixer`, and what each takes.
+SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 
 
 class TargetError(ValueError):
     """A `_target_` that is not a mixer of this package or of a package that the user trusts."""
 
 
-def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> Seq2Seq:
-    """The model of {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}.
+def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portable: bool = False) -> Seq2Seq:
+    """Build a model from its settings.
 
-    `model` and `mixer` are the sections of the same name in conf/, resolved; where the source is pictures there is also
-    "patches": {"height", "width", "size", "bits"} (see pictures.PatchGrid). `trust` names packages, besides this one,
-    whose mixers may be built. Bad values are ValueErrors (TargetError for a forbidden `_target_`).
+    Args:
+        config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}. `model` and `mixer` are the
+            sections of the same name in conf/, resolved; where the source is images there is also
+            "patches": {"height", "width", "size", "bits"} (see `seq2seq.data.images`).
+        trust: Packages, besides this one, whose mixers may be built.
+        portable: Build for any machine: leave out demands that mixers made of the training machine.
+
+    Raises:
+        ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
     """
-    model = config["model"]
-    _check_model(model)
-    extra = config["mixer"].get("extra_encoder_layers", 0)
-    depth = model["encoder_layers"] + extra
-    if depth < 1:
-        raise ValueError(
-            f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
-        )
+    _check_model(config["model"])
+    builder = _Builder(config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(config)
-    encoder = Encoder(
-        embedding=_embedding(model, src_table, _source_positions(config)),
-        layers=_encoder_layers(config, depth, trust),
-        final_norm=model["norm"] == "pre",
-    )
+    encoder = builder.encoder(src_table)
     memory_dim = encoder.layers[-1].out_dim
     assert isinstance(memory_dim, int)
-    layers = _decoder_layers(config, memory_dim, trust)
-    decoder = Decoder(
-        embedding=_embedding(model, tgt_table, _positions(model, "positions")),
-        layers=layers,
-        final_norm=model["norm"] == "pre",
-    )
-    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(model, tgt_table, layers[-1].out_dim))
+    decoder = builder.decoder(tgt_table, memory_dim)
+    readout_dim = decoder.layers[-1].out_dim
+    assert isinstance(readout_dim, int)
+    return Seq2Seq(encoder=encoder, decoder=decoder, output=_output(config["model"], tgt_table, readout_dim))
 
 
-def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[nn.Module]:
-    """The class named by dotted path `target`, which must subclass `contract` and be defined in a trusted package."""
+def build_self_mixer(
+    values: Mapping[str, Any], *, dim: int, causal: bool, where: str = "encoder", trust: Sequence[str] = ()
+) -> SelfMixer[Any]:
+    """Build one self mixer from one layer's target and arguments.
+
+    Args:
+        values: `_target_` and the arguments of its constructor.
+        dim: Width of its input.
+        causal: As the mixer's own.
+        where: The slot, which errors name.
+        trust: As `build_model`'s.
+    """
+    return _make(_class_of(values, where, trust), values, where, dim=dim, causal=causal)
+
+
+def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
+    """Return the class named by dotted path `target`.
+
+    Raises:
+        TargetError: It does not subclass `contract`, or is not defined in a trusted package.
+    """
     packages = ("seq2seq", *trust)
     allowed = f"allowed are mixers defined in {', '.join(packages)} (name further packages to trust explicitly)"
     module_name, _, name = str(target).rpartition(".")
     if module_name.split(".")[0] not in packages:
         raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
     try:
-        found = getattr(importlib.import_module(module_name), name, None)
+        result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
         raise TargetError(f"_target_ {target!r} cannot be imported ({error}); {allowed}") from None
-    if not isinstance(found, type) or found.__module__.split(".")[0] not in packages:
+    # its own module counts: what a trusted module merely imports is not the module's
+    if not isinstance(result, type) or result.__module__.split(".")[0] not in packages:
         raise TargetError(f"_target_ {target!r} is no class of a trusted package; {allowed}")
-    if not issubclass(found, contract) or found is contract:
+    if not issubclass(result, contract) or result is contract:
         raise TargetError(f"_target_ {target!r} is no {contract.__name__}; {allowed}")
-    return found
+    return result
 
 
-def bounds(config: Mapping[str, Any]) -> dict[str, int]:
-    """The settings that bound the length of a sequence on either side, and their values.
+def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
+    """Return the settings that bound the length of a sequence on either side, and their values.
 
-    Learned positions have model.max_len; a mixer of bounded length says so by its own setting of that name.
+    Learned positions have model.max_len; a mixer of bounded length says by which arguments (`length_arguments`).
     """
     model = config["model"]
     learned = "learned" in (model["positions"], model.get("src_positions"))
-    found = {"model.max_len": model["max_len"]} if learned else {}
-    parts: list[tuple[str, Any]] = [("mixer", config["mixer"])]
-    while parts:
-        path, part = parts.pop()
-        parts += [(f"{path}.{key}", value) for key, value in part.items() if isinstance(value, Mapping)]
-        value = part.get("max_len")
-        if value is not None:
-            found[f"{path}.max_len"] = min(value) if isinstance(value, list | tuple) else value  # a list: per_layer
-    return found
+    result = {"model.max_len": model["max_len"]} if learned else {}
+    for slot, path, values in _mixers(config["mixer"]):
+        per_layer = values.get("per_layer") or {}
+        for name in resolve(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
+            if values.get(name) is not None:
+                result[f"{path}.{name}"] = values[name]
+            if name in per_layer:
+                result[f"{path}.per_layer.{name}"] = min(per_layer[name])
+    return result
 
 
-def max_positions(config: Mapping[str, Any]) -> int | None:
-    """The longest sequence that the model of `config` can take on either side; None where there is no limit."""
-    return min(bounds(config).values(), default=None)
+def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
+    """Return the longest sequence that the model can take on either side; None where there is no limit."""
+    return min(bounds(config, trust=trust).values(), default=None)
+
+
+def _mixers(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the slot, the path and the settings of every mixer that the section names."""
+    for slot in SLOTS:
+        parts = [(f"mixer.{slot}", section.get(slot))]
+        while parts:
+            path, values = parts.pop()
+            if isinstance(values, Mapping) and "kinds" in values:
+                parts += [(f"{path}.kinds.{kind}", each) for kind, each in values["kinds"].items()]
+            elif values and "_target_" in values:
+                yield slot, path, values
 
 
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
-    """One layer's own target and arguments from a slot of the mixer section.
+    """Return one layer's own target and arguments from a slot of the mixer section.
 
     A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
     give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
@@ -121,81 +148,117 @@ def _entry(entries: Any, layer: int, num_layers: int, name: str) -> Any:
     return entries[min(layer, len(entries) - 1)]
 
 
-def _make(contract: type[nn.Module], slot: Mapping[str, Any], where: str, trust: Sequence[str], **given: Any) -> Any:
-    values = dict(slot)
+class _Builder:
+    """Builds the two sides of one model."""
+
+    def __init__(self, config: Mapping[str, Any], *, trust: Sequence[str], portable: bool) -> None:
+        self.model: Mapping[str, Any] = config["model"]
+        self.slots: Mapping[str, Any] = config["mixer"]
+        self.patches: Mapping[str, Any] | None = config.get("patches")
+        self.trust = trust
+        self.portable = portable
+
+    def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
+        """Build the encoder on the source's table."""
+        extra = self.slots.get("extra_encoder_layers", 0)
+        depth = self.model["encoder_layers"] + extra
+        if depth < 1:
+            raise ValueError(
+                f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
+            )
+        embedding = self._embedding(table, self._source_positions())
+        layers = []
+        dim = self.model["dim"]
+        for layer in range(depth):
+            mixer = self._mixer("encoder", layer, depth, dim=dim, causal=False)
+            out_dim = dim if mixer is None else mixer.out_dim
+            ffn = self._feed_forward(out_dim)
+            layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
+            dim = out_dim
+        return Encoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
+
+    def decoder(self, table: nn.Embedding, memory_dim: int) -> Decoder:
+        """Build the decoder on the target's table, for a memory of this width."""
+        if not self.slots.get("cross"):
+            raise ValueError("mixer.cross is empty, but a decoder must read the source; set e.g. mixer/cross=attention")
+        layers = []
+        dim = self.model["dim"]
+        depth = self.model["decoder_layers"]
+        for layer in range(depth):
+            mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
+            middle = dim if mixer is None else mixer.out_dim
+            cross = self._mixer("cross", layer, depth, dim=middle, memory_dim=memory_dim)
+            slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
+            layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
+            dim = cross.out_dim
+        embedding = self._embedding(table, self._positions("positions"))
+        return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
+
+    def _mixer(self, slot: str, layer: int, depth: int, **sizes: Any) -> Any:
+        """Build the mixer of one layer; None if the slot is empty."""
+        if not self.slots.get(slot):
+            return None
+        values = layer_values(self.slots[slot], layer, depth)
+        mixer = _class_of(values, slot, self.trust)
+        if self.portable:
+            values = mixer.portable_values(values)
+        if self.patches and slot == "encoder":
+            values = mixer.grid_values(values, _columns(self.patches))
+        return _make(mixer, values, slot, **sizes)
+
+    def _feed_forward(self, dim: int) -> FeedForward | None:
+        model = self.model
+        if not model["ffn_dim"]:
+            return None
+        settings = {"activation": model["activation"], "dropout": model["activation_dropout"]}
+        return FeedForward(dim=dim, ffn_dim=model["ffn_dim"], **settings)
+
+    def _around(self) -> dict[str, Any]:
+        return {key: self.model[key] for key in ("norm", "dropout", "residual")}
+
+    def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
+        # the scale makes up for a table's small numbers, which a projection does not have
+        scale = self.model["scale_embedding"] and isinstance(table, nn.Embedding)
+        return Embedding(table=table, positions=positions, dropout=self.model["dropout"], scale=scale)
+
+    def _positions(self, setting: str) -> nn.Module | None:
+        model = self.model
+        return make_positions(model[setting], dim=model["dim"], max_len=model["max_len"], setting=f"model.{setting}")
+
+    def _source_positions(self) -> nn.Module | None:
+        own = self.model.get("src_positions")
+        if own != "grid":
+            return self._positions("src_positions" if own else "positions")
+        if not self.patches:
+            raise ValueError("model.src_positions=grid is for pictures (tokenizer=patches); choose another")
+        return GridPositions(dim=self.model["dim"], width=_columns(self.patches))
+
+
+def _columns(patches: Mapping[str, Any]) -> int:
+    """Return how many patches there are in a row of the image."""
+    return patches["width"] // patches["size"]
+
+
+def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
     if "_target_" not in values:
-        raise ValueError(f"mixer.{where} has no _target_: {values}")
-    target = values.pop("_target_")
-    found = resolve(target, contract, trust=trust)
+        raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
+    return resolve(values["_target_"], SLOTS[slot], trust=trust)
+
+
+def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
+    arguments = {key: value for key, value in values.items() if key != "_target_"}
     try:
-        return found(**given, **values)
+        return mixer(**sizes, **arguments)
     except TypeError as error:
-        raise ValueError(f"mixer.{where}: {target} does not take these settings: {error}") from error
+        target = values["_target_"]
+        raise ValueError(f"mixer.{slot}: {target} does not take these settings: {error}") from error
     except ValueError as error:
-        raise ValueError(f"mixer.{where}: {error}") from error
-
-
-def build_self_mixer(
-    values: Mapping[str, Any], *, dim: int, causal: bool, where: str = "encoder", trust: Sequence[str] = ()
-) -> SelfMixer:
-    """One self mixer from one layer's target and arguments; `where` it stands is told in errors (ValueError)."""
-    return _make(SelfMixer, values, where, trust, dim=dim, causal=causal)
-
-
-def _self_mixer(config: Mapping[str, Any], where: str, layer: int, depth: int, dim: int, trust: Sequence[str]) -> Any:
-    slot = config["mixer"].get(where)
-    if not slot:
-        return None
-    values = layer_values(slot, layer, depth)
-    patches = config.get("patches")
-    if patches and where == "encoder" and values.get("grid_width", 0) is None:
-        values["grid_width"] = _columns(patches)
-    return build_self_mixer(values, dim=dim, causal=where == "decoder", where=where, trust=trust)
-
-
-def _feed_forward(model: Mapping[str, Any], dim: int) -> FeedForward | None:
-    if not model["ffn_dim"]:
-        return None
-    return FeedForward(
-        dim=dim, ffn_dim=model["ffn_dim"], activation=model["activation"], dropout=model["activation_dropout"]
-    )
-
-
-def _encoder_layers(config: Mapping[str, Any], depth: int, trust: Sequence[str]) -> list[EncoderLayer]:
-    model, layers = config["model"], []
-    dim = model["dim"]
-    for layer in range(depth):
-        mixer = _self_mixer(config, "encoder", layer, depth, dim, trust)
-        width = dim if mixer is None else mixer.out_dim
-        layers.append(
-            EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=_feed_forward(model, width), **_around(model))
-        )
-        dim = width
-    return layers
-
-
-def _decoder_layers(config: Mapping[str, Any], memory_dim: int, trust: Sequence[str]) -> list[DecoderLayer]:
-    model, layers = config["model"], []
-    dim, depth = model["dim"], model["decoder_layers"]
-    if not config["mixer"].get("cross"):
-        raise ValueError("mixer.cross is empty, but a decoder must read the source; set e.g. mixer/cross=attention")
-    for layer in range(depth):
-        own = _self_mixer(config, "decoder", layer, depth, dim, trust)
-        width = dim if own is None else own.out_dim
-        values = layer_values(config["mixer"]["cross"], layer, depth)
-        cross = _make(CrossMixer, values, "cross", trust, dim=width, memory_dim=memory_dim)
-        ffn = _feed_forward(model, cross.out_dim)
-        layers.append(DecoderLayer(dim=dim, self_mixer=own, cross_mixer=cross, feed_forward=ffn, **_around(model)))
-        dim = cross.out_dim
-    return layers
-
-
-def _around(model: Mapping[str, Any]) -> dict[str, Any]:
-    return {"norm": model["norm"], "dropout": model["dropout"], "residual": model["residual"]}
+        raise ValueError(f"mixer.{slot}: {error}") from error
 
 
 def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
-    model, dim = config["model"], config["model"]["dim"]
+    model = config["model"]
+    dim = config["model"]["dim"]
     if patches := config.get("patches"):
         if model["tie"] == "all":
             raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")
@@ -215,31 +278,6 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
             "set tokenizer.joint=true or model.tie=target"
         )
     return src, src
-
-
-def _positions(model: Mapping[str, Any], setting: str) -> nn.Module | None:
-    return make_positions(model[setting], dim=model["dim"], max_len=model["max_len"], setting=f"model.{setting}")
-
-
-def _source_positions(config: Mapping[str, Any]) -> nn.Module | None:
-    model, patches = config["model"], config.get("patches")
-    if model.get("src_positions") != "grid":
-        return _positions(model, "src_positions" if model.get("src_positions") else "positions")
-    if not patches:
-        raise ValueError("model.src_positions=grid is for pictures (tokenizer=patches); choose another")
-    return GridPositions(dim=model["dim"], width=_columns(patches))
-
-
-def _columns(patches: Mapping[str, Any]) -> int:
-    return patches["width"] // patches["size"]
-
-
-def _embedding(
-    model: Mapping[str, Any], table: nn.Embedding | PatchProjection, positions: nn.Module | None
-) -> Embedding:
-    # the scale makes up for a table's small numbers, which a projection has not
-    scale = model["scale_embedding"] and isinstance(table, nn.Embedding)
-    return Embedding(table=table, positions=positions, dropout=model["dropout"], scale=scale)
 
 
 def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> nn.Linear:

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 import seq2seq
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import read_section
 from seq2seq.files import atomic_file
 from seq2seq.upgrade import FORMAT, upgrade
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model import Seq2Seq
-    from seq2seq.search import SearchSettings
 
 KEY = "seq2seq"
 PREFIX = "model."
@@ -95,9 +96,8 @@ def describe(
 
 def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     """How the run of a `seq2seq` entry decodes: the defaults where it does not say; ValueError if impossible."""
-    from seq2seq.search import SearchSettings
-
-    return SearchSettings.from_config({key: value for key, value in meta.get("search", {}).items() if key in SEARCH})
+    section = {key: value for key, value in meta.get("search", {}).items() if key in SEARCH}
+    return read_section(SearchSettings, section, "search")
 
 
 def versions() -> dict[str, str]:
@@ -264,21 +264,11 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
     from seq2seq.build import TargetError, build_model
 
     try:
-        return build_model(_portable(meta["model"]), trust=trust)
+        return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
         raise CheckpointError(f"{path}: refused, {_first_line(error)}") from None
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
         raise CheckpointError(f"{path}: its settings build no model ({_first_line(error)})") from None
-
-
-def _portable(config: Any) -> Any:
-    """The model's settings without a demand for Triton kernels, which was made of the training machine."""
-    if not isinstance(config, Mapping):
-        return config
-    portable = {key: _portable(value) for key, value in config.items()}
-    if str(portable.get("_target_")).startswith("seq2seq.") and portable.get("backend") == "triton":
-        portable["backend"] = "auto"
-    return portable
 
 
 def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:

@@ -46,15 +46,17 @@ def require_startable(devices: int, *, sweep: bool) -> None:
 
 
 class Agreement:
-    """The greatest of every number over all processes, by messages between CPUs: no device waits for it."""
+    """The greatest of each number over all ranks, by messages between CPUs: no device waits for it."""
 
-    def __init__(self, world_size: int) -> None:
-        self._group = dist.new_group(backend="gloo") if world_size > 1 else None
+    def __init__(self) -> None:
+        self._group: dist.ProcessGroup | None = None
 
     def of(self, numbers: Sequence[float]) -> list[float]:
-        """The numbers that all processes take in place of their own."""
-        if self._group is None:
+        """Return the numbers that all ranks take in place of their own; all of them call it together."""
+        if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo")
         together = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(together, op=dist.ReduceOp.MAX, group=self._group)
         return together.tolist()

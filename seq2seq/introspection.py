@@ -1,21 +1,30 @@
-"""Introspection of mixers: what a mixer declares about its mixing matrix, and differentiating with it held constant."""
+"""Introspection of mixers: what they declare of their mixing matrix, and differentiating with that matrix frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
 class MixingProperties(NamedTuple):
-    """Where a mixer stands on the map of Han et al. 2022, by its mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
+    """Properties of a mixer's mixing matrix M: y_i = g_i(sum_j M_ij(x) v(x_j)).
 
-    What is done to a position alone, before (v) and after (g_i: projections, output gates), is not of M.
-    sparse: M_ij = 0 outside a window of bounded size. shares_positions: M_ij depends on j - i alone, up to a factor for
-    each i (a softmax over the positions that there are brings one). shares_channels: channels of a head have the same
-    M. dynamic: M depends on x. linear: with M held, y is linear in x up to a constant.
+    M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).
+
+    Attributes:
+        sparse: M_ij = 0 outside a window of bounded size.
+        shares_positions: M_ij depends on j - i alone, up to a factor for each i (such as a softmax over the
+            positions that exist).
+        shares_channels: All channels of a head have the same M.
+        dynamic: M depends on x.
+        linear: With M frozen, y is linear in x up to a constant.
+
+    Reference: Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'.
     """
 
     sparse: bool
@@ -25,38 +34,48 @@ class MixingProperties(NamedTuple):
     linear: bool
 
 
-class _Held:
-    """What one block of `freeze_mixing` has marked, or is given instead."""
+class _Frozen:
+    """Tensors recorded by `freeze_mixing`, or replayed in their place."""
 
-    def __init__(self, given: Sequence[Tensor] | None) -> None:
+    def __init__(self, replay: Sequence[Tensor] | None) -> None:
         self.marked: list[Tensor] = []
-        self.given = None if given is None else iter(given)
+        self.replay = None if replay is None else iter(replay)
 
-    def hold(self, weights: Tensor) -> Tensor:
+    def freeze(self, weights: Tensor) -> Tensor:
         self.marked.append(weights.detach())
-        return self.marked[-1] if self.given is None else next(self.given)
+        return self.marked[-1] if self.replay is None else next(self.replay)
 
 
-_held: _Held | None = None
+_frozen: ContextVar[_Frozen | None] = ContextVar("frozen", default=None)
 
 
 def mark_mixing(weights: Tensor) -> Tensor:
-    """Marks what decides how positions mix: weights, or what they are made of (queries, keys, logits); unchanged.
+    """Mark what decides how positions mix, and return it unchanged, except inside `freeze_mixing`.
 
-    Inside `freeze_mixing` no gradient passes, so that the Jacobian of a mixer is its mixing matrix.
+    Args:
+        weights: Mixing weights, or what they are made of: queries, keys, logits.
     """
-    return weights if _held is None else _held.hold(weights)
+    # a compiled graph is for training and decoding, which freeze nothing
+    if torch.compiler.is_compiling():
+        return weights
+    frozen = _frozen.get()
+    return weights if frozen is None else frozen.freeze(weights)
 
 
 @contextmanager
-def freeze_mixing(given: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
-    """Differentiate mixers as if their mixing matrices were constants; yields the list of what they mark meanwhile.
+def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tensor]]:
+    """Stop gradients at what mixers mark, so that the Jacobian of a mixer is its mixing matrix.
 
-    `given`, such a list, replaces what is marked, in order: another input then meets the mixing matrices of the first.
+    Args:
+        replay: What an earlier block yielded, to be used in place of what is marked, in order: another input then
+            meets the mixing matrices of the first.
+
+    Yields:
+        The list of what has been marked.
     """
-    global _held
-    before, _held = _held, _Held(given)
+    frozen = _Frozen(replay)
+    token = _frozen.set(frozen)
     try:
-        yield _held.marked
+        yield frozen.marked
     finally:
-        _held = before
+        _frozen.reset(token)

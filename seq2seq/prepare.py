@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq.config import unknown_keys
-from seq2seq.config.types import require_kinds
+from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.sections import read_sections
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -41,17 +41,17 @@ def main(config: DictConfig) -> None:
 def prepare(config: dict[str, Any]) -> None:
     """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
     from seq2seq import checkpoint
+    from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
-    from seq2seq.data.settings import DataSettings
     from seq2seq.training import finetune
 
-    require_kinds(config)
+    read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     if config["init_from"]:
         tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)
-    settings = DataSettings.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
-    data = prepare_corpora(settings)
+    plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
+    data = prepare_corpora(plan)
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
     for what, folder in data.folders.items():
         log.info("  %-24s%s (%s)", what, folder, _size(folder))
@@ -63,11 +63,11 @@ def _batches(data: PreparedData) -> str:
     from seq2seq.training.datamodule import TranslationDataModule
 
     batches = TranslationDataModule(data)
-    if data.settings.max_tokens is not None:
+    if data.plan.max_tokens is not None:
         batches.describe()
-    if data.settings.stream:
+    if data.plan.stream:
         return "training text is streamed"
-    if data.settings.max_tokens is None:
+    if data.plan.max_tokens is None:
         return "training decides how large batches are (data.max_tokens=auto)"
     return f"{batches.batches_per_epoch:,} batches an epoch"
 
@@ -79,5 +79,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    unknown_keys.refuse_unknown("prepare")
+    refuse_mistakes("prepare")
     main()

@@ -191,7 +191,7 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     translator = load_translator(options)
     if options.convention:
         check_convention(options.convention, options.lang or translator.meta["tgt_lang"])
-    data = data_settings(options.data, ckpt=options.ckpt, meta=translator.meta)
+    data = data_plan(options.data, ckpt=options.ckpt, meta=translator.meta)
     if options.save:
         require_output(Path(options.save), "--save", inputs=_files(data, options.split))
     tokenize = _tokenize(options, known=translator.meta["tokenize"])
@@ -232,7 +232,7 @@ def _save(path: str, lines: list[str]) -> None:
         file.write("".join(line + "\n" for line in lines).encode("utf-8", "replace"))
 
 
-def data_settings(given: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
+def data_plan(given: Sequence[str], *, ckpt: str, meta: dict[str, Any]) -> dict[str, Any]:
     """The `data` section that `--data` names, in the checkpoint's direction; UsageError if it cannot be that.
 
     `given` is a name in conf/data or a YAML file, then key=value settings. Without a name it is the data of the run
@@ -276,16 +276,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any]) -> dict[str, Any
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise UsageError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
-    return _group(folder, chosen)
+    from seq2seq.config.compose import resolved_settings
 
-
-def _group(folder: Path, name: str) -> dict[str, Any]:
-    own = _yaml(folder / f"{name}.yaml")
-    merged: dict[str, Any] = {}
-    for base in own.pop("defaults", []):
-        if base != "_self_":
-            merged |= _group(folder, base)
-    return merged | own
+    return resolved_settings([f"data={chosen}"])["data"]
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -304,9 +297,10 @@ def load_pairs(
     data: dict[str, Any], split: str, *, cache: Path, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Raw source and reference lines of a split; one that is held out of training is found by preparing the corpus."""
-    from seq2seq.data.corpus import CorpusSettings, load_corpus, open_split
+    from seq2seq.config.data import corpus_settings
+    from seq2seq.data.corpus import load_corpus, open_split
 
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     if settings.place(split) is None:
         if settings.train is None:
             raise UsageError(
@@ -324,9 +318,10 @@ def load_pairs(
 
 def _files(data: dict[str, Any], split: str) -> list[str]:
     """The files that `load_pairs` reads; none for what is on the hub, or is missing."""
-    from seq2seq.data.corpus import CorpusSettings, find_source
+    from seq2seq.config.data import corpus_settings
+    from seq2seq.data.corpus import find_source
 
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     found = split if settings.place(split) is not None else "train"
     return [] if settings.path or settings.place(found) is None else find_source(found, settings).files
 

@@ -1,65 +1,21 @@
-"""Greedy decoding, beam search and sampling: knows only the model's context, state and step."""
+"""Beam search and sampling, through the model's context, state and step alone."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from seq2seq.mixer import reorder, select
+from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
+from seq2seq.state import reorder, select
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """How to decode: at most int(max_len_ratio * S) + max_len_extra tokens, the end counted, for S source tokens.
-
-    Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
-    probability, 1 by its mean per token; more favours long outputs, less than 0 short ones. `max_len` bounds the tokens
-    of every sentence: a model with learned positions has no more of them.
-    """
-
-    beam_size: int = 5
-    max_len_ratio: float = 2.0
-    max_len_extra: int = 20
-    length_penalty: float = 1.0
-    n_best: int = 1
-    max_len: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
-        if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
-        if not 0 <= self.max_len_ratio < math.inf or self.max_len_extra < 1:
-            raise ValueError(
-                f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "
-                "choose a ratio from 0 and an extra from 1"
-            )
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty is {self.length_penalty}; choose a finite number")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> SearchSettings:
-        """Build the settings from the plain dict of the section `search`; ValueError names a wrong key or value."""
-        known = {field.name: int if isinstance(field.default, int) else float for field in fields(cls)}
-        del known["max_len"]  # the model's, not the user's
-        for key, value in config.items():
-            if key not in known:
-                raise ValueError(f"unknown setting search.{key}; known: {', '.join(known)}")
-            if type(value) not in (int, known[key]):
-                kind = "whole number" if known[key] is int else "number"
-                raise ValueError(f"search.{key}={value} must be a {kind}")
-        return cls(**config)
-
-    def limits(self, src_mask: Tensor) -> Tensor:
-        """The target length limit of each sentence, (B,)."""
-        limits = (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
-        return limits if self.max_len is None else limits.clamp(max=self.max_len)
+def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
+    """Return the target length limit of each sentence, (B,)."""
+    limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
+    return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
 
 
 class Hypothesis(NamedTuple):
@@ -71,7 +27,7 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """The ids that a search must know."""
+    """Ids of the special tokens that a search handles itself."""
 
     bos: int
     eos: int
@@ -80,38 +36,23 @@ class Specials(NamedTuple):
 
 @torch.inference_mode()
 def search(
-    model: Seq2Seq,
-    src: Tensor,
-    src_mask: Tensor,
-    *,
-    settings: SearchSettings,
-    bos_id: int,
-    eos_id: int,
-    pad_id: int,
+    model: Seq2Seq, src: Tensor, src_mask: Tensor, *, special: Specials, settings: SearchSettings
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
+    """Return the n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
 
     A sentence is done when beam_size hypotheses have ended, or when no open one can still overtake its n_best;
     done sentences leave the batch.
     """
     if not src.shape[0]:
         return []
-    beam = _Beam(model, src, src_mask, settings, Specials(bos_id, eos_id, pad_id))
+    beam = _Beam(model, src, src_mask, settings, special)
     while beam.sentences.numel():
         beam.advance()
-    return [_ranked(found, settings) for found in beam.finished]
+    return [_ranked(hypotheses, settings) for hypotheses in beam.finished]
 
 
-def greedy(
-    model: Seq2Seq, src: Tensor, src_mask: Tensor, *, bos_id: int, eos_id: int, pad_id: int
-) -> list[list[Hypothesis]]:
-    """The most probable token at every position: `search` with a beam of 1."""
-    settings = SearchSettings(beam_size=1)
-    return search(model, src, src_mask, settings=settings, bos_id=bos_id, eos_id=eos_id, pad_id=pad_id)
-
-
-def _ranked(found: list[Hypothesis], settings: SearchSettings) -> list[Hypothesis]:
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
+def _ranked(hypotheses: list[Hypothesis], settings: SearchSettings) -> list[Hypothesis]:
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)[: settings.n_best]
 
 
 class _Beam:
@@ -120,16 +61,20 @@ class _Beam:
     def __init__(
         self, model: Seq2Seq, src: Tensor, src_mask: Tensor, settings: SearchSettings, special: Specials
     ) -> None:
-        batch_size, size = src.shape[0], settings.beam_size
-        self.model, self.settings, self.special = model, settings, special
-        self.limits = settings.limits(src_mask)
+        batch_size = src.shape[0]
+        size = settings.beam_size
+        self.model = model
+        self.settings = settings
+        self.special = special
+        self.limits = target_limits(src_mask, settings)
         self.context = model.context(src, src_mask)
         self.max_len = int(self.limits.max())
         self.state: Any = model.init_state(self.context, beam_size=size, max_len=self.max_len)
         self.tokens = src.new_empty(batch_size, size, 0)
         self.last = src.new_full((batch_size, size), special.bos)
         self.log_prob = torch.full((batch_size, size), float("-inf"), device=src.device)
-        self.log_prob[:, 0] = 0.0  # one hypothesis until the first step makes them differ
+        # one hypothesis until the first step makes them differ
+        self.log_prob[:, 0] = 0.0
         self.sentences = torch.arange(batch_size, device=src.device)
         self.finished: list[list[Hypothesis]] = [[] for _ in range(batch_size)]
 
@@ -141,8 +86,9 @@ class _Beam:
         self._drop_done()
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The 2 * beam best extensions of each sentence, best first: log_prob, parent row, token, each (B, 2 beam)."""
-        size, step = self.settings.beam_size, self.tokens.shape[2]
+        """Return the 2 beam best extensions of each sentence: log_prob, parent row and token, each (B, 2 beam)."""
+        size = self.settings.beam_size
+        step = self.tokens.shape[2]
         position = self.last.new_full((self.last.numel(),), step)
         logits, self.state = self.model.step(self.last.flatten(), self.context, self.state, position)
         logits = logits.float()
@@ -161,13 +107,14 @@ class _Beam:
 
     def _finish(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
         """Record hypotheses that end among the first `beam` candidates."""
-        size, length = self.settings.beam_size, self.tokens.shape[2] + 1
+        size = self.settings.beam_size
+        length = self.tokens.shape[2] + 1
         ended = (token[:, :size] == self.special.eos) & log_prob[:, :size].isfinite()
-        rows, places = ended.nonzero(as_tuple=True)
+        rows, ranks = ended.nonzero(as_tuple=True)
         if not rows.numel():
             return
-        tokens = self.tokens[rows, parent[rows, places]].tolist()
-        values = log_prob[rows, places].tolist()
+        tokens = self.tokens[rows, parent[rows, ranks]].tolist()
+        values = log_prob[rows, ranks].tolist()
         for sentence, ids, value in zip(self.sentences[rows].tolist(), tokens, values, strict=True):
             if len(self.finished[sentence]) < size:
                 score = value / length**self.settings.length_penalty
@@ -178,7 +125,8 @@ class _Beam:
         size = self.settings.beam_size
         log_prob = log_prob.masked_fill(token == self.special.eos, float("-inf"))
         self.log_prob, kept = log_prob.topk(size, -1)
-        parent, self.last = parent.gather(1, kept), token.gather(1, kept)
+        parent = parent.gather(1, kept)
+        self.last = token.gather(1, kept)
         history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))
         self.tokens = torch.cat([history, self.last[:, :, None]], -1)
         if size > 1:
@@ -186,7 +134,7 @@ class _Beam:
             self.state = reorder(self.state, (base + parent).flatten())
 
     def _drop_done(self) -> None:
-        """Take sentences whose search is over out of the batch."""
+        """Remove sentences whose search is over from the batch."""
         best_open = self.log_prob.amax(1).tolist()
         longest = self.limits.tolist()
         keep = [
@@ -202,15 +150,16 @@ class _Beam:
         for name in ("limits", "tokens", "last", "log_prob", "sentences"):
             setattr(self, name, getattr(self, name)[rows])
 
-    def _done(self, found: list[Hypothesis], best_open: float, longest: int) -> bool:
+    def _done(self, ended: list[Hypothesis], best_open: float, longest: int) -> bool:
         settings = self.settings
-        if best_open == float("-inf") or len(found) >= settings.beam_size:
+        if best_open == float("-inf") or len(ended) >= settings.beam_size:
             return True
-        if len(found) < settings.n_best:
+        if len(ended) < settings.n_best:
             return False
         length = longest if settings.length_penalty > 0 else self.tokens.shape[2] + 1
-        bound = best_open / length**settings.length_penalty  # log p only falls as a hypothesis grows
-        return bound <= sorted(h.score for h in found)[-settings.n_best]
+        # log p only falls as a hypothesis grows
+        bound = best_open / length**settings.length_penalty
+        return bound <= sorted(hypothesis.score for hypothesis in ended)[-settings.n_best]
 
 
 @torch.inference_mode()
@@ -225,21 +174,32 @@ def sample(
     top_k: int = 0,
     generator: torch.Generator | None = None,
 ) -> list[Hypothesis]:
-    """One random translation of each sentence of src (B, S), each token from softmax(logits / temperature).
+    """Draw one translation of each sentence of src (B, S), each token from softmax(logits / temperature).
 
-    top_k > 0 keeps the k most probable tokens only (Fan et al. 2018); a generator makes it repeatable. log_prob
-    is the model's own, without temperature.
+    Args:
+        special: Ids of the special tokens.
+        settings: Only its limits of length and its length_penalty count.
+        temperature: Below 1 sharpens the distribution, above 1 flattens it.
+        top_k: Draw from the k most probable tokens only (Fan et al. 2018); 0 for all.
+        generator: Makes the draws repeatable.
+
+    Returns:
+        Hypotheses whose log_prob is the model's own, without temperature.
     """
     if temperature <= 0:
         raise ValueError(f"temperature is {temperature}; choose more than 0, or decode greedily")
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
-    limits, context = settings.limits(src_mask), model.context(src, src_mask)
-    state = model.init_state(context, beam_size=1, max_len=int(limits.max()))
+    limits = target_limits(src_mask, settings)
+    max_len = int(limits.max())
+    context = model.context(src, src_mask)
+    state = model.init_state(context, beam_size=1, max_len=max_len)
     last = src.new_full((src.shape[0],), special.bos)
-    ended, total, tokens = torch.zeros_like(last).bool(), torch.zeros(len(last), device=src.device), []
-    for step in range(int(limits.max())):
+    ended = torch.zeros_like(last).bool()
+    total = torch.zeros(len(last), device=src.device)
+    tokens = []
+    for step in range(max_len):
         logits, state = model.step(last, context, state, torch.full_like(last, step))
         last = _draw(logits.float(), special, temperature, top_k, generator)
         last = last.masked_fill(limits <= step + 1, special.eos)

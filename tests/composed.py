@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from conftest import jiggle
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from seq2seq.build import build_model, layer_values
+from seq2seq.build import build_model, build_self_mixer, layer_values, resolve
+from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 23
+VOCABULARY = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
+WIDTH = 16
 # wide enough in depth for any per_layer list, and every dropout on
 TINY = (
     "model=tiny",
-    "model.dim=16",
+    f"model.dim={WIDTH}",
     "model.ffn_dim=24",
     "model.num_heads=2",
     "model.encoder_layers=4",
@@ -35,10 +39,11 @@ TINY = (
 )
 
 
-def names(folder: str) -> list[str]:
-    """The settings files of conf/mixer/<folder> ("" = the presets), `none` skipped."""
-    found = sorted(path.stem for path in (Path(conf_dir()) / "mixer" / folder).glob("*.yaml"))
-    return [name for name in found if name != "none"]
+def names(part: str, folder: str = "") -> list[str]:
+    """List the settings files of conf/mixer/<part> ("" = the presets), or those of `folder` instead; no `none`."""
+    root = Path(folder) if folder else Path(conf_dir())
+    files = sorted(path.stem for path in (root / "mixer" / part).glob("*.yaml"))
+    return [name for name in files if name != "none"]
 
 
 PRESETS, SELF, CROSS = names(""), names("self"), names("cross")
@@ -47,20 +52,19 @@ PRESETS, SELF, CROSS = names(""), names("self"), names("cross")
 @functools.cache
 def _compose(overrides: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        found = compose("train", list(overrides), return_hydra_config=True)
-    plain = {key: OmegaConf.to_container(found[key], resolve=True) for key in ("model", "mixer")}
-    return plain, dict(found.hydra.runtime.choices)
+        composed = compose("train", list(overrides), return_hydra_config=True)
+    plain = {key: OmegaConf.to_container(composed[key], resolve=True) for key in ("model", "mixer")}
+    return plain, dict(composed.hydra.runtime.choices)
 
 
 def choices(*overrides: str) -> dict[str, str]:
-    """Which file Hydra took for each group."""
+    """Return the file that Hydra took for each group."""
     return _compose(overrides)[1]
 
 
 def config(*overrides: str, **extra: Any) -> dict[str, Any]:
-    """What build_model takes, composed with `overrides`; `extra` replaces vocabulary sizes and the like."""
-    rest = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
-    return {**copy.deepcopy(_compose(overrides)[0]), **rest, **extra}
+    """Compose what `build_model` takes; `extra` replaces vocabulary sizes and the like."""
+    return {**copy.deepcopy(_compose(overrides)[0]), **VOCABULARY, **extra}
 
 
 def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
@@ -68,25 +72,69 @@ def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
     return jiggle(build_model(config(*TINY, *overrides, **extra))).eval()
 
 
-def variants(slot: str, name: str, *overrides: str, moved: bool = True) -> list[Any]:
-    """The distinct mixers that settings file `name` makes in slot encoder, decoder or cross of an 8-layer stack.
+@functools.cache
+def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Compose all presets, self mixers and cross mixers in one go, under one model section.
 
-    Their parameters are moved off the initial values unless moved=False.
+    `folder` is searched, too: it has its own conf/mixer.
     """
-    group = f"mixer/cross={name}" if slot == "cross" else f"mixer/self@mixer.{slot}={name}"
-    deep = ("model.encoder_layers=8", "model.decoder_layers=8")
-    settings = config("mixer=transformer", group, *TINY, *deep, *overrides)
-    model = build_model(settings)
-    found: list[Any] = []
-    seen: list[dict[str, Any]] = []
-    for layer in range(8):
-        values = layer_values(settings["mixer"][slot], layer, 8)
-        if values not in seen:
-            seen.append(values)
-            stack = model.encoder.layers if slot == "encoder" else model.decoder.layers
-            mixer = getattr(stack[layer], "cross_mixer" if slot == "cross" else "self_mixer")
-            found.append(jiggle(mixer) if moved else mixer)
-    return found
+    found = {part: names(part, folder) if folder else names(part) for part in ("", "self", "cross")}
+    defaults: list[Any] = [{"model": "tiny"}]
+    for part, files in found.items():
+        group = f"mixer/{part}".rstrip("/")
+        defaults += [{f"{group}@{part or 'presets'}.{name}": name} for name in files]
+    ConfigStore.instance().store(name="every_mixer", node={"defaults": defaults})
+    further = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        composed = compose("every_mixer", [*TINY[1:], *sizes, *further])
+    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def preset_config(name: str, folder: str = "") -> dict[str, Any]:
+    """The settings of a small model with preset `name`, as `config` gives them."""
+    every = copy.deepcopy(_every_mixer(folder))
+    return {"model": every["model"], "mixer": every["presets"][name], **VOCABULARY}
+
+
+class Case(NamedTuple):
+    """A mixer in one of its forms: a settings file, its slot, and values that replace those of the file."""
+
+    slot: str  # encoder, decoder or cross
+    name: str
+    changes: tuple[tuple[str, Any], ...] = ()
+    folder: str = ""  # where the settings file is, if not in conf
+    trust: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.name, self.slot, *(f"{key}={value}" for key, value in self.changes)])
+
+    def settings(self, *sizes: str) -> dict[str, Any]:
+        """The slot's settings under the model section of TINY and `sizes`."""
+        part = "cross" if self.slot == "cross" else "self"
+        return {**copy.deepcopy(_every_mixer(self.folder, sizes)[part][self.name]), **dict(self.changes)}
+
+    def build(self, values: Mapping[str, Any], dim: int = WIDTH) -> Any:
+        """The mixer of one layer's values."""
+        return build_mixer(values, self.slot, dim, trust=self.trust)
+
+    def variants(self, *sizes: str, dim: int = WIDTH, moved: bool = True) -> list[Any]:
+        """The distinct mixers of a stack of 8 layers, their parameters moved off the initial values unless told."""
+        settings = self.settings(*sizes)
+        distinct: list[dict[str, Any]] = []
+        for layer in range(8):
+            values = layer_values(settings, layer, 8)
+            if values not in distinct:
+                distinct.append(values)
+        mixers = [self.build(values, dim) for values in distinct]
+        return [jiggle(mixer) for mixer in mixers] if moved else mixers
+
+
+def build_mixer(values: Mapping[str, Any], slot: str, dim: int = WIDTH, *, trust: Sequence[str] = ()) -> Any:
+    """A mixer for slot encoder, decoder or cross, without a model around it."""
+    if slot != "cross":
+        return build_self_mixer(values, dim=dim, causal=slot == "decoder", where=slot, trust=trust)
+    arguments = {key: value for key, value in values.items() if key != "_target_"}
+    return resolve(values["_target_"], CrossMixer, trust=trust)(dim=dim, memory_dim=dim, **arguments)
 
 
 def lengths_mask(lengths: Sequence[int], total: int | None = None) -> Tensor:

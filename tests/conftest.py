@@ -1,8 +1,8 @@
-"""Shared set-up: one thread, and a random seed for every test that follows from the test's own name.
+"""Shared set-up: one thread, and random numbers that follow from the test's own name.
 
-A run therefore repeats exactly. SEQ2SEQ_TEST_SEED=<number> mixes a number into every seed (`make fuzz` draws fresh ones
-and prints those that fail; the same number repeats the failure). Triton's kernels run on a GPU, or else in its
-interpreter.
+A run therefore repeats exactly. SEQ2SEQ_TEST_SEED=<number> mixes a number into every seed and lets Hypothesis draw
+other examples; `make fuzz` draws fresh numbers and prints those that fail, and the same number repeats the failure.
+Triton's kernels run on a GPU, or else in its interpreter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -23,20 +27,84 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 torch.set_num_threads(1)
+SEED = os.environ.get("SEQ2SEQ_TEST_SEED", "")
 Module = TypeVar("Module", bound=nn.Module)
 
+# no deadline: an example is not wrong because the machine was busy; no database: a run depends on no earlier one
+hypothesis.settings.register_profile("repeatable", derandomize=not SEED, deadline=None, database=None)
+hypothesis.settings.load_profile("repeatable")
 
-@pytest.fixture(autouse=True)
-def seed(request: pytest.FixtureRequest) -> int:
-    """Seed Python, NumPy and torch from the test's name; pytest shows the line below with a failure."""
-    chosen = os.environ.get("SEQ2SEQ_TEST_SEED", "")
-    digest = hashlib.sha256(f"{request.node.name}{chosen}".encode()).digest()
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis's draws follow from the number, too."""
+    if SEED:
+        config.option.hypothesis_seed = SEED
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as exhaustive what a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
+
+    EXHAUSTIVE names tests, REPRESENTATIVE gives of further tests the cases that `make test` keeps. Both are about time
+    that a GPU does not take.
+    """
+    for item in items:
+        if DEVICE == "cuda" or not isinstance(item, pytest.Function):
+            continue
+        name = item.originalname
+        kept = getattr(item.module, "REPRESENTATIVE", {}).get(name)
+        case = item.name.removeprefix(name).strip("[]")
+        if name in getattr(item.module, "EXHAUSTIVE", ()) or (kept is not None and case not in kept):
+            item.add_marker("exhaustive")
+
+
+def seed_all(name: str) -> int:
+    """Seed Python, NumPy and torch from `name` and the number asked for."""
+    digest = hashlib.sha256(f"{name}{SEED}".encode()).digest()
     value = int.from_bytes(digest[:4], "little") >> 1
-    print(f"seed {value} (SEQ2SEQ_TEST_SEED={chosen})")
     random.seed(value)
     np.random.seed(value)
     torch.manual_seed(value)
     return value
+
+
+@pytest.fixture(autouse=True)
+def seed(request: pytest.FixtureRequest) -> int:
+    """Seed a test from its name; pytest shows the line below with a failure."""
+    value = seed_all(request.node.name)
+    print(f"seed {value} (SEQ2SEQ_TEST_SEED={SEED})")
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> Iterator[None]:
+    """Seed a fixture that several tests share from its own name, so that it depends on no test that ran before."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with random_state_kept():
+        seed_all(f"{fixturedef.baseid}::{fixturedef.argname}")
+        return (yield)
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Restore the state of all random generators afterwards."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+# Seconds after which a test gives a process up: long, since a busy machine must not fail a test.
+PATIENCE = 600
+
+
+def child_cpu_seconds() -> float:
+    """CPU time that finished children have used: unlike the clock, it does not depend on what else runs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def jiggle(module: Module, size: float = 0.1) -> Module:
@@ -47,28 +115,28 @@ def jiggle(module: Module, size: float = 0.1) -> Module:
     return module
 
 
-class Place(NamedTuple):
-    """Where and in what type a mixer is tested, and how closely two ways to compute it must agree."""
+class Platform(NamedTuple):
+    """Device and type of numbers that a mixer is tested with, and how closely two ways to compute must agree."""
 
     device: str
     dtype: torch.dtype
     tolerance: float
 
 
-PLACES = {
-    "cpu": Place("cpu", torch.float32, 1e-5),
-    "cuda": Place("cuda", torch.float32, 1e-4),
-    "cuda-bf16": Place("cuda", torch.bfloat16, 5e-2),
+PLATFORMS = {
+    "cpu": Platform("cpu", torch.float32, 1e-5),
+    "cuda": Platform("cuda", torch.float32, 1e-4),
+    "cuda-bf16": Platform("cuda", torch.bfloat16, 5e-2),
 }
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[] if name == "cpu" else [pytest.mark.gpu]) for name in PLACES])
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Place:
+@pytest.fixture(params=[pytest.param(name, marks=[] if name == "cpu" else [pytest.mark.gpu]) for name in PLATFORMS])
+def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """float32 on the CPU; with a GPU, float32 and bfloat16 there too."""
-    found = PLACES[request.param]
-    if found.device == "cuda":
+    chosen = PLATFORMS[request.param]
+    if chosen.device == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
         monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    return found
+    return chosen

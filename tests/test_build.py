@@ -17,6 +17,7 @@ from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.model import EmptySlot
 
 
 def kinds(layers: nn.ModuleList, slot: str = "self_mixer") -> list[type]:
@@ -75,7 +76,7 @@ def test_an_empty_slot():
         config("mixer=transformer", "mixer/self@mixer.decoder=none", "mixer/self@mixer.encoder=none", *TINY)
     )
     assert kinds(model.encoder.layers) == kinds(model.decoder.layers) == [type(None)] * 4
-    assert all(layer.around_self is None for layer in model.decoder.layers)
+    assert all(type(layer.around_self) is EmptySlot for layer in model.decoder.layers)
     broken = config("mixer=transformer", *TINY)
     broken["mixer"]["cross"] = {}
     with pytest.raises(ValueError, match=r"mixer\.cross is empty"):
@@ -295,7 +296,10 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
     assert max_positions({"model": model, "mixer": {"encoder": {}, "decoder": None, "cross": {"heads": 2}}}) is None
     assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"encoder": {}}}) == 50
     assert max_positions({"model": model, "mixer": {"encoder": bounded}}) == 40
-    hybrid = {"kinds": {"a": bounded, "b": {"per_layer": {"max_len": [60, 30]}}}, "pattern": ["a", "b"]}
+    hybrid = {
+        "kinds": {"a": bounded, "b": {**bounded, "max_len": None, "per_layer": {"max_len": [60, 30]}}},
+        "pattern": ["a", "b"],
+    }
     learned = {"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}
     assert max_positions(learned) == 30
     assert bounds(learned) == {

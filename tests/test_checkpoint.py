@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import random
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from conftest import PATIENCE
 
 from seq2seq import checkpoint, files
 from seq2seq.checkpoint import CheckpointError
-from seq2seq.search import SearchSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.inference.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,30 @@ def test_a_checkpoint_trained_with_triton_translates_anywhere(path):
     layers = [*loaded.model.encoder.layers, *loaded.model.decoder.layers]
     assert {layer.self_mixer.backend for layer in layers} == {"auto"}
     assert loaded.meta["model"]["mixer"]["encoder"]["backend"] == "triton"
+
+
+OLD = Path(__file__).parent / "fixtures" / "format1.ckpt"
+
+
+def test_a_checkpoint_of_format_1_translates_as_it_did():
+    """Written before the modules moved into packages, trained a minute on sentences word for word."""
+    known = json.loads(OLD.with_suffix(".json").read_text("utf-8"))
+    translator = Translator.load(OLD, device="cpu")
+    assert translator.texts(known["source"]) == known["translation"]
+
+
+def test_a_checkpoint_of_format_1_has_the_weights_in_their_order():
+    """An optimizer's state, in which weights are numbered, goes on too."""
+    names = [name.removeprefix(checkpoint.PREFIX) for name in checkpoint.read(OLD)["state_dict"]]
+    assert names == list(checkpoint.load(OLD).model.state_dict())
+
+
+def test_a_checkpoint_of_format_1_can_be_resumed():
+    """The settings of its run have today's names, so that the same command finds nothing changed."""
+    payload = checkpoint.read(OLD)
+    assert payload["run"]["settings"]["mixer"] == payload["seq2seq"]["model"]["mixer"]
+    assert payload["run"]["settings"]["mixer"]["decoder"]["backend"] == "auto"
+    assert "kernel" not in payload["run"]["settings"]["mixer"]["decoder"]
 
 
 def test_a_checkpoint_of_format_1_called_the_backend_kernel(path):
@@ -130,7 +157,7 @@ trainer = lightning.Trainer(max_epochs=1, logger=False, callbacks=[keep], accele
 trainer.fit(Task(), torch.utils.data.DataLoader(torch.randint(4, 90, (4, 5)), batch_size=2))
 trainer.save_checkpoint({str(path)!r})
 """
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=PATIENCE)
     payload = checkpoint.read(path)
     assert payload["global_step"] == 2
     checkpoint.load(path)

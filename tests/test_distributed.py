@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import toycorpus
+from conftest import PATIENCE
 
 from seq2seq import checkpoint, distributed
 from seq2seq.distributed import Agreement
@@ -49,7 +50,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
     """Equal weights, sums and scores; then one process goes on with what two have left."""
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *GIVEN[1:])
     train(toycorpus.settings(corpus, tmp_path, "run=one", "trainer.accumulate=2", *GIVEN), mixer="transformer")
-    shown, _ = process.communicate(timeout=120)
+    shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
     assert shown.count("validation at step 4") == 1  # one process speaks
     budget = ("run=two", "resume=auto", "trainer.accumulate=2", *GIVEN)
@@ -88,20 +89,21 @@ def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
     )
 
 
+@pytest.mark.exhaustive  # with test_parts_do_what_the_whole_does
 def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
     """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
     more = (*GIVEN[1:], "trainer.ema=0.9", "optim.clip_norm=0.5")
     parts = ("run=parts", "trainer.strategy=fsdp", *more)
     begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
     train(toycorpus.settings(corpus, tmp_path, "run=whole", "trainer.accumulate=2", GIVEN[0], *more), mixer="x")
-    shown, _ = begin.communicate(timeout=120)
+    shown, _ = begin.communicate(timeout=PATIENCE)
     assert begin.returncode == 0, shown
     assert "fsdp" not in shown.lower()  # nor its warnings
     checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.ckpt")
     budget = ("run=parts", "resume=auto", "trainer.accumulate=2", "trainer.max_steps=8", "trainer.test=false", *more)
     train(toycorpus.settings(corpus, tmp_path, *budget), mixer="x")
     end = start(corpus, tmp_path, *parts, "resume=auto", GIVEN[0])
-    shown, _ = end.communicate(timeout=120)
+    shown, _ = end.communicate(timeout=PATIENCE)
     assert end.returncode == 0, shown
     whole, found = state(tmp_path, "whole"), state(tmp_path, "parts")
     assert whole["state_dict"].keys() == found["state_dict"].keys()
@@ -133,7 +135,7 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path)
         if "step 1" in line:
             break
     process.send_signal(signal.SIGUSR1)
-    shown, _ = process.communicate(timeout=60)
+    shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGUSR1, shown
     assert "continue:  the same command with resume=auto" in shown
     assert state(tmp_path, "two")["global_step"] > 0
@@ -142,14 +144,14 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path)
 def meet(rank: int, folder: str) -> None:
     """One of two processes that disagree."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = Agreement(2).of([rank, 0, 15 * (1 - rank), 0.25])
+    found = Agreement().of([rank, 0, 15 * (1 - rank), 0.25])
     assert found == [1, 0, 15, 0.25], found
     dist.destroy_process_group()
 
 
 def test_the_greatest_is_agreed_on(tmp_path):
     mp.spawn(meet, (str(tmp_path),), nprocs=2)
-    assert Agreement(1).of([3, 0.5]) == [3, 0.5]
+    assert Agreement().of([3, 0.5]) == [3, 0.5]
 
 
 def test_a_sweep_starts_no_processes(monkeypatch):

@@ -1,68 +1,186 @@
-"""What the README says is so: its mixer is the repository's, its presets exist, its links lead somewhere."""
+"""The README and docs/ are true: their commands compose, settings and options exist, links lead somewhere."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
 import re
 import shlex
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from composed import PRESETS, SELF
 from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.build import build_model
+from seq2seq.mixers.average import Average
 from seq2seq.resources import conf_dir
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        ROOT / "data/README.md",
+        ROOT / "benchmarks/README.md",
+    ]
+)
+# pages on which names of the past are meant
+HISTORY = ("CHANGELOG.md", "log.md")
+COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
+OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def text_of(page: Path) -> str:
+    """The text of a page, each continued line joined with the next."""
+    return re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
 
 
-def test_the_mixer_of_the_readme_is_the_repositorys():
-    """Character for character, so that what the conformance tests find is what a reader sees."""
-    (module,) = blocks("python")
-    slot, preset = blocks("yaml")
-    assert module == (ROOT / "seq2seq/mixers/average.py").read_text(encoding="utf-8")
-    assert slot == (conf_dir() / "mixer/self/average.yaml").read_text(encoding="utf-8")
-    assert preset == (conf_dir() / "mixer/average.yaml").read_text(encoding="utf-8")
-    assert "average" in SELF
-    assert "average" in PRESETS
+def script(name: str) -> Any:
+    """A script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_settings_named_in_the_readme_exist():
-    for group in ("mixer", "model", "experiment", "tokenizer"):
-        for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*)(?![\w(])", README):
-            assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{group}={name}"
-    table = re.findall(r"^\| `(\w+)` \| ", README, flags=re.MULTILINE)
-    assert set(table) >= set(PRESETS)
+def commands(names: tuple[str, ...]) -> list[list[str]]:
+    """The distinct commands of all pages as [name, argument, ...], placeholders such as `...` and `<x>` left out."""
+    distinct: dict[str, list[str]] = {}
+    for page in PAGES:
+        for name, rest in COMMAND.findall(text_of(page)):
+            if name in names:
+                words = shlex.split(re.split(r" [<>] ", rest)[0], comments=True)
+                arguments = [word for word in words if "..." not in word and "<" not in re.sub(r'"<\w+>"', "", word)]
+                distinct.setdefault(" ".join([name, *arguments]), [name, *arguments])
+    return list(distinct.values())
 
 
-def commands() -> list[list[str]]:
-    """The overrides of every training command in the README, comments and continued lines joined."""
-    text = re.sub(r"\\\n\s*", " ", README)
-    lines = re.findall(r"python -m seq2seq\.train ([^\n`]*)", text)
-    ours = [[part for part in shlex.split(line, comments=True) if not part.startswith("hydra/")] for line in lines]
-    return [[part for part in overrides if part != "-m"] for overrides in ours]
+def first_values(arguments: list[str]) -> list[str]:
+    """The overrides of a training command as those of one job: the first value of each sweep, Hydra's own left out."""
+    words = [word.replace("glob(*)", "transformer") for word in arguments if "=" in word]
+    overrides = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("hydra")])
+    plain = []
+    for override in overrides:
+        if not override.is_sweep_override():
+            plain.append(override.input_line)
+        elif override.is_choice_sweep():
+            plain.append(f"{override.key_or_group}={next(override.sweep_string_iterator())}")
+    return [word for word in plain if word is not None]
 
 
-@pytest.mark.parametrize("overrides", commands(), ids=" ".join)
-def test_every_training_command_composes_and_builds(overrides):
+def composed(overrides: list[str]) -> DictConfig:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        named = [part.replace("glob(*)", "transformer") for part in overrides]
-        sweep = [re.sub(r"=(\w+),.*", r"=\1", part) if not part.startswith("'") else part for part in named]
-        plain = OmegaConf.to_container(compose("train", sweep), resolve=True)
+        return compose("train", overrides)
+
+
+@pytest.mark.parametrize("command", commands(("train", "prepare")), ids=" ".join)
+def test_training_commands_compose_and_build(command):
+    plain = OmegaConf.to_container(composed(first_values(command[1:])), resolve=True)
     assert isinstance(plain, dict)
-    joint = plain["tokenizer"]["joint"]
-    sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": joint}
+    tokenizer = plain["tokenizer"]
+    sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer["joint"]}
+    if tokenizer.get("patches"):
+        sizes["patches"] = tokenizer["patches"]
     with torch.device("meta"):
         build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes})
 
 
-def test_links_of_the_readme_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert target.startswith("https://") or (ROOT / target).exists(), target
+@pytest.mark.parametrize("command", commands(OPTION_COMMANDS), ids=" ".join)
+def test_options_of_other_commands_exist(command):
+    name, *arguments = command
+    for option in [word.partition("=")[0] for word in arguments if word.startswith("--")]:
+        assert option in options_of(name), f"{name} has no {option}"
+
+
+@cache
+def options_of(name: str) -> set[str]:
+    """The options that the help of a command names."""
+    module = importlib.import_module(f"seq2seq.{name}")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), pytest.raises(SystemExit):
+        module.main(["--help"])
+    return set(re.findall(r"--[a-z][\w-]*", shown.getvalue()))
+
+
+def test_settings_and_presets_named_exist():
+    known = {key for overrides in ([], ["experiment=drawn_words"]) for key in keys(composed(overrides))}
+    for page in PAGES:
+        if page.name in HISTORY:
+            continue
+        text = text_of(page)
+        for group in ("mixer", "model", "experiment", "tokenizer", "optim", "logger"):
+            for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*)(?![\w(])", text):
+                assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{page.name}: {group}={name}"
+        for key in re.findall(r"`'?((?:trainer|data|model|optim|search|tokenizer)(?:\.[a-z]\w*)+)(?=[=`])", text):
+            assert key in known or key.endswith(".py"), f"{page.name}: {key}"
+
+
+def keys(config: DictConfig, prefix: str = "") -> set[str]:
+    """All dotted keys of a config, those of sections included."""
+    names: set[str] = set()
+    for key in config:
+        names.add(f"{prefix}{key}")
+        value = config._get_node(key)
+        if isinstance(value, DictConfig) and not value._is_none():
+            names |= keys(value, f"{prefix}{key}.")
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_the_mixer_of_the_readme_is_the_repositorys():
+    """Signatures as in the class, settings as in conf/."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (skeleton,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    methods = [node for node in ast.walk(ast.parse(skeleton)) if isinstance(node, ast.FunctionDef)]
+    for method in methods:
+        arguments = [each.arg for each in (*method.args.args, *method.args.kwonlyargs)]
+        assert arguments == list(inspect.signature(getattr(Average, method.name)).parameters), method.name
+    for name, settings in re.findall(r"```yaml\n# (conf/\S+)\n(.*?)```", readme, flags=re.DOTALL):
+        assert settings == (ROOT / name).read_text("utf-8"), name
+
+
+@pytest.mark.filterwarnings("ignore:.*Defaults list is missing")
+@pytest.mark.parametrize("preset", ["talk", "bahdanau", "local_blocks"])
+def test_a_row_of_the_table_of_mixers(preset):
+    """A row has a preset's name, a line of prose with an equation, and a paper; `make docs` makes all rows."""
+    pytest.importorskip("mkdocs")
+    hooks = script("hooks")
+    name, what, papers = hooks.preset_table([preset]).splitlines()[2].strip("| ").split(" | ")
+    assert name.startswith(f"[`{preset}`][seq2seq.mixers.")
+    assert re.match(r"[A-Z].{10,}<br><code class=\"equation\">.* = .*</code><br>Settings: .*<code>", what), what
+    assert re.search(r"[A-Z]\w+.* \d{4}", papers), papers
+
+
+def test_the_picture_of_the_packages_is_up_to_date():
+    package_map = script("package_map")
+    assert package_map.TARGET.read_text("utf-8") == package_map.svg(), "run: python docs/package_map.py"
+
+
+def test_files_named_in_the_pages_exist():
+    """Paths in code type; placeholders such as `<name>` are left out."""
+    for page in PAGES:
+        if page.name in HISTORY:
+            continue
+        for path in re.findall(r"`((?:seq2seq|tests|conf|docs|benchmarks|hydra_plugins)/[\w./]*)`", text_of(page)):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,16 +30,23 @@ def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     names = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
     assert {"seq2seq/_conf/train.yaml", "seq2seq/_conf/mixer/dynamicconv.yaml"} <= names
     assert {"seq2seq/_conf/hydra/launcher/slurm.yaml", "hydra_plugins/seq2seq_sweeps/launchers.py"} <= names
-    assert {f"seq2seq/_data/phrasebook/{split}.jsonl" for split in ("train", "valid", "test")} <= names
+    splits = {f"seq2seq/_data/phrasebook/{split}.jsonl" for split in ("train", "valid", "test")}
+    readmes = {"seq2seq/_data/README.md", "seq2seq/_data/phrasebook/README.md"}
+    assert {name for name in names if name.startswith("seq2seq/_data/")} == splits | readmes  # no generator
+    for name in splits | readmes:
+        committed = ROOT / name.replace("seq2seq/_data", "data")
+        assert (site / name).read_bytes() == committed.read_bytes()  # so the corpus has the checkout's fingerprint
+    assert any(name.endswith("licenses/LICENSE") for name in names)  # the data's license is the repository's
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
+@pytest.mark.exhaustive
 def test_training_from_the_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
     environment.pop("SEQ2SEQ_CACHE", None)
     small = ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "trainer.max_steps=2", "run=small"]
     limits = ["trainer.val_sentences=4", "trainer.test=false"]
     command = [sys.executable, "-P", "-m", "seq2seq.train", *small, *limits]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "runs/small/checkpoints/best.ckpt").is_file()

@@ -13,9 +13,10 @@ import torch
 
 from benchmarks.headline.data import Batches, Prepared, synthetic
 from benchmarks.headline.training import Trainer
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Ragged, collate, token_batches
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings, search
+from seq2seq.search import Specials, search
 
 
 class Plan(NamedTuple):
@@ -96,14 +97,14 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
 def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict[str, Any]:
     """Translate a test set: ids of the best hypothesis of each sentence in file order, and the seconds taken."""
     src, tgt = prepared.split(name)
-    settings, ids = SearchSettings(beam_size=plan.beam_size), prepared.ids
+    settings = SearchSettings(beam_size=plan.beam_size)
+    ids = prepared.ids
+    special = Specials(ids["bos"], ids["eos"], ids["pad"])
     hypothesis_ids: list[list[int]] = [[] for _ in src.lengths]
     began = time.perf_counter()
     for rows, batch in _test_batches(src, tgt, ids):
         batch = type(batch)(*(part.to(plan.device) for part in batch))
-        best = search(
-            model, batch.src, batch.src_mask, settings=settings, bos_id=ids["bos"], eos_id=ids["eos"], pad_id=ids["pad"]
-        )
+        best = search(model, batch.src, batch.src_mask, settings=settings, special=special)
         for row, hypotheses in zip(rows, best, strict=True):
             hypothesis_ids[row] = hypotheses[0].ids
     return {"seconds": round(time.perf_counter() - began, 2), "ids": hypothesis_ids}

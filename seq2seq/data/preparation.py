@@ -12,18 +12,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data import corpus as corpora
-from seq2seq.data.batching import Ragged, longest_width
+from seq2seq.data.batching import longest_width
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import SPLITS, Corpus, CorpusSettings
+from seq2seq.data.corpus import Corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
-from seq2seq.data.images import PatchGrid, PictureError
+from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.multi_corpus import Mixture, Part
-from seq2seq.data.settings import DataSettings
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.files import Pace, build_once
 
 log = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ class PreparedData:
         folders: The cache folders (or files of ready models), each named by its content.
     """
 
-    settings: DataSettings
+    plan: DataPlan
     tokenizer: Tokenizer
     splits: Mapping[str, Split]
     fingerprint: str
@@ -74,46 +77,46 @@ class PreparedData:
     @property
     def longest(self) -> tuple[int, int]:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
-        if self.settings.stream:
-            longest = self.settings.stream.corpus.clean.max_length
-            longest = longest or longest_width(self.settings.require_max_tokens())
+        if self.plan.stream:
+            longest = self.plan.stream.corpus.clean.max_length
+            longest = longest or longest_width(self.plan.require_max_tokens())
             return longest, longest
         data = self.split("train")
         sides = int(data.src_lengths.max()), int(data.tgt_lengths.max())
         # A resampled segmentation may become as long as the longest of either side.
-        return (max(sides), max(sides)) if self.settings.tokenizer.sampling_alpha > 0 else sides
+        return (max(sides), max(sides)) if self.plan.tokenizer.sampling_alpha > 0 else sides
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the data for another batch size, without the pairs that are too long for it."""
-        if max_tokens == self.settings.max_tokens:
+        if max_tokens == self.plan.max_tokens:
             return self
-        settings = self.settings.with_max_tokens(max_tokens)
-        if settings.stream or max(self.longest) <= longest_width(max_tokens):
-            return replace(self, settings=settings)
-        return prepare_corpora(settings, validate=False)  # from the cache
+        plan = self.plan.with_max_tokens(max_tokens)
+        if plan.stream or max(self.longest) <= longest_width(max_tokens):
+            return replace(self, plan=plan)
+        return prepare_corpora(plan, validate=False)  # from the cache
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
-        weights = [part.weight for part in self.settings.parts if "train" in part.corpus.splits]
+        weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
         data = self.split("train")
-        temperature = self.settings.temperature
+        temperature = self.plan.temperature
         if not isinstance(data, MixedPairs) or (weights[0] is None and temperature == 1):
             return None
         chosen = [weight for weight in weights if weight is not None]
         sizes = [len(part) for part in data.parts]
-        return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.settings.seed)
+        return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
 
     def stream(self, *, rank: int = 0, world_size: int = 1) -> PairStream:
         """Open the streamed training text of one rank."""
-        stream = self.settings.stream
+        stream = self.plan.stream
         assert stream, "nothing is streamed"
         return PairStream(
             blocks=stream.blocks,
             encoder=Encoder(tokenizer=self.tokenizer, tags=self.tokenizer.tag_ids(stream.part.tags)),
             clean=stream.corpus.clean,
-            max_tokens=self.settings.require_max_tokens(),
+            max_tokens=self.plan.require_max_tokens(),
             pool=stream.pool,
-            seed=self.settings.seed,
+            seed=self.plan.seed,
             rank=rank,
             world_size=world_size,
         )
@@ -124,77 +127,77 @@ class PreparedData:
         return self.stream().first_padding()
 
 
-def validate_corpora(settings: DataSettings) -> None:
+def validate_corpora(plan: DataPlan) -> None:
     """Check languages, files, columns, direction and ready models before any work.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
     """
-    tokenizer = settings.tokenizer
-    for part in settings.all_parts:
-        corpora.validate_corpus(part.corpus, cache_dir=settings.cache_dir)
+    tokenizer = plan.tokenizer
+    for part in plan.all_parts:
+        corpora.validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
             split = part.corpus.splits[0]
-            sample = corpora.sample_pairs(part.corpus, cache_dir=settings.cache_dir, split=split)
+            sample = corpora.sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
             if tokenizer.patches:
                 _check_pictures(tokenizer.patches, sample, split)
             else:
                 _check_vocabularies(tokenizer, sample)
 
 
-def prepare_corpora(settings: DataSettings, *, validate: bool = True) -> PreparedData:
+def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     """Load, clean, tokenize and encode all corpora, or read from the cache what an earlier call left there.
 
     Args:
         validate: Run `validate_corpora` first; False if the caller has done so.
     """
     if validate:
-        validate_corpora(settings)
-    loaded = [corpora.load_corpus(part.corpus, cache_dir=settings.cache_dir) for part in settings.parts]
+        validate_corpora(plan)
+    loaded = [corpora.load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
     folders: dict[str, Path] = {}
-    for part, corpus in zip(settings.parts, loaded, strict=True):
-        folders[_label("text", part, settings)] = corpus.folder
+    for part, corpus in zip(plan.parts, loaded, strict=True):
+        folders[_label("text", part, plan)] = corpus.folder
         if "train" in corpus.splits:
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
-    tokenizer, models = _load_or_train(settings, loaded)
+    tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
     splits: dict[str, Split] = {}
-    for split in SPLITS[1:] if settings.stream else SPLITS:
+    for split in SPLITS[1:] if plan.stream else SPLITS:
         encoded = []
-        for part, corpus in zip(settings.parts, loaded, strict=True):
+        for part, corpus in zip(plan.parts, loaded, strict=True):
             if split in corpus.splits:
-                label = _label(f"ids of {split}", part, settings)
-                folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, settings=settings, label=label)
-                encoded.append(_open_split(split, part, corpus, folders[label], tokenizer=tokenizer, settings=settings))
+                label = _label(f"ids of {split}", part, plan)
+                folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
+                encoded.append(_open_split(split, part, corpus, folders[label], tokenizer=tokenizer, plan=plan))
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
-    prepared = PreparedData(settings, tokenizer, splits, _fingerprint(settings, loaded), folders)
+    prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
     log.info("%s", _summary(prepared))
     return prepared
 
 
 def _summary(data: PreparedData) -> str:
-    directions = ", ".join(dict.fromkeys(part.direction for part in data.settings.parts))
-    train = "stream" if data.settings.stream else data.size("train")
+    directions = ", ".join(dict.fromkeys(part.direction for part in data.plan.parts))
+    train = "stream" if data.plan.stream else data.size("train")
     return (
         f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), "
         f"vocabulary {data.tokenizer.src_vocab_size} -> {data.tokenizer.tgt_vocab_size}"
     )
 
 
-def _label(name: str, part: Part, settings: DataSettings) -> str:
-    return name if len(settings.parts) == 1 else f"{name} of {part.name}"
+def _label(name: str, part: Part, plan: DataPlan) -> str:
+    return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
-def _fingerprint(settings: DataSettings, loaded: Sequence[Corpus]) -> str:
+def _fingerprint(plan: DataPlan, loaded: Sequence[Corpus]) -> str:
     """Hash all text and tags; a single corpus without tags keeps its own fingerprint."""
-    parts = settings.parts
+    parts = plan.parts
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = loaded[0].fingerprint
     else:
         text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"{fingerprint}-{settings.stream.fingerprint}" if settings.stream else fingerprint
+    return f"{fingerprint}-{plan.stream.fingerprint}" if plan.stream else fingerprint
 
 
 # Checks
@@ -206,7 +209,7 @@ def _is_remote(settings: CorpusSettings) -> bool:
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
     try:
-        patches.encode(sample[0])
+        encode_pictures(sample[0], patches)
     except PictureError as error:
         raise ValueError(f"data.{split}: {error}") from None
 
@@ -241,20 +244,20 @@ class _Text(NamedTuple):
     blocks: Callable[[], Iterator[Pairs]]
 
 
-def _training_text(settings: DataSettings, loaded: Sequence[Corpus]) -> list[_Text]:
-    if settings.stream:
-        size = settings.tokenizer.input_sentence_size
-        return [_Text(f"{settings.stream.fingerprint} {size}", partial(settings.stream.head, size))]
+def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
+    if plan.stream:
+        size = plan.tokenizer.input_sentence_size
+        return [_Text(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
     return [_Text(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
 
 
-def _load_or_train(data: DataSettings, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
+def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
     """Load the ready tokenizer, or train one unless the cache has it; also return where it is."""
-    settings = data.tokenizer
+    settings = plan.tokenizer
     if settings.ready_models:
         return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
-    texts = _training_text(data, loaded)
-    folder = data.cache_dir / f"tokenizer-{_tokenizer_key(settings, texts)}"
+    texts = _training_text(plan, loaded)
+    folder = plan.cache_dir / f"tokenizer-{_tokenizer_key(settings, texts)}"
 
     def build(building: Path) -> None:
         log.info("training the tokenizer (at most %s lines)", f"{settings.input_sentence_size:,}")
@@ -288,19 +291,17 @@ def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
 # Ids
 
 
-def _encode(
-    split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, settings: DataSettings, label: str
-) -> Path:
+def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str) -> Path:
     """Encode a split of a corpus unless the cache has it; return the folder."""
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{CODE_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
-    folder = settings.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:
         encoder = Encoder(tokenizer=tokenizer, tags=tags)
         pace = Pace(f"encoding, {label}", total=len(corpus.splits[split]))
         try:
-            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=settings.num_proc, pace=pace)
+            write_ids(building, corpus.blocks(split), encoder=encoder, num_proc=plan.num_proc, pace=pace)
         except PictureError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
@@ -308,33 +309,33 @@ def _encode(
 
 
 def _open_split(
-    split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, settings: DataSettings
+    split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
-    src, tgt = (Ragged(*side) for side in read_ids(folder))
-    sampling = split == "train" and settings.tokenizer.sampling_alpha > 0
+    src, tgt = read_ids(folder)
+    sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(
         src=src,
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
-        rows=_rows_to_keep(src, tgt, part, corpus, settings) if split == "train" else None,
+        rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
-        sample_seed=settings.seed if sampling else None,
+        sample_seed=plan.seed if sampling else None,
     )
 
 
-def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, settings: DataSettings) -> np.ndarray | None:
+def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: DataPlan) -> np.ndarray | None:
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
-    limit = _INT32 if settings.max_tokens is None else longest_width(settings.max_tokens)
+    limit = _INT32 if plan.max_tokens is None else longest_width(plan.max_tokens)
     masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=limit)
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
         pair = text[int(mask.argmax())] if mask.any() else None
         example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
         dropped.append(Dropped(rule, int(mask.sum()), example))
-    prefix = f"{part.name}: " if len(settings.parts) > 1 else ""
+    prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
     log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))
     drop = np.logical_or.reduce(list(masks.values()))
     if not drop.any():
@@ -342,7 +343,7 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, settings
     kept = np.flatnonzero(~drop)
     if kept.size == 0:
         raise ValueError(
-            f"no training pair{_label('', part, settings)} is left: data.max_tokens={settings.max_tokens or 'auto'}, "
+            f"no training pair{_label('', part, plan)} is left: data.max_tokens={plan.max_tokens or 'auto'}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
         )
     return kept if len(text) > _INT32 else kept.astype(np.int32)

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import load, search_settings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import token_batches
 from seq2seq.data.images import PictureError
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings, search
+from seq2seq.search import Specials, search
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Translator:
         device = choose_device(device)
         loaded = load(path, device=device, trust=trust)
         _store_weights_in(dtype, loaded.model)
-        positions = max_positions(loaded.meta["model"])
+        positions = max_positions(loaded.meta["model"], trust=trust)
         return cls(
             model=loaded.model,
             tokenizer=loaded.tokenizer,
@@ -165,9 +166,7 @@ class Translator:
                 src,
                 src_mask,
                 settings=settings,
-                bos_id=tokenizer.bos_id,
-                eos_id=tokenizer.eos_id,
-                pad_id=tokenizer.pad_id,
+                special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
             )
         texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
         return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import mark_mixing
-from seq2seq.mixer import CrossMixer, NoState, State
+from seq2seq.mixer import CrossMixer
+from seq2seq.state import NoState
 
 
 class AdditiveScore(nn.Module):
@@ -65,7 +66,7 @@ class AdditiveAttention(CrossMixer):
         return self.out(weights.to(context.memory.dtype) @ context.memory)
 
     def step(
-        self, x: Tensor, context: AdditiveAttention.Context, state: State, position: Tensor
+        self, x: Tensor, context: AdditiveAttention.Context, state: NoState, position: Tensor
     ) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.memory.shape[0], -1, self.dim)

@@ -23,7 +23,9 @@ class Average(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()
-        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
@@ -43,10 +45,8 @@ class Average(SelfMixer):
 
         total: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Average.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
         """Nothing summed yet."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         wide = torch.promote_types(dtype or torch.float32, torch.float32)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 

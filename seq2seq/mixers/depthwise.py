@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -29,8 +30,12 @@ class Depthwise(SelfMixer):
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.glu = glu
+        self.kernel_size = kernel_size
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
@@ -57,15 +62,18 @@ class Depthwise(SelfMixer):
         )
         return self.out(y)
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Depthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Depthwise.State:
         """Zeros stand before the sentence."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Depthwise.State, position: Tensor) -> tuple[Tensor, Depthwise.State]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -32,15 +33,20 @@ class DynamicDepthwise(SelfMixer):
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.glu = glu
+        self.kernel_size = kernel_size
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
-        self.squeeze, self.weight = nn.Linear(dim, max(1, dim // 4)), nn.Linear(max(1, dim // 4), kernel_size * dim)
+        self.squeeze = nn.Linear(dim, max(1, dim // 4))
+        self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)
         for layer in (self.inner, self.squeeze, self.out):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
@@ -61,18 +67,19 @@ class DynamicDepthwise(SelfMixer):
         weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
         return self.out((weights * self._windows(z)).sum(2))
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros at first, and the sum of all, (N, D)."""
 
         past: Tensor
         total: Tensor
 
-    def init_state(
-        self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None
-    ) -> DynamicDepthwise.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicDepthwise.State:
         """Zeros stand before the sentence, and nothing is summed yet."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = torch.promote_types(past.dtype, torch.float32)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.state import Cache
 
 
 class DynamicConv(SelfMixer):
@@ -40,13 +42,17 @@ class DynamicConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.causal = causal
+        self.glu = glu
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
-        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim)
+        self.out = nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
         for layer in (self.inner, self.kernel, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -77,22 +83,26 @@ class DynamicConv(SelfMixer):
         """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
         return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> DynamicConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
         """An empty cache of gated inputs."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)
         state.past.append(z, position)
-        past, logits = state.past, self._logits(z)
+        past = state.past
+        logits = self._logits(z)
         return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
 
     def _inner(self, x: Tensor) -> Tensor:

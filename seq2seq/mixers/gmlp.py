@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import Cache, SelfMixer, State
+from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.state import Cache
 
 
 class GatedMLP(SelfMixer):
@@ -25,11 +26,16 @@ class GatedMLP(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
     )
+    length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
         super().__init__()
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.inner, self.out, self.norm = nn.Linear(dim, 2 * dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.inner = nn.Linear(dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)
         self.positions = PositionMatrix(num_heads=1, max_len=max_len, causal=causal, std=1e-2)
         self.bias = nn.Parameter(torch.ones(max_len))
         for layer in (self.inner, self.out):
@@ -47,10 +53,8 @@ class GatedMLP(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> GatedMLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedMLP.State:
         """An empty cache; ValueError if it is longer than the matrix."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import NoState, SelfMixer
+from seq2seq.mixer import SelfMixer
+from seq2seq.state import NoState
 
 
 class Identity(SelfMixer):
@@ -23,7 +24,9 @@ class Identity(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()
-        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
@@ -32,9 +35,9 @@ class Identity(SelfMixer):
         """Map x (B, T, D)."""
         return self.out(x)
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> NoState:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NoState:
         """Nothing is remembered."""
-        return NoState() if self.causal else super().init_state(batch_size, max_len)
+        return NoState()
 
     def step(self, x: Tensor, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
         """Map x (N, D)."""

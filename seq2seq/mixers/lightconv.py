@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -9,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.state import Cache
 
 
 class LightConv(SelfMixer):
@@ -40,13 +42,17 @@ class LightConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.causal = causal
+        self.glu = glu
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
         )
-        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim)
+        self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
         nn.init.xavier_uniform_(self.weight)
         for layer in (self.inner, self.out):
@@ -80,20 +86,24 @@ class LightConv(SelfMixer):
         """The normalised kernels (H, K)."""
         return {"kernels": self.weight.softmax(-1)}
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the past, D numbers a slot."""
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> LightConv.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LightConv.State:
         """An empty cache of gated inputs."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        past, weights = state.past, self.weight.softmax(-1)
+        past = state.past
+        weights = self.weight.softmax(-1)
         return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.state import Cache
 
 
 class PositionMatrix(nn.Module):
@@ -24,7 +25,8 @@ class PositionMatrix(nn.Module):
         super().__init__()
         if max_len < 1:
             raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
-        self.max_len, self.causal = max_len, causal
+        self.max_len = max_len
+        self.causal = causal
         offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
         scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())
         used = scale[:max_len] if causal else scale
@@ -81,12 +83,16 @@ class MLP(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
     )
+    length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.inner, self.out = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.inner = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
         nn.init.xavier_uniform_(self.inner.weight)
         nn.init.xavier_uniform_(self.out.weight)
@@ -101,10 +107,8 @@ class MLP(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> MLP.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> MLP.State:
         """An empty cache; ValueError if it is longer than the matrix."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

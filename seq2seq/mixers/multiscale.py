@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 
@@ -35,9 +35,13 @@ class Multiscale(SelfMixer):
         super().__init__()
         if not kernel_sizes or min(kernel_sizes) < 1:
             raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.kernel_sizes, self.kernel_size = list(kernel_sizes), max(kernel_sizes)
-        self.glu, self.backend = glu, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.kernel_sizes = list(kernel_sizes)
+        self.kernel_size = max(kernel_sizes)
+        self.glu = glu
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
@@ -67,22 +71,26 @@ class Multiscale(SelfMixer):
 
     def merged(self) -> Tensor:
         """The gated sum of all scales as one kernel (D, K) of the widest."""
-        total, parts = self.weight.new_zeros(self.dim, self.kernel_size), self.weight.split(self.kernel_sizes, 1)
+        total = self.weight.new_zeros(self.dim, self.kernel_size)
+        parts = self.weight.split(self.kernel_sizes, 1)
         for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
             size = part.shape[1]
             before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
 
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Multiscale.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Multiscale.State:
         """Zeros stand before the sentence."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Multiscale.State, position: Tensor) -> tuple[Tensor, Multiscale.State]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +13,9 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, split
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import merge, split
+from seq2seq.state import Cache
 
 
 class Quadratic(SelfMixer):
@@ -53,7 +55,10 @@ class Quadratic(SelfMixer):
             raise ValueError(f"centre_std is {centre_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
+        self.causal = causal
+        self.num_heads = num_heads
+        self.content = content
+        self.grid_width = grid_width
         self.width = num_heads * head_dim
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
@@ -86,15 +91,19 @@ class Quadratic(SelfMixer):
         """The centres, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
         return {"centers": self.centers.squeeze(-1), "sharpness": self.sharpness}
 
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Fill in grid_width where the settings leave it null."""
+        width = values.get("grid_width")
+        return {**values, "grid_width": columns if width is None else width}
+
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 E numbers a slot; E, values alone, without content."""
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Quadratic.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Quadratic.State:
         """An empty cache of keys and values."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         width = 2 * self.width if self.content else self.width
         return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 
@@ -123,6 +132,7 @@ class Quadratic(SelfMixer):
     def _scores(self, offset: Tensor) -> Tensor:
         """-a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
         dtype = torch.promote_types(self.centers.dtype, torch.float32)
-        centers, sharpness = self.centers.to(dtype), self.sharpness.to(dtype)
+        centers = self.centers.to(dtype)
+        sharpness = self.sharpness.to(dtype)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import Cache, SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.mlp import PositionMatrix
+from seq2seq.state import Cache
 
 
 class Separable(SelfMixer):
@@ -24,12 +25,16 @@ class Separable(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=False
     )
+    length_arguments = ("max_len",)
 
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.before, self.after = _channel_mlp(dim), _channel_mlp(dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.before = _channel_mlp(dim)
+        self.after = _channel_mlp(dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -41,10 +46,8 @@ class Separable(SelfMixer):
 
         past: Cache
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> Separable.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Separable.State:
         """An empty cache; ValueError if it is longer than the matrix."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.mixer import SelfMixer, State, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
 
 
 class TaLK(SelfMixer):
@@ -31,8 +31,12 @@ class TaLK(SelfMixer):
         require_divisible(dim, num_heads)
         if kernel_size < 2:
             raise ValueError(f"kernel_size is {kernel_size}; choose 2 or more, for there must be sizes to choose from")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.num_heads, self.glu, self.kernel_size = num_heads, glu, kernel_size
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.glu = glu
+        self.kernel_size = kernel_size
         self.left = left_padding(kernel_size, causal)
         self.right = kernel_size - 1 - self.left
         self.properties = MixingProperties(
@@ -64,10 +68,8 @@ class TaLK(SelfMixer):
 
         past: Tensor
 
-    def init_state(self, batch_size: int, max_len: int, *, device: Any = None, dtype: Any = None) -> TaLK.State:
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> TaLK.State:
         """Zeros stand before the sentence."""
-        if not self.causal:
-            return super().init_state(batch_size, max_len)
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -35,8 +35,8 @@ class TranslationDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them."""
         _, world_size, _ = self._world()
-        if self.prepared.settings.auto and world_size > 1:
-            (least,) = Agreement(world_size).of([-self.max_tokens])
+        if self.prepared.plan.auto and world_size > 1:
+            (least,) = Agreement().of([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
                 self._train_sampler = None
@@ -56,12 +56,12 @@ class TranslationDataModule(LightningDataModule):
     @property
     def streaming(self) -> bool:
         """True if the training text is read during training."""
-        return self.prepared.settings.stream is not None
+        return self.prepared.plan.stream is not None
 
     @property
     def max_tokens(self) -> int:
         """Tokens of a batch, padding included."""
-        return self.prepared.settings.require_max_tokens()
+        return self.prepared.plan.require_max_tokens()
 
     @property
     def padding_share(self) -> float:
@@ -111,11 +111,11 @@ class TranslationDataModule(LightningDataModule):
 
     def directions(self, split: str) -> list[Direction]:
         """List the parts of a split that are scored by themselves; none if it is one corpus."""
-        settings = self.prepared.settings
+        plan = self.prepared.plan
         data = self.prepared.split(split)
-        parts = [part for part in settings.parts if split in part.corpus.splits]
+        parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
-        return directions(parts, sizes, lambda language: settings.tokenize.get(language) or tokenize_for(language))
+        return directions(parts, sizes, lambda language: plan.tokenize.get(language) or tokenize_for(language))
 
     # Loaders
 
@@ -124,7 +124,7 @@ class TranslationDataModule(LightningDataModule):
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
-            return StreamLoader(self._training_stream(), num_workers=self.prepared.settings.num_workers)
+            return StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
 
@@ -138,7 +138,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler)
-        return BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.settings.num_workers)
+        return BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
 
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler
@@ -162,7 +162,7 @@ class TranslationDataModule(LightningDataModule):
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
             max_tokens=self.max_tokens if training else min(self.max_tokens, _DECODED_TOKENS),
-            seed=self.prepared.settings.seed,
+            seed=self.prepared.plan.seed,
             shuffle=training,
             rank=rank,
             world_size=world_size,

@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from seq2seq import distributed, files
-from seq2seq.config.types import require_kinds
+from seq2seq.config.sections import read_sections
+from seq2seq.config.trainer import bounded
 from seq2seq.experiments import folder as runs
 from seq2seq.experiments import hydra_callback
 from seq2seq.training import finetune
@@ -28,11 +29,12 @@ from seq2seq.training.loggers import make_loggers, require_installed
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.data.images import PatchGrid
-    from seq2seq.data.settings import DataSettings
+    from seq2seq.config.search import SearchSettings
+    from seq2seq.config.tokenizer import PatchGrid
+    from seq2seq.data.plan import DataPlan
     from seq2seq.evaluation.evaluator import Evaluation
-    from seq2seq.search import SearchSettings
-    from seq2seq.training.callbacks.control import TrainingInterrupt
+    from seq2seq.training.budget import Budget
+    from seq2seq.training.callbacks.signals import TrainingInterrupt
     from seq2seq.training.datamodule import TranslationDataModule
     from seq2seq.training.run_state import RunState
     from seq2seq.training.task import TranslationTask
@@ -60,28 +62,29 @@ class Run:
     def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
         from seq2seq import checkpoint
         from seq2seq.data.preparation import validate_corpora
-        from seq2seq.training import settings
-        from seq2seq.training.optim import OptimSettings
+        from seq2seq.training import hardware
 
-        require_kinds(config)
-        config = {**config, "trainer": settings.bounded(config["trainer"])}
-        self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
+        self.sections = read_sections(config)
+        self.settings = self.sections.trainer
+        self.optim = self.sections.optim
+        self.seed = self.sections.run.seed
+        config = {**config, "trainer": bounded(config["trainer"])}
+        self.config, self.mixer = config, mixer
         self.config_yaml = OmegaConf.to_yaml(config)
-        self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
         distributed.require_startable(self.settings.processes, sweep=swept)
-        self.optim = OptimSettings.from_config(config["optim"])
+        hardware.require_sharding(self.settings)
         self.search = self._search_settings()
         require_installed(config["logger"])
-        self.accelerator = settings.resolve_accelerator(self.settings)
-        self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
+        self.accelerator = hardware.resolve_accelerator(self.settings)
+        self.precision = hardware.resolve_precision(self.settings.precision, self.accelerator)
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
-        self.data_settings = self._data_settings()
-        self.tokenize = _score_tokenizer(config["data"], self.data_settings.tgt)
-        _check_convention(config["data"], self.data_settings.tgt)
+        self.data_plan = self._data_plan()
+        self.tokenize = _score_tokenizer(config["data"], self.data_plan.tgt)
+        _check_convention(config["data"], self.data_plan.tgt)
         self._check_positions()
-        validate_corpora(self.data_settings)
+        validate_corpora(self.data_plan)
         self.folder, last = runs.resolve_resume(config["resume"], runs.RunFolder(runs.folder_of(config, mixer)))
         self.resumed = runs.Resumed.open(last, config) if last else None
         self._check_budget()
@@ -95,8 +98,8 @@ class Run:
         if distributed.is_first_process():
             self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
-        task = self._task()
         state = RunState(self.settings)
+        task = self._task(state.budget)
         callbacks = make_callbacks(
             state=state,
             task=task,
@@ -107,24 +110,23 @@ class Run:
             job=hydra_callback.job_folder(),
         )
         trainer = self._trainer(callbacks)
-        task.share_done = lambda: state.schedule_share(trainer)
         self._fit(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(state.ended_by, trainer.global_step)
         self._report(trainer, task, self._results(task, trainer, state))
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best))
-        return state.best_bleu
+        return state.best.bleu
 
     def _prepared(self) -> TranslationDataModule:
         from seq2seq.data.preparation import prepare_corpora
         from seq2seq.training.datamodule import TranslationDataModule
 
-        self.prepared = prepare_corpora(self.data_settings, validate=False)
+        self.prepared = prepare_corpora(self.data_plan, validate=False)
         if self.resumed:
             state = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.config["force"])
-        if self.data_settings.max_tokens is None:
+        if self.data_plan.max_tokens is None:
             self.prepared = self.prepared.with_max_tokens(self._largest_budget())
         data = TranslationDataModule(self.prepared)
         data.describe()
@@ -158,9 +160,8 @@ class Run:
 
     def _search_settings(self) -> SearchSettings:
         from seq2seq.build import max_positions
-        from seq2seq.search import SearchSettings
 
-        search = SearchSettings.from_config(self.config["search"])
+        search = self.sections.search
         if search.n_best != 1:
             raise ValueError(
                 f"search.n_best={search.n_best}: a score is that of the best translation alone; leave it at 1 "
@@ -173,9 +174,8 @@ class Run:
         import torch
 
         from seq2seq.build import build_model
-        from seq2seq.data.tokenizer import TokenizerSettings
 
-        tokenizer = TokenizerSettings.from_mapping(self.config["tokenizer"])
+        tokenizer = self.sections.tokenizer
         sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer.joint}
         sizes |= _picture(tokenizer.patches)
         if self.start:
@@ -192,7 +192,7 @@ class Run:
         most = self.search.max_len
         if not most:
             return
-        longest = self.data_settings.longest_allowed
+        longest = self.data_plan.longest_allowed
         named = ", ".join(f"{key}={n}" for key, n in bounds(self.config).items())
         otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
         if longest == math.inf:
@@ -208,9 +208,9 @@ class Run:
         """What a resumed run found for data.max_tokens=auto is kept, on whatever device; else ValueError on a CPU."""
         from seq2seq.training.auto_batch_size import require_gpu
 
-        auto = self.data_settings.auto
+        auto = self.data_plan.auto
         if auto and self.resumed and self.resumed.max_tokens:
-            self.data_settings = self.data_settings.with_max_tokens(self.resumed.max_tokens)
+            self.data_plan = self.data_plan.with_max_tokens(self.resumed.max_tokens)
         elif auto and self.settings.sharded:
             raise ValueError(
                 "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
@@ -237,19 +237,19 @@ class Run:
     def _model_config(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
-    def _data_settings(self) -> DataSettings:
-        from seq2seq.data.settings import DataSettings
+    def _data_plan(self) -> DataPlan:
+        from seq2seq.data.plan import DataPlan
         from seq2seq.data.streaming import refuse_epochs
 
         cache, tokenizer = Path(self.config["cache"]), dict(self.config["tokenizer"])
         if self.start:
             tokenizer |= finetune.ready_models(self.start.tokenizer, cache)
-        data = DataSettings.from_mapping(self.config["data"], tokenizer=tokenizer, seed=self.seed, cache_dir=cache)
+        data = DataPlan.from_mapping(self.config["data"], tokenizer=tokenizer, seed=self.seed, cache_dir=cache)
         if data.stream:
             refuse_epochs(self.settings)
         return data
 
-    def _task(self) -> TranslationTask:
+    def _task(self, budget: Budget | None = None) -> TranslationTask:
         import torch
         from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
@@ -257,7 +257,7 @@ class Run:
         from seq2seq.build import build_model
         from seq2seq.training.task import TranslationTask
 
-        data, tokenizer = self.data_settings, self.prepared.tokenizer
+        data, tokenizer = self.data_plan, self.prepared.tokenizer
         sizes = {
             "src_vocab_size": tokenizer.src_vocab_size,
             "tgt_vocab_size": tokenizer.tgt_vocab_size,
@@ -296,12 +296,14 @@ class Run:
             seed=self.seed,
             val_sentences=self.settings.val_sentences,
             max_skipped=self.settings.max_skipped,
+            budget=budget,
         )
 
     def _trainer(self, callbacks: list[Any]) -> L.Trainer:
         import lightning as L
 
-        from seq2seq.training.callbacks.control import NEVER, plugins
+        from seq2seq.training.callbacks.window_end import NEVER
+        from seq2seq.training.checkpoint_io import plugins
         from seq2seq.training.strategy import make_strategy
 
         return L.Trainer(
@@ -310,7 +312,7 @@ class Run:
             num_nodes=self.settings.nodes,
             strategy=make_strategy(self.settings),
             precision=self.precision,  # type: ignore[arg-type]
-            # `Control` owns the budget and the validation interval.
+            # `Stopping` and `Validation` own the budget and the validation interval.
             max_epochs=-1,
             min_epochs=0,
             val_check_interval=NEVER,
@@ -333,7 +335,7 @@ class Run:
         return make_loggers(self.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        from seq2seq.training.callbacks.control import TrainingInterrupt, interruptible
+        from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
 
         parameters = sum(p.numel() for p in task.model.parameters())
         log.info("%s parameters, %s on %s", f"{parameters:,}", self.precision, self.accelerator)
@@ -377,7 +379,7 @@ class Run:
         from lightning.pytorch.plugins import Precision
 
         from seq2seq import checkpoint
-        from seq2seq.training.callbacks.control import TrainingInterrupt, interruptible
+        from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
         from seq2seq.training.fsdp import load_weights
 
         log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
@@ -416,7 +418,7 @@ class Run:
             result.hypotheses,
             result.references,
             convention=data["convention"],
-            lang=self.data_settings.tgt,
+            lang=self.data_plan.tgt,
             lowercase=bool(data.get("lowercase")),
         )
         log.info("test: %s", found)

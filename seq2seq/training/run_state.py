@@ -1,57 +1,84 @@
-"""The state of a run that its parts share, and what results.json reports of it."""
+"""The state of a run that its callbacks share, and the part of results.json that comes from it."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import lightning as L
+from seq2seq.training.budget import Budget, Stopwatch
 
-    from seq2seq.training.callbacks.control import Control
-    from seq2seq.training.callbacks.median_stopping import MedianStop
-    from seq2seq.training.callbacks.progress import ProgressLog
-    from seq2seq.training.settings import TrainerSettings
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seq2seq.config.trainer import TrainerSettings
+    from seq2seq.training.throughput import Meter
+
+
+class BestScore:
+    """The best validation so far: by BLEU, and among equal ones by the likelihood of the references.
+
+    Early in training BLEU is 0 for long; then the likelier model is the better one.
+    """
+
+    def __init__(self) -> None:
+        self.bleu = -1.0
+        self.step = 0
+        self.report: dict[str, Any] = {}
+        self.improved = False  # by the last validation
+
+    def add(self, step: int, bleu: float, report: Mapping[str, Any]) -> None:
+        """Compare a validation with the best one; `report` has its `nll`."""
+        self.improved = (bleu, -report["nll"]) > (self.bleu, -self.report.get("nll", math.inf))
+        if self.improved:
+            self.bleu = bleu
+            self.step = step
+            self.report = dict(report)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {"best": self.bleu, "best_step": self.step, "best_scores": self.report}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.bleu = state["best"]
+        self.step = state["best_step"]
+        self.report = state["best_scores"]
 
 
 class RunState:
-    """Clocks, budget and scores of a run."""
-
-    control: Control
-    progress: ProgressLog
-    median: MedianStop | None = None
+    """What the callbacks of a run share; each value is written by one of them."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self.settings = settings
-
-    @property
-    def best_bleu(self) -> float:
-        """The best validation BLEU so far."""
-        return self.control.best
+        self.budget = Budget(settings)
+        self.best = BestScore()
+        # Training alone: validation and saving are left out, until the next micro-batch begins.
+        self.training_watch = Stopwatch()
+        self.epochs = 0.0
+        self.target_tokens = 0.0
+        self.meter: Meter | None = None
+        self.stopped: str | None = None  # why median stopping ended the run
 
     @property
     def ended_by(self) -> str | None:
         """The setting that ended the run."""
-        return "median_stop" if self.median and self.median.stopped else self.control.ended_by
-
-    def schedule_share(self, trainer: L.Trainer) -> float:
-        """The used share of the budget that an annealed learning rate follows, 0 to 1."""
-        return self.control.schedule_share(trainer)
+        return "median_stop" if self.stopped else self.budget.ended_by
 
     def report(self) -> dict[str, Any]:
-        """Entries of results.json."""
-        control, progress = self.control, self.progress
+        """Return the entries of results.json about scores, time and throughput."""
+        seconds = self.training_watch.seconds
+        elapsed = self.budget.clock.seconds
         limit = self.settings.max_time
-        stopped = self.median.stopped if self.median else None
         return {
-            "valid": control.best_scores,
-            "best_step": control.best_step,
+            "valid": self.best.report,
+            "best_step": self.best.step,
             "ended_by": self.ended_by,
-            "epochs": round(progress.epochs, 3),
-            "target_tokens_per_second": round(progress.tokens_per_second, 1),
-            "training_seconds": round(progress.watch.seconds, 2),
-            "seconds": round(control.elapsed, 2),
+            "epochs": round(self.epochs, 3),
+            "target_tokens_per_second": round(self.target_tokens / max(seconds, 1e-9), 1),
+            "training_seconds": round(seconds, 2),
+            "seconds": round(elapsed, 2),
             "max_time": limit,
-            "seconds_over_budget": round(max(0.0, control.elapsed - limit), 2) if limit else 0.0,
-            "throughput": progress.meter.report(progress.watch.seconds) if progress.meter else None,
-            **({"stopped": stopped} if stopped else {}),
+            "seconds_over_budget": round(max(0.0, elapsed - limit), 2) if limit else 0.0,
+            "throughput": self.meter.report(seconds) if self.meter else None,
+            **({"stopped": self.stopped} if self.stopped else {}),
         }

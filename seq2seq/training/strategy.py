@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.training.fsdp import gathered, load_optimizer, load_weights
-from seq2seq.training.settings import TrainerSettings
 
 
 def make_strategy(settings: TrainerSettings) -> str | ShardedStrategy:

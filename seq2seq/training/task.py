@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -13,16 +12,18 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings
+from seq2seq.training.budget import Budget
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
-from seq2seq.training.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
+from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
 from seq2seq.training.skipped_updates import SkippedUpdates
 
 # What a profile calls it.
@@ -47,13 +48,14 @@ class TranslationTask(L.LightningModule):
         seed: int,
         val_sentences: int | None = None,
         max_skipped: int = 10,
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.tokenizer, self.description = tokenizer, description
         self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
         self.evaluation: Evaluation | None = None
-        self.share_done: Callable[[], float] = float  # the used part of the run's budget, 0 to 1; `train` sets it
+        self.budget = budget  # whose used share an annealed learning rate follows
         # Plain attributes, not buffers: they are no part of the weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
@@ -110,7 +112,7 @@ class TranslationTask(L.LightningModule):
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Our schedule takes no metric, but the used part of the budget."""
-        scheduler.share = self.share_done()
+        scheduler.share = self.budget.schedule_share(self.trainer) if self.budget else 0.0
         scheduler.step()
 
     def sum_losses(self, batch: Batch) -> LossSums:

@@ -11,8 +11,9 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.config.search import SearchSettings
+from seq2seq.experiments import averaging
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +64,19 @@ def test_sums_are_taken_in_float64(base, tmp_path):
         payload["state_dict"] = {k: torch.full_like(v, value) for k, v in payload["state_dict"].items()}
         paths.append(tmp_path / f"{number}.ckpt")
         checkpoint.save(paths[-1], payload)
-    for weight in average.average(paths)["state_dict"].values():
+    for weight in averaging.average(paths)["state_dict"].values():
         assert (weight == (2.0**25 + 2) / 4).all()
     for path in paths[:2]:
         payload = checkpoint.read(path)
         payload["state_dict"] = {k: v.new_full(v.shape, 3.0).half() for k, v in payload["state_dict"].items()}
         checkpoint.save(path, payload)
-    assert {w.dtype for w in average.average(paths[:2])["state_dict"].values()} == {torch.float16}
+    assert {w.dtype for w in averaging.average(paths[:2])["state_dict"].values()} == {torch.float16}
 
 
 def test_the_mean_of_the_same_weights_translates_alike(base, tmp_path):
     one, out = tmp_path / "one.ckpt", tmp_path / "mean.ckpt"
     checkpoint.save(one, base)
-    checkpoint.save(out, average.average([one, one, one]))
+    checkpoint.save(out, averaging.average([one, one, one]))
     lines = tiny.sentences(tiny.GERMAN, 5)
     mean = Translator.load(out)
     assert mean.texts(lines) == Translator.load(one).texts(lines)
@@ -102,7 +103,7 @@ def test_what_does_not_belong_together_is_refused(base, tmp_path, capsys, change
     assert error.startswith("error: ")
     assert str(tmp_path / "b.ckpt") in error
     with pytest.raises(ValueError, match=message):
-        average.average([tmp_path / "a.ckpt", tmp_path / "b.ckpt"])
+        averaging.average([tmp_path / "a.ckpt", tmp_path / "b.ckpt"])
     assert not out.exists()
 
 

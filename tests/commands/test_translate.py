@@ -16,13 +16,14 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import cli, search, translate
+from seq2seq.config.search import SearchSettings
 from seq2seq.inference import line_stream
 from seq2seq.inference import translator as inference
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,10 +77,10 @@ def spawn(*options: object, **pipes) -> subprocess.Popen:
 
 @pytest.mark.parametrize("option", ["--help", "--bogus", "--beam-size=0"])
 def test_help_and_bad_options_are_quick(option):
-    began = time.perf_counter()
+    began = child_cpu_seconds()
     command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", "x", option]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert time.perf_counter() - began < 2
+    assert child_cpu_seconds() - began < 2
     if option == "--help":
         assert done.returncode == 0
         assert "--n-best" in done.stdout
@@ -242,9 +243,9 @@ def test_an_over_long_line_is_cut_and_named(tmp_path, ckpt, capsys):
 
 
 def test_a_line_of_ten_megabytes(tmp_path, ckpt, capsys):
-    began = time.perf_counter()
+    began = time.process_time()
     status, out = run_main(tmp_path, ckpt, b"Hund\n" + "ä".encode() * 5_000_000 + b"\nHund", "--max-len", "16")
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 10
     first, middle, last, _ = out.decode().split("\n")
     assert status == 0
     assert first == last != ""
@@ -450,7 +451,7 @@ def test_one_line_at_a_time_and_ctrl_c(ckpt):
     """An answer to every line before the next is sent; then Ctrl-C ends with one line and status 130."""
     process = spawn("--ckpt", ckpt, "--beam-size", "1", "--threads", "1")
     assert None not in (process.stdin, process.stdout, process.stderr)
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()
     for line in (b"der Hund geht\n", b"\n", b"die Katze\n"):
         process.stdin.write(line)
@@ -460,7 +461,7 @@ def test_one_line_at_a_time_and_ctrl_c(ckpt):
         assert (answer == b"\n") == (line == b"\n")
     process.send_signal(signal.SIGINT)
     error = process.stderr.read()
-    assert process.wait(30) == 130
+    assert process.wait(PATIENCE) == 130
     assert error == b"error: interrupted\n"
     watchdog.cancel()
 
@@ -469,7 +470,7 @@ def test_a_reader_that_leaves_early(ckpt):
     """`| head -1`: no traceback, no message."""
     process = spawn("--ckpt", ckpt, "--beam-size", "1", "--threads", "1")
     assert None not in (process.stdin, process.stdout, process.stderr)
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(PATIENCE, process.kill)
     watchdog.start()
     process.stdin.write(b"der Hund geht\n")
     process.stdin.flush()
@@ -478,19 +479,19 @@ def test_a_reader_that_leaves_early(ckpt):
     process.stdin.write(b"die Katze\n" * 10)
     process.stdin.close()
     assert process.stderr.read() == b""
-    assert process.wait(30) == 141
+    assert process.wait(PATIENCE) == 141
     watchdog.cancel()
 
 
 def test_termination_leaves_no_temporary_file(ckpt, tmp_path):
     process = spawn("--ckpt", ckpt, "--output", tmp_path / "out", "--threads", "1")
     assert process.stdin
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not _names(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [name.endswith(".tmp") for name in _names(tmp_path)] == [True]
     process.terminate()
-    assert process.wait(30) == 143
+    assert process.wait(PATIENCE) == 143
     assert _names(tmp_path) == []
 
 

@@ -19,8 +19,8 @@ from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.inference import translator
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
@@ -69,7 +69,7 @@ def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> Prepared
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
     tokenizer = {"vocab_size": 85, "byte_fallback": False} | (tokenizer or {})
-    return prepare_corpora(DataSettings.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
+    return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
 
 
 def module(folder: Path, tokenizer: dict | None = None, **changes) -> TranslationDataModule:
@@ -243,7 +243,7 @@ def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
         return token_batches(*lengths, epoch=epoch, **given)
 
     monkeypatch.setattr(batching, "token_batches", counted)
-    src, tgt = np.random.default_rng().integers(1, 30, (2, 60))
+    src, tgt = np.random.default_rng(random.randrange(2**32)).integers(1, 30, (2, 60))
     sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100)
     assert not made
     mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)

@@ -13,8 +13,8 @@ import torch
 import toycorpus
 
 from seq2seq.data import corpus as corpora
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.run import train
 
@@ -43,7 +43,7 @@ def streamed(folder: Path, *, world: tuple[int, int] = (0, 1), **changes) -> Tra
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}, "streaming": True}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | {"shuffle_buffer": 70}
     tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
-    chosen = DataSettings.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
+    chosen = DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
     made = TranslationDataModule(prepare_corpora(chosen))
     made.trainer = SimpleNamespace(  # type: ignore[assignment]
         global_rank=world[0], world_size=world[1], current_epoch=0, accumulate_grad_batches=1

@@ -21,16 +21,19 @@ import numpy as np
 import pytest
 import torch
 import toycorpus
+from conftest import PATIENCE
 from hydra.core.utils import JobReturn, JobStatus
 
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records, sweep_watch
 from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
+from seq2seq.training.run_state import RunState
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
@@ -53,7 +56,7 @@ def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 
-def call(folder: Path, command: list[str], timeout: float = 300) -> tuple[int, str]:
+def call(folder: Path, command: list[str], timeout: float = PATIENCE) -> tuple[int, str]:
     process = start(folder, command)
     output, _ = process.communicate(timeout=timeout)
     return process.returncode, output
@@ -232,11 +235,12 @@ def write_peers(sweep: Path, scores: list[float]) -> None:
 def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str | None:
     trainer: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"), should_stop=False, global_step=step,
                                    strategy=SimpleNamespace(broadcast=lambda value: value))  # fmt: skip
-    control: Any = SimpleNamespace(best=best, elapsed=float(step))
-    callback = MedianStop(control=control, job=sweep / "0", peers=count, axis="step")
+    state = RunState(TrainerSettings(max_steps=9))
+    state.best.bleu = best
+    callback = MedianStop(state=state, job=sweep / "0", peers=count, axis="step")
     callback.on_validation_end(trainer, SimpleNamespace())  # type: ignore[arg-type]
-    assert trainer.should_stop == (callback.stopped is not None)
-    return callback.stopped
+    assert trainer.should_stop == (state.stopped is not None)
+    return state.stopped
 
 
 def test_job_below_the_median_stops(tmp_path):
@@ -387,7 +391,7 @@ def test_slurm_array_of_four_mixers(corpus, tmp_path):
     pytest.importorskip("submitit")
     layers = ("model.encoder_layers=4", "model.decoder_layers=4")
     given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
-    status, output = call(tmp_path, slurm_command(corpus, *given), timeout=600)
+    status, output = call(tmp_path, slurm_command(corpus, *given), timeout=PATIENCE)
     assert status == 0, output
     jobs = read_jobs(only_sweep(tmp_path))
     assert [job.state for job in jobs] == ["finished"] * 4
@@ -419,7 +423,7 @@ def test_slurm_failures_are_reported_at_once(corpus, tmp_path):
             if len(failed) == 2:
                 states = [job.state for job in read_jobs(sweep)]
                 subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=PATIENCE) == 1
     assert "job 1" in failed[0]
     assert "not divisible by num_heads 3" in failed[0]
     assert "job 2" in failed[1]
@@ -440,7 +444,9 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
-    status, output = call(tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=600)
+    status, output = call(
+        tmp_path, slurm_command(corpus, *given, "trainer.devices=2", "run=both-${seed}"), timeout=PATIENCE
+    )
     assert status == 0, output
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
@@ -470,7 +476,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
     wait_for(lambda: job_records.slurm_state(job.process.slurm) == "PENDING")
     subprocess.run(ask, check=True)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, output
     assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")

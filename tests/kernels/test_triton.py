@@ -28,6 +28,24 @@ from seq2seq.kernels.launch_config import Config, override
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.kernels.lightconv import triton as lightconv_triton
 
+# What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
+REPRESENTATIVE = {
+    "test_every_kernel": ["3-dynamicconv", "17-dynamicconv", "5-lightconv", "16-lightconv-glu"],
+    "test_narrow_types": ["bfloat16-float32-dynamicconv"],
+    "test_tiles_and_chunks": ["16-lightconv"],
+    "test_a_keep_probability_without_a_mask_scales_nothing": ["3-dynamicconv"],
+    "test_parts_of_a_head": ["24-dynamicconv"],
+    "test_programs_that_work_through_many_units": ["3-lightconv"],
+    "test_layouts_in_memory": ["3-dynamicconv"],
+    "test_channels_of_a_head": ["24-lightconv-glu"],
+    "test_dropped_taps": ["33"],
+    "test_logits_far_from_zero": ["3"],
+    "test_padding_does_not_leak": ["both-3-dynamicconv", "end-9-lightconv"],
+    "test_again_to_the_bit": ["lightconv"],
+    "test_nothing_to_do": ["dynamicconv"],
+    "test_decoding_step": ["3-dynamicconv", "15-lightconv", "33-dynamicconv"],
+    "test_masks_have_the_probability_they_say": ["0.1", "0.999"],
+}
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)
@@ -389,16 +407,20 @@ def test_masks_by_hand(keep):
 
 @pytest.mark.parametrize("drop", [0.004, 0.1, 0.3, 0.5, 0.9, 0.999])
 def test_masks_have_the_probability_they_say(drop):
-    """Over all and per tap, and neighbouring taps and rows are independent; another seed draws other masks."""
+    """Over all and per tap, and neighboring taps and rows are independent; another seed draws other masks.
+
+    Counts are Poisson's where p or 1 - p is 1/256: a tap's has mean 20, and 20 + 9 sqrt(20) or more P = 5e-13; one of
+    pairs that fall together has mean 2.4, and 12 standard deviations more P = 2e-13. All 100 of them: below 1e-10.
+    """
     rows, p = 5000, keep_probability(drop)
     seeds = [torch.tensor([random.randrange(2**62)], device=DEVICE) for _ in range(2)]
     words, others = (torch.ops.seq2seq.keep_words(seed, [rows, 1], int(p * 256)) for seed in seeds)
     kept, other = unpack(words, 32).double(), unpack(others, 32).double()
     deviation = (p * (1 - p)) ** 0.5
-    assert abs(kept.mean().item() - p) <= 5 * deviation / (rows * 32) ** 0.5
-    assert (kept.mean(0) - p).abs().max().item() <= 5.5 * deviation / rows**0.5
+    assert abs(kept.mean().item() - p) <= 9 * deviation / (rows * 32) ** 0.5
+    assert (kept.mean(0) - p).abs().max().item() <= 9 * deviation / rows**0.5
     for a, b in ((kept[:, 1:], kept[:, :-1]), (kept[1:], kept[:-1]), (kept, other)):
-        assert abs(((a - p) * (b - p)).mean().item()) <= 6 * deviation**2 / (rows * 31) ** 0.5
+        assert abs(((a - p) * (b - p)).mean().item()) <= 12 * deviation**2 / (rows * 31) ** 0.5
 
 
 # ---- what cannot be served

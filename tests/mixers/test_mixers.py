@@ -11,13 +11,14 @@ from composed import lengths_mask
 from conftest import jiggle
 from torch import Tensor, nn
 
-from seq2seq.mixer import Cache, CrossMixer, SelfMixer, expand, reorder, select
+from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.mixers.additive import AdditiveAttention
 from seq2seq.mixers.attention import Attention, CrossAttention
 from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU, GatedUnit
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.state import Cache, expand, reorder, select
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -247,7 +248,8 @@ def test_dropconnect_is_unbiased_and_only_in_training(kind):
     expected = mixer.eval()(x, mask)
     error = (found.mean(0) - expected).abs()
     assert found.std(0).max() > 0
-    assert (error <= 6 * found.std(0) / math.sqrt(draws) + 1e-12).all()
+    # 9 standard deviations of a mean of 3,000 bounded numbers: P below 1e-15, for 24 of them
+    assert (error <= 9 * found.std(0) / math.sqrt(draws) + 1e-12).all()
     assert torch.equal(expected, mixer(x, mask))
 
 

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from composed import lengths_mask
 from conftest import jiggle
-from test_conformance import WIDTH, Stepper, close
 from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing
@@ -286,36 +285,6 @@ VARIANTS: list[tuple[type[SelfMixer], dict[str, Any]]] = [
     (Quadratic, {"content": True, "dropout": 0.3}),
     (Quadratic, {"head_dim": 3, "dropout": 0.3}),
 ]
-
-
-@pytest.mark.parametrize(("kind", "given"), VARIANTS)
-def test_variants_step_as_they_run(kind, given):
-    """`step` = `forward` over shuffled beams of two sentences, past the largest offset."""
-    mixer = jiggle(kind(dim=WIDTH, causal=True, num_heads=2, **given)).eval()
-    steps = Stepper(mixer, 2, 2, 20, torch.empty(0))
-    for t in range(20):
-        close(steps.step(), steps.expected(), 1e-5)
-        if t % 3 == 0:
-            steps.reorder()
-
-
-@pytest.mark.parametrize("grid_width", [None, 4])
-@pytest.mark.parametrize(("kind", "given"), VARIANTS)
-def test_variants_do_not_see_padding(kind, given, grid_width):
-    if kind is not RelativeBias:
-        given = {**given, "grid_width": grid_width}
-    mixer = jiggle(kind(dim=8, causal=False, num_heads=2, **given)).eval()
-    x, lengths = torch.randn(3, 14, 8), [14, 9, 1]
-    mask = lengths_mask(lengths)
-    x[~mask] = 50.0
-    y = mixer(x, mask)
-    for row, length in enumerate(lengths):
-        alone = mixer(x[row : row + 1, :length], lengths_mask([length]))
-        close(y[row : row + 1, :length], alone, 1e-5)
-    y.square().sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in mixer.parameters())
-    mixer.train()
-    assert given.get("dropout") is None or not torch.equal(mixer(x, mask), mixer(x, mask))
 
 
 @pytest.mark.parametrize(("kind", "given"), [*VARIANTS, (Relative, {}), (Quadratic, {})])

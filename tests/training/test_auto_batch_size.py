@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import tiny
 import torch
 import toycorpus
+from conftest import PATIENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,17 +24,17 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.experiments.folder import Resumed
 from seq2seq.prepare import prepare
-from seq2seq.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_budget, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.errors import TrainingFault
-from seq2seq.training.optim import OptimSettings
 from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 
@@ -68,7 +70,7 @@ def test_the_search_finds_the_largest_but_for_its_tolerance(limit, start, most):
 
 
 def test_what_is_found_has_fitted_whatever_else_does_not():
-    chance = np.random.default_rng()
+    chance = np.random.default_rng(random.randrange(2**32))
     for _ in range(50):
         answers: dict[int, bool] = {}
         found = largest_that_fits(lambda n, a=answers: a.setdefault(n, n == 256 or bool(chance.random() < 0.6)))
@@ -242,7 +244,7 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
     first.execute()
     size = first.data.max_tokens
     monkeypatch.undo()  # a CPU again, which may go on with what a GPU began
-    assert Run(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer").data_settings.max_tokens == size
+    assert Run(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer").data_plan.max_tokens == size
     same = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}")
     assert Resumed.open(first.folder.last, same).max_tokens == size
     with pytest.raises(ValueError, match=rf"data\.max_tokens was {size} and is now {size + 8}"):
@@ -260,17 +262,17 @@ def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
 # ---- the data
 
 
-def data_settings(corpus: Path, max_tokens: int | str, *overrides: str) -> DataSettings:
+def data_plan(corpus: Path, max_tokens: int | str, *overrides: str) -> DataPlan:
     config = toycorpus.settings(corpus, corpus, f"data.max_tokens={max_tokens}", *overrides)
     cache = corpus / "cache"
-    return DataSettings.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
+    return DataPlan.from_mapping(config["data"], tokenizer=config["tokenizer"], seed=1, cache_dir=cache)
 
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("size", [16, 512])
 def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
     """16 pieces drop long pairs, which were there while nothing was decided."""
-    plain, auto = prepare_corpora(data_settings(corpus, size)), data_settings(corpus, "auto")
+    plain, auto = prepare_corpora(data_plan(corpus, size)), data_plan(corpus, "auto")
     if before:
         made = prepare_corpora(auto.with_max_tokens(size))
     else:
@@ -288,16 +290,16 @@ def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
 
 
 def test_either_side_may_be_cut_as_long_as_the_other(corpus):
-    plain = prepare_corpora(data_settings(corpus, 512))
-    cut = prepare_corpora(data_settings(corpus, 512, "tokenizer.sampling_alpha=0.1"))
+    plain = prepare_corpora(data_plan(corpus, 512))
+    cut = prepare_corpora(data_plan(corpus, 512, "tokenizer.sampling_alpha=0.1"))
     assert cut.longest == (max(plain.longest),) * 2
 
 
 def test_a_stream_must_say_how_long_a_pair_may_be(corpus):
     stream = ("data.streaming=true", "data.clean.max_length=null")
     with pytest.raises(ValueError, match=r"a stream does not tell: set data\.clean\.max_length"):
-        data_settings(corpus, "auto", *stream)
-    plain, auto = (prepare_corpora(data_settings(corpus, size, stream[0])) for size in (256, "auto"))
+        data_plan(corpus, "auto", *stream)
+    plain, auto = (prepare_corpora(data_plan(corpus, size, stream[0])) for size in (256, "auto"))
     assert auto.longest == (250, 250)
     modules = [TranslationDataModule(each) for each in (plain, auto.with_max_tokens(256))]
     assert modules[0].padding_share == modules[1].padding_share
@@ -306,7 +308,7 @@ def test_a_stream_must_say_how_long_a_pair_may_be(corpus):
 
 
 def test_the_budget_of_translation_is_bounded(corpus):
-    made = TranslationDataModule(prepare_corpora(data_settings(corpus, 1 << 19)))
+    made = TranslationDataModule(prepare_corpora(data_plan(corpus, 1 << 19)))
     assert made._sampler("train").max_tokens == 1 << 19
     assert made._sampler("valid").max_tokens == made._sampler("test").max_tokens == 8192
 
@@ -335,7 +337,7 @@ def test_processes_take_the_least(corpus, tmp_path):
     words = toycorpus.words(corpus, tmp_path, "data.max_tokens=auto", "trainer.devices=2", "run=two", *short)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(auto_batch_size.__file__).parents[2])}
     command = [sys.executable, str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=180)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = tmp_path / "runs" / "two"
     assert json.loads((folder / "results.json").read_text())["max_tokens"] == 256

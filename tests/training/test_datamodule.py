@@ -12,17 +12,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.settings import read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
 from seq2seq.data.dataset import PairDataset
+from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
-from seq2seq.data.settings import DataSettings
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
@@ -44,11 +45,11 @@ def folder(tmp_path_factory) -> Path:
     return root
 
 
-def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataSettings:
+def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataPlan:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
-    return DataSettings.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
+    return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
 
 
 def prepared(folder: Path, **changes) -> PreparedData:
@@ -281,12 +282,10 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
 def test_shipped_tokenizer_settings_are_known(name):
-    from seq2seq.data.tokenizer import TokenizerSettings
+    from seq2seq.config.tokenizer import TokenizerSettings
 
-    values = yaml.safe_load((conf_dir() / "tokenizer" / "default.yaml").read_text())
-    values |= yaml.safe_load((conf_dir() / "tokenizer" / f"{name}.yaml").read_text())
-    values.pop("defaults", None)
-    settings = TokenizerSettings.from_mapping(values | {"vocab_size": 100})
+    values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
+    settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")
     assert settings.vocab_size == 100
 
 

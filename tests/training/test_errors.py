@@ -15,6 +15,7 @@ import lightning as L
 import pytest
 import torch
 import toycorpus
+from conftest import PATIENCE
 from torch import nn
 
 from seq2seq import checkpoint
@@ -172,14 +173,16 @@ def test_the_average_is_that_of_its_definition():
         wanted = rate * wanted + (1 - rate) * layer.weight.detach()
         average.update()
     own = layer.weight.detach().clone()
-    with average.applied():
-        torch.testing.assert_close(layer.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
-        rows.append(layer.weight.detach().clone())
+    average.swap_in()
+    torch.testing.assert_close(layer.weight.detach(), wanted, atol=1e-6, rtol=1e-5)
+    rows.append(layer.weight.detach().clone())
+    for _ in range(2):  # a signal in a validation, then the end of the run
+        average.swap_out()
     assert torch.equal(layer.weight, own)
     again = WeightAverage(nn.Linear(2, 1, bias=False).double(), decay)
     again.load_state_dict(average.state_dict())
-    with again.applied():
-        assert torch.equal(again._weights[0], rows[0])
+    again.swap_in()
+    assert torch.equal(again._weights[0], rows[0])
 
 
 def test_best_has_the_average_and_last_both(corpus, tmp_path):
@@ -253,7 +256,7 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
 def test_the_profiler_is_silent():
     """Its library writes lines of its own unless told otherwise before torch is loaded."""
     code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert not [line for line in done.stderr.splitlines() if line.startswith(("STAGE:", "USDT:", "INFO:"))]
 
 

@@ -10,18 +10,22 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from conftest import PATIENCE
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import greedy
+from seq2seq.search import Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.fsdp import gathered, is_sharded, load_optimizer, load_weights, make_parts, make_whole, shard
+from seq2seq.training.hardware import require_sharding
 from seq2seq.training.loss import projected_cross_entropy
-from seq2seq.training.optim import OptimSettings, build_optimizer, scale_and_clip
-from seq2seq.training.settings import TrainerSettings
+from seq2seq.training.optim import build_optimizer, scale_and_clip
 from seq2seq.training.skipped_updates import SkippedUpdates
 from seq2seq.training.strategy import ShardedStrategy, make_strategy
 
@@ -46,7 +50,7 @@ class Place:
 
     def __init__(self, rank: int, folder: str, seed: int, *, size: int = 2, device: str = "cpu") -> None:
         self.rank, self.size, self.device = rank, size, device
-        given = {"init_method": f"file://{folder}/meeting", "timeout": datetime.timedelta(seconds=60)}
+        given = {"init_method": f"file://{folder}/meeting", "timeout": datetime.timedelta(seconds=PATIENCE)}
         dist.init_process_group("gloo" if device == "cpu" else "nccl", rank=rank, world_size=size, **given)
         self.mesh = init_device_mesh(device, (size,))
         torch.manual_seed(seed)  # the same weights and batches in all
@@ -98,12 +102,13 @@ def every_mixer(place: Place) -> None:
 
 def uneven_decoding(place: Place, whole: Seq2Seq, parts: Seq2Seq) -> None:
     """One process validates and the others have nothing to do: none waits."""
-    pairs, specials = place.pairs(), {"bos_id": composed.BOS, "eos_id": composed.EOS, "pad_id": composed.PAD}
+    pairs = place.pairs()
+    how = {"special": Specials(composed.BOS, composed.EOS, composed.PAD), "settings": SearchSettings(beam_size=1)}
     make_whole(parts)
     if place.rank == place.size - 1:
         with torch.no_grad():
             same(pairs.loss(parts), pairs.loss(whole))
-        found = [greedy(model, pairs.src, pairs.src_mask, **specials) for model in (parts, whole)]
+        found = [search(model, pairs.src, pairs.src_mask, **how) for model in (parts, whole)]
         assert [best[0].ids for best in found[0]] == [best[0].ids for best in found[1]]
     make_parts(parts)
     assert all(isinstance(parameter, DTensor) for parameter in parts.parameters())
@@ -165,14 +170,15 @@ def averages(place: Place) -> None:
     same(states[1], states[0])
     both[1].load_state_dict(states[0])
     own = gathered(parts.state_dict(keep_vars=True))
-    pairs, validation = place.pairs(), both[1].applied()
-    with both[0].applied(), torch.no_grad():
+    pairs = place.pairs()
+    for average in both:
+        average.swap_in()
+    with torch.no_grad():
         expected = pairs.loss(whole)
-    validation.__enter__()
     make_whole(parts)
     with torch.no_grad():
         same(pairs.loss(parts), expected)
-    validation.__exit__(None, None, None)  # as a signal does in the middle of a validation
+    both[1].swap_out()  # as a signal does in the middle of a validation
     torch.testing.assert_close(gathered(parts.state_dict(keep_vars=True)), own, atol=0, rtol=0)
 
 
@@ -184,6 +190,7 @@ def in_two_processes(rank: int, folder: str, seed: int) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.exhaustive  # two minutes
 def test_parts_do_what_the_whole_does(tmp_path, seed):
     mp.spawn(in_two_processes, (str(tmp_path), seed), nprocs=2)
 
@@ -216,6 +223,6 @@ def test_the_strategy_of_settings():
 
 def test_an_old_torch_is_told(monkeypatch):
     monkeypatch.delattr(FSDPModule, "reset_iter_state")
-    TrainerSettings(max_steps=1, strategy="fsdp")
+    require_sharding(TrainerSettings(max_steps=1, strategy="fsdp"))
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp.*torch 2\.13.*strategy=ddp"):
-        TrainerSettings(max_steps=1, devices=2, strategy="fsdp")
+        require_sharding(TrainerSettings(max_steps=1, devices=2, strategy="fsdp"))

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.build import build_self_mixer, layer_values
 from seq2seq.introspection import MixingProperties, freeze_mixing
-from seq2seq.mixer import Cache, SelfMixer
+from seq2seq.mixer import SelfMixer
+from seq2seq.state import Cache
 
 LENGTH, DIM, HEADS = 36, 4, 2
 # A row of a full convolution of this size meets more than DIM equal columns: its rank is above DIM.

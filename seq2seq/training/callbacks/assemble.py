@@ -9,16 +9,44 @@ import lightning as L
 from rich.console import Console
 
 from seq2seq import distributed
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
-from seq2seq.training.callbacks.control import Control
-from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.callbacks.keep_checkpoints import KeepBest, KeepLast, KeepResults
+from seq2seq.training.callbacks.checkpointing import (
+    KeepBest,
+    KeepLast,
+    LastCheckpoint,
+    SaveBest,
+    SaveLast,
+    SetResultsAside,
+)
+from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.callbacks.progress import ProgressLog
+from seq2seq.training.callbacks.signals import Signals
+from seq2seq.training.callbacks.stopping import Stopping
+from seq2seq.training.callbacks.validation import RecordScores, Validation
+from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
+
+# Lightning calls callbacks in the order of the list, in every hook. For each, what must have happened before it:
+_ORDER = (
+    SetResultsAside,
+    ProgressLog,  # its row about this update is in the checkpoints that those below write
+    Profile,
+    RecordScores,
+    KeepBest,  # the average is still in place: what is saved is what was validated
+    SaveBest,  # so too; and the score is compared
+    AverageWeights,  # the best are saved, the last is not
+    Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
+    Signals,  # the clock runs, or has stopped
+    Validation,  # begins with the one to make up for: clock, progress and signals are ready
+    SaveLast,  # all states are those after the validation
+    KeepLast,
+    MedianStop,  # the scores of this validation are logged
+    WindowEnd,  # the average has this update's weights, progress its row
+)
 
 
 def make_callbacks(
@@ -31,29 +59,41 @@ def make_callbacks(
     origin: dict[str, Any],
     job: Path | None = None,
 ) -> list[L.Callback]:
-    """Make the callbacks of one run; what they learn about it is in `state`.
+    """Make the callbacks of a run; what others need of them is in `state`.
 
     Args:
-        origin: Kept in training checkpoints: what a resumed run must agree with.
+        origin: Kept in last.ckpt: what a resumed run must agree with.
         job: The folder of this job of a sweep.
     """
-    console = Console(quiet=not distributed.is_first_process())
     average = WeightAverage(task.model, settings.ema) if settings.ema else None
-    control = Control(settings=settings, folder=folder, origin=origin, average=average)
-    progress = ProgressLog(control=control, settings=settings, console=console)
-    state.control = control
-    state.progress = progress
-    callbacks: list[L.Callback] = [KeepResults(folder=folder, config_yaml=config_yaml), progress]
+    last = LastCheckpoint(folder, state, average)
+    agreement = state.budget.agreement
+    stopping = Stopping(state)
+    validation = Validation(state, settings, last)
+    signals = Signals(last, agreement)
+    save_last = SaveLast(last, state, origin)
+    callbacks: list[L.Callback] = [
+        SetResultsAside(folder, config_yaml),
+        ProgressLog(state=state, settings=settings, console=Console(quiet=not distributed.is_first_process())),
+        RecordScores(state),
+        SaveBest(folder, state),
+        stopping,
+        signals,
+        validation,
+        save_last,
+        # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
+        WindowEnd([stopping, validation, signals, save_last], agreement),
+    ]
+    if average:
+        callbacks.append(AverageWeights(average))
     if settings.profile:
         callbacks.append(Profile(folder.path))
     if settings.keep_best:
-        callbacks.append(KeepBest(folder=folder, count=settings.keep_best))
-    callbacks.append(control)
+        callbacks.append(KeepBest(folder, settings.keep_best))
     if settings.keep_last:
-        callbacks.append(KeepLast(folder=folder, count=settings.keep_last))
+        callbacks.append(KeepLast(folder, settings.keep_last))
     if job and settings.median_stop:
         # A budget of time alone makes equal times comparable, any other equal updates.
         axis = "step" if settings.max_steps or settings.max_epochs else "seconds"
-        state.median = MedianStop(control=control, job=job, peers=settings.median_stop, axis=axis)
-        callbacks.append(state.median)
-    return callbacks
+        callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
+    return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))

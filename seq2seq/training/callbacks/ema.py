@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
+import lightning as L
 import torch
 from torch import Tensor, nn
 
 from seq2seq.distributed import is_first_process
+from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.fsdp import gathered, part_like
 
 
 class WeightAverage:
-    """w' = d w' + (1 - d) w after every update, with d = min(decay, (1 + n) / (10 + n)) at update n.
+    """Average w' = d w' + (1 - d) w after update n, with d = min(decay, (1 + n) / (10 + n)).
 
-    The first updates count little, so that the average is no memory of the random start (TensorFlow's warm-up of its
-    moving averages). Averages are float32 whatever the weights are.
+    The first updates count little, so the average forgets the initialization (the warm-up of TensorFlow's moving
+    averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
-        self.decay, self.updates = decay, 0
-        self._module, self._weights = module, _trained(module)
+        self.decay = decay
+        self.updates = 0
+        self._module = module
+        self._weights = _trained(module)
         self._averages = [weight.detach().float().clone() for weight in self._weights]
+        self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights as they are after an update."""
+        """Add the weights as they are after an update."""
         self._bind()
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         now: list[Tensor] = [weight.float() for weight in self._weights]
         torch._foreach_lerp_(self._averages, now, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """In this block the module has the averages for weights."""
+    def swap_in(self) -> None:
+        """Give the module the averages for weights."""
+        assert self._own is None
         self._bind()
-        own = [weight.detach().clone() for weight in self._weights]
+        self._own = [weight.detach().clone() for weight in self._weights]
         self._copy(self._averages)
-        try:
-            yield
-        finally:
-            self._copy(own)
+
+    def swap_out(self) -> None:
+        """Give the module its trained weights again, if it has not got them."""
+        if self._own is not None:
+            self._copy(self._own)
+        self._own = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Averages, whole, and count; where the weights are sharded, all processes call it together, for rank 0."""
+        """Return the whole averages and the count; if the weights are sharded, every rank calls it, for rank 0."""
         return {"averages": gathered(self._averages, keep=is_first_process()), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up averages and count."""
+        """Continue with the averages of an earlier part of the run."""
         self.updates = state["updates"]
-        for average, given in zip(self._averages, state["averages"], strict=True):
-            average.copy_(part_like(given, average))
+        for average, loaded in zip(self._averages, state["averages"], strict=True):
+            average.copy_(part_like(loaded, average))
 
     def _bind(self) -> None:
-        """Follow the weights to their device and, where the strategy has sharded them since, into parts."""
+        """Follow the weights to their device and, if the strategy has sharded them since, into parts."""
         self._weights = _trained(self._module)
         pairs = zip(self._averages, self._weights, strict=True)
         self._averages = [part_like(average, weight).to(weight.device) for average, weight in pairs]
@@ -65,6 +70,41 @@ class WeightAverage:
     def _copy(self, values: list[Tensor]) -> None:
         for weight, value in zip(self._weights, values, strict=True):
             weight.copy_(value)
+
+
+class AverageWeights(L.Callback):
+    """Average the weights after each update; the average is what is validated and what best.ckpt holds."""
+
+    def __init__(self, average: WeightAverage) -> None:
+        self.average = average
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the weights, after an update."""
+        if window_ends(trainer, batch_idx):
+            self.average.update()
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validate the average."""
+        if trainer.state.fn == "fit":
+            self.average.swap_in()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Train on with the trained weights."""
+        self.average.swap_out()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Leave the trained weights in the model."""
+        self.average.swap_out()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages."""
+        return {"average": self.average.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the averages of an earlier part of the run."""
+        self.average.load_state_dict(state_dict["average"])
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:

@@ -11,7 +11,7 @@ import lightning as L
 
 from seq2seq.experiments.job_records import read_jobs
 from seq2seq.experiments.results import read_curve
-from seq2seq.training.callbacks.control import Control
+from seq2seq.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -25,20 +25,23 @@ class MedianStop(L.Callback):
     works with every launcher and sweeper.
     """
 
-    def __init__(self, *, control: Control, job: Path, peers: int, axis: str) -> None:
-        self.control, self.job, self.peers, self.axis = control, job, peers, axis
-        self.stopped: str | None = None
+    def __init__(self, *, state: RunState, job: Path, peers: int, axis: str) -> None:
+        self.state = state
+        self.job = job
+        self.peers = peers
+        self.axis = axis
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Compare, after `Control` has taken note of the score."""
+        """Compare the best score so far."""
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
-        point = trainer.global_step if self.axis == "step" else self.control.elapsed
+        point = trainer.global_step if self.axis == "step" else self.state.budget.clock.seconds
         median = median_at(point, self._curves(), peers=self.peers)
         median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
-        if median is not None and self.control.best < median:
-            self.stopped = f"BLEU {self.control.best:.2f} is below the other jobs' median, {median:.2f}, at this point"
-            log.info("stopping early: %s", self.stopped)
+        best = self.state.best.bleu
+        if median is not None and best < median:
+            self.state.stopped = f"BLEU {best:.2f} is below the other jobs' median, {median:.2f}, at this point"
+            log.info("stopping early: %s", self.state.stopped)
             trainer.should_stop = True
 
     def _curves(self) -> list[list[tuple[float, float]]]:

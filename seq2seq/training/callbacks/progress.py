@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
-from seq2seq.training.callbacks.control import Control, epochs_done, window_ends
-from seq2seq.training.settings import TrainerSettings
+from seq2seq.training.budget import epochs_done
+from seq2seq.training.callbacks.window_end import window_ends
+from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.throughput import Meter
 
@@ -47,28 +49,27 @@ class Reading:
 class ProgressLog(L.Callback):
     """Shows tokens/s, loss, learning rate and time left, and the scores and samples of each validation; logs them."""
 
-    def __init__(self, *, control: Control, settings: TrainerSettings, console: Console) -> None:
-        self.control, self.settings, self.console = control, settings, console
-        self.watch, self._for_log, self._for_bar = control.watch, Reading(), Reading()
-        self._shown, self._tokens, self.epochs = 0.0, 0.0, 0.0
+    def __init__(self, *, state: RunState, settings: TrainerSettings, console: Console) -> None:
+        self.state = state
+        self.settings = settings
+        self.console = console
+        self.watch = state.training_watch
+        self._for_log = Reading()
+        self._for_bar = Reading()
+        self._shown = 0.0
         self._logged_step = 0
-        self.meter: Meter | None = None
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
         self._task = TaskID(0)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Target tokens/s of training alone, over the run."""
-        return self._tokens / max(self.watch.seconds, 1e-9)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clocks and, on a terminal, the bar."""
         assert isinstance(pl_module, TranslationTask)
         dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
-        self.meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
+        meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
         if self._meter_state:
-            self.meter.load(self._meter_state)
+            meter.load(self._meter_state)
+        self.state.meter = meter
         self._for_bar.take(pl_module, self.watch.seconds)
         self.watch.run(True)
         if self.console.is_terminal:
@@ -90,8 +91,8 @@ class ProgressLog(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Show and log now and then, at the end of a window."""
-        assert self.meter is not None
-        self.meter.add(batch)
+        assert self.state.meter is not None
+        self.state.meter.add(batch)
         if not window_ends(trainer, batch_idx):
             return
         assert isinstance(pl_module, TranslationTask)
@@ -133,13 +134,13 @@ class ProgressLog(L.Callback):
 
     def best(self, result: Evaluation) -> float:
         """The best BLEU so far, this validation included, whichever callback is called first."""
-        return max(self.control.best, result.bleu.value)
+        return max(self.state.best.bleu, result.bleu.value)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock, close the bar, and keep what results.json says of the whole run."""
         assert isinstance(pl_module, TranslationTask)
         self.watch.run(False)
-        self._tokens = float(pl_module.train_sums[2])
+        self.state.target_tokens = float(pl_module.train_sums[2])
         self._close()
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
@@ -150,16 +151,17 @@ class ProgressLog(L.Callback):
         """What a resumed run takes up."""
         return {
             "seconds": self.watch.seconds,
-            "epochs": self.epochs,
+            "epochs": self.state.epochs,
             "logged_step": self._logged_step,
             "logged": self._for_log.state(),
-            "meter": self.meter.state() if self.meter else self._meter_state,
+            "meter": self.state.meter.state() if self.state.meter else self._meter_state,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up an earlier part of the run."""
         self.watch.load(state_dict["seconds"])
-        self.epochs, self._logged_step = state_dict["epochs"], state_dict["logged_step"]
+        self.state.epochs = state_dict["epochs"]
+        self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
         self._meter_state = state_dict.get("meter")
 
@@ -169,14 +171,15 @@ class ProgressLog(L.Callback):
             self._bar = None
 
     def _log(self, trainer: L.Trainer, task: TranslationTask) -> None:
-        self._logged_step, self.epochs = trainer.global_step, epochs_done(trainer)
-        assert self.meter is not None
-        values = self._for_log.take(task, self.watch.seconds) | self.meter.take(self.watch.seconds)
+        self._logged_step = trainer.global_step
+        self.state.epochs = epochs_done(trainer)
+        assert self.state.meter is not None
+        values = self._for_log.take(task, self.watch.seconds) | self.state.meter.take(self.watch.seconds)
         values = {f"train/{key}": value for key, value in values.items()} | {
             "train/grad_norm": float(task.grad_norm),
             "lr": _rate(trainer),
-            "epoch": self.epochs,
-            "seconds": self.control.elapsed,
+            "epoch": self.state.epochs,
+            "seconds": self.state.budget.clock.seconds,
             "train/seconds": self.watch.seconds,
         }
         for logger in trainer.loggers:
@@ -184,8 +187,9 @@ class ProgressLog(L.Callback):
 
     def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
         now = self._for_bar.take(task, self.watch.seconds)
-        share = self.control.share_done(trainer)
-        left = clock(self.control.elapsed * (1 - share) / share) if share > 0 else "?"
+        budget = self.state.budget
+        share = budget.used_share(trainer)
+        left = clock(budget.clock.seconds * (1 - share) / share) if share > 0 else "?"
         text = (
             f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"

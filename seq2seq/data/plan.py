@@ -1,4 +1,4 @@
-"""Settings of the data: the `data` and `tokenizer` sections, checked and put together."""
+"""The plan of the data: the `data` and `tokenizer` sections, checked and put together."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config.data import corpus_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
-from seq2seq.data.corpus import CorpusSettings
 from seq2seq.data.multi_corpus import Part, only_splits, parts_of
 from seq2seq.data.streaming import StreamSettings
-from seq2seq.data.tokenizer import TokenizerSettings
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataPlan:
     """Everything that decides text, ids and batches.
 
     Args:
@@ -50,17 +51,17 @@ class DataSettings:
         tokenizer: TokenizerSettings | Mapping[str, Any],
         seed: int,
         cache_dir: Path,
-    ) -> DataSettings:
+    ) -> DataPlan:
         """Read the plain `data` and `tokenizer` sections.
 
         Raises:
             ValueError: A value is impossible, or two of them exclude each other. No file is opened.
         """
-        corpus = CorpusSettings.from_mapping(data)
+        corpus = corpus_settings(data)
         parts = tuple(parts_of(data))
         cache_dir = Path(cache_dir)
         if not isinstance(tokenizer, TokenizerSettings):
-            tokenizer = TokenizerSettings.from_mapping(tokenizer)
+            tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
         num_workers = int(data.get("num_workers", 0))
         stream = None
         if data.get("streaming"):
@@ -90,8 +91,8 @@ class DataSettings:
             tokenize=data.get("tokenize") or {},
         )
 
-    def with_max_tokens(self, max_tokens: int) -> DataSettings:
-        """Return the same settings with a decided batch size."""
+    def with_max_tokens(self, max_tokens: int) -> DataPlan:
+        """Return the same plan with a decided batch size."""
         return replace(self, max_tokens=max_tokens)
 
     def require_max_tokens(self) -> int:

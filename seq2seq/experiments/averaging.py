@@ -1,0 +1,100 @@
+"""Average the weights of checkpoints, in float64."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq import checkpoint
+from seq2seq.config.dicts import differences
+
+# Keys of the `seq2seq` entries in which checkpoints must agree; the data's name and versions may differ.
+_SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tokenize")
+# Names that training gives its checkpoints.
+_TRAINING = r"(last|best|step-\d+|top-\d+)\.ckpt"
+
+Weights = dict[str, torch.Tensor]
+
+
+def average(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return a checkpoint's dictionary with w = (1 / n) sum_i w_i for every weight, summed in float64.
+
+    One checkpoint is in memory at a time, beside the sums. Weights keep the type that they have in the first.
+
+    Raises:
+        ValueError: They are not two or more checkpoints of one model, tokenizer and direction.
+    """
+    if len(paths) < 2:
+        raise ValueError(f"an average needs two checkpoints or more, not {len(paths)}")
+    first = checkpoint.read(paths[0])
+    weights = dict(first["state_dict"])
+    sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in weights.items()}
+    for path in paths[1:]:
+        payload = checkpoint.read(path)
+        _require_same(first[checkpoint.KEY], payload[checkpoint.KEY], paths[0], path)
+        _add(sums, dict(payload["state_dict"]), paths[0], path)
+    mean = {
+        name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
+        for name, weight in weights.items()
+    }
+    return {"state_dict": mean, checkpoint.KEY: first[checkpoint.KEY]}
+
+
+def latest_checkpoints(run: Path, count: int) -> list[Path]:
+    """Return the latest step checkpoints of a run, oldest first.
+
+    Raises:
+        ValueError: The run kept fewer than `count`, or there is no such folder.
+    """
+    if not run.is_dir():
+        raise ValueError(f"{run} is no run's folder; without --last, name checkpoints and --out")
+    paths = step_checkpoints(run / "checkpoints")
+    if len(paths) < count:
+        raise ValueError(
+            f"{run} kept {len(paths)} step checkpoints, not {count}; train with trainer.keep_last={count}, "
+            "or name the checkpoints to average"
+        )
+    return paths[-count:]
+
+
+def step_checkpoints(folder: Path) -> list[Path]:
+    """List `step-<update>.ckpt` in `folder`, by update."""
+    paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
+    return sorted(paths, key=lambda path: int(path.stem.removeprefix("step-")))
+
+
+def is_from_training(path: Path) -> bool:
+    """Return True for an existing checkpoint that a run wrote and may need."""
+    path = path.resolve()
+    return path.is_file() and path.parent.name == "checkpoints" and bool(re.fullmatch(_TRAINING, path.name))
+
+
+def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path, path: Path) -> None:
+    for key in _SAME:
+        if one.get(key) == other.get(key):
+            continue
+        if key == "tokenizer":
+            raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
+        name, mine, theirs = next(differences({key: one.get(key)}, {key: other.get(key)}))
+        raise ValueError(
+            f"{path} cannot be averaged with {first}: {name} is {theirs} there and {mine} here; "
+            "average checkpoints of one model"
+        )
+
+
+def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
+    """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
+    if sums.keys() != weights.keys():
+        odd = sorted(sums.keys() ^ weights.keys())[0]
+        raise ValueError(f"{path} and {first} have different weights ({odd}); average checkpoints of one model")
+    for name, weight in weights.items():
+        if weight.shape != sums[name].shape:
+            raise ValueError(f"{path}: weight '{name}' has shape {tuple(weight.shape)}, in {first} another")
+        if weight.is_floating_point():
+            sums[name] += weight
+        elif not weight.equal(sums[name]):
+            raise ValueError(f"{path}: '{name}' holds whole numbers that differ from those of {first}: no mean of them")

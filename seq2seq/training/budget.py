@@ -1,0 +1,146 @@
+"""The bounds of a run, the share of them that is used, and the clocks that measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from seq2seq.distributed import Agreement
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from seq2seq.config.trainer import TrainerSettings
+
+# The settings that may end a run. Where several are reached, the last one is named.
+BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
+
+
+class Stopwatch:
+    """Seconds that passed while it ran; it starts stopped."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._mark = time.monotonic()
+        self._running = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds counted so far."""
+        return self._total + (time.monotonic() - self._mark if self._running else 0.0)
+
+    @property
+    def running(self) -> bool:
+        """True between `run(True)` and `run(False)`."""
+        return self._running
+
+    def run(self, running: bool) -> None:
+        """Start or stop."""
+        self._total = self.seconds
+        self._mark = time.monotonic()
+        self._running = running
+
+    def load(self, seconds: float) -> None:
+        """Continue from the seconds of an earlier part of the run."""
+        self._total = seconds
+
+
+class Budget:
+    """The bounds of a run: updates, epochs, time and patience.
+
+    Time is that of `clock`, which counts training and validation over all parts of a resumed run.
+    """
+
+    def __init__(self, settings: TrainerSettings) -> None:
+        self.settings = settings
+        self.clock = Stopwatch()
+        self.agreement = Agreement()
+        self.bad_validations = 0  # in a row, without a better score
+        self.ended_by: str | None = None  # one of BOUNDS
+        # Clocks differ between ranks: the share that all of them agreed on after the last update.
+        self.agreed_share = 0.0
+        self._validation_seconds = 0.0
+
+    def used_share(self, trainer: L.Trainer) -> float:
+        """Return the used share, 0 to 1, of the bound that will be reached first."""
+        return min(1.0, max(self._counted_share(trainer), self._time_share()))
+
+    def schedule_share(self, trainer: L.Trainer) -> float:
+        """Return the share that an annealed learning rate follows.
+
+        It is that of updates or epochs if they bound the run, else that of time. So a run that is bounded by a count
+        repeats bit for bit, even if the clock ends it before.
+        """
+        if self.settings.max_steps or self.settings.max_epochs:
+            return min(1.0, self._counted_share(trainer))
+        return self.agreed_share if trainer.world_size > 1 else min(1.0, self._time_share())
+
+    @property
+    def out_of_patience(self) -> bool:
+        """True after `trainer.patience` validations without a better score."""
+        patience = self.settings.patience
+        return patience is not None and self.bad_validations >= patience
+
+    def reserve(self, validation_seconds: float) -> None:
+        """Reserve time for a last validation that takes as long as the one before."""
+        self._validation_seconds = validation_seconds
+
+    def reached(self, trainer: L.Trainer) -> int:
+        """Return which of BOUNDS is reached, counted from 1; 0 for none."""
+        steps = self.settings.max_steps
+        epochs = self.settings.max_epochs
+        reached = {
+            "max_time": self._time_share() >= 1,
+            "patience": self.out_of_patience,
+            "max_epochs": epochs is not None and epochs_done(trainer) >= epochs,
+            "max_steps": steps is not None and trainer.global_step >= steps,
+        }
+        return max((number for number, bound in enumerate(BOUNDS, 1) if reached[bound]), default=0)
+
+    def end_by(self, number: int) -> None:
+        """Record the bound that `reached` returned, unless the run has ended before."""
+        if number and not self.ended_by:
+            self.ended_by = BOUNDS[number - 1]
+
+    def is_spent(self, trainer: L.Trainer) -> bool:
+        """Decide, all ranks together, if a bound is reached, and record it."""
+        self.end_by(int(self.agreement.of([self.reached(trainer)])[0]))
+        return self.ended_by is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {
+            "elapsed": self.clock.seconds,
+            "bad_validations": self.bad_validations,
+            "validation_seconds": self._validation_seconds,
+            "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.clock.load(state["elapsed"])
+        self.bad_validations = state["bad_validations"]
+        self._validation_seconds = state["validation_seconds"]
+        # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
+        bound, limit = state.get("ended") or (None, None)
+        self.ended_by = bound if bound and getattr(self.settings, bound) == limit else None
+
+    def _counted_share(self, trainer: L.Trainer) -> float:
+        steps = self.settings.max_steps
+        epochs = self.settings.max_epochs
+        share = trainer.global_step / steps if steps else 0.0
+        return max(share, epochs_done(trainer) / epochs if epochs else 0.0)
+
+    def _time_share(self) -> float:
+        limit = self.settings.max_time
+        if not limit:
+            return 0.0
+        # At most a twentieth is reserved: an early validation takes longer, for its translations do not end.
+        return (self.clock.seconds + min(self._validation_seconds, limit / 20)) / limit
+
+
+def epochs_done(trainer: L.Trainer) -> float:
+    """Return the number of epochs, the finished part of the current one included."""
+    batches = trainer.num_training_batches
+    return trainer.current_epoch + ((trainer.fit_loop.epoch_loop.batch_idx + 1) / batches if batches else 0.0)

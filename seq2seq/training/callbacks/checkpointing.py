@@ -1,0 +1,180 @@
+"""Save the best, the last and further checkpoints of a run, and set outdated results aside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lightning as L
+
+from seq2seq import checkpoint as checkpoints
+from seq2seq.experiments.averaging import step_checkpoints
+from seq2seq.experiments.folder import ORIGIN, RunFolder
+from seq2seq.training.callbacks.ema import WeightAverage
+from seq2seq.training.run_state import RunState
+from seq2seq.training.task import TranslationTask
+
+
+class LastCheckpoint:
+    """Write last.ckpt, from which the run is resumed; shared by the callbacks that save."""
+
+    def __init__(self, folder: RunFolder, state: RunState, average: WeightAverage | None) -> None:
+        self.path = folder.last
+        self.saved = 0.0  # the second of the run at which it was written
+        self._average = average
+        self._clock = state.budget.clock
+        self._training_watch = state.training_watch
+        self._before_training = False
+
+    @contextlib.contextmanager
+    def before_training(self) -> Iterator[None]:
+        """In this block Lightning's loops are being set up: the state of training is still that of the checkpoint."""
+        self._before_training = True
+        try:
+            yield
+        finally:
+            self._before_training = False
+
+    def save(self, trainer: L.Trainer) -> None:
+        """Save the weights that training continues with, and all state; every rank calls it together."""
+        if self._average:
+            self._average.swap_out()
+        self._training_watch.run(False)
+        self.saved = self._clock.seconds
+        if self._before_training:
+            self._update(trainer)
+        else:
+            trainer.save_checkpoint(self.path)
+
+    def _update(self, trainer: L.Trainer) -> None:
+        """Replace the state of the callbacks in the checkpoint that the run was resumed from."""
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        # On every rank: parts of a sharded average come from all of them.
+        states = {each.state_key: each.state_dict() for each in callbacks}
+        if not trainer.is_global_zero:
+            return
+        assert trainer.ckpt_path is not None
+        payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
+        payload["callbacks"] |= {key: state for key, state in states.items() if state}
+        checkpoints.save(self.path, payload)
+
+
+class SaveLast(L.Callback):
+    """Save last.ckpt after each validation and every `save_time` seconds.
+
+    `origin` is kept in it: what a resumed run must agree with.
+    """
+
+    def __init__(self, last: LastCheckpoint, state: RunState, origin: dict[str, Any]) -> None:
+        self.last = last
+        self.origin = origin
+        self._every = state.settings.save_time
+        self._clock = state.budget.clock
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Count the time to the next save from here."""
+        self.last.saved = self._clock.seconds
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return 1 if it is time to save."""
+        return (float(bool(self._every) and self._clock.seconds - self.last.saved >= (self._every or 0)),)
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Save if it is time on any rank."""
+        if agreed[0]:
+            self.last.save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save."""
+        if trainer.state.fn == "fit":
+            self.last.save(trainer)
+
+    def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add what a resumed run must agree with; Lightning does not call this for weights alone."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        checkpoint[ORIGIN] = {**self.origin, "max_tokens": data.max_tokens}
+
+
+class SaveBest(L.Callback):
+    """Save best.ckpt, weights alone, after each validation that is better than all before."""
+
+    def __init__(self, folder: RunFolder, state: RunState) -> None:
+        self.path = folder.best
+        self.best = state.best
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save the validated weights."""
+        if trainer.state.fn == "fit" and self.best.improved:
+            trainer.save_checkpoint(self.path, weights_only=True)
+
+
+class KeepLast(L.Callback):
+    """Save `step-<update>.ckpt`, weights alone, after each validation, and keep the last `count`."""
+
+    def __init__(self, folder: RunFolder, count: int) -> None:
+        self.folder = folder.best.parent
+        self.count = count
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save, then delete the oldest beyond `count`."""
+        if trainer.state.fn != "fit":
+            return
+        trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.ckpt", weights_only=True)
+        if trainer.is_global_zero:
+            for path in step_checkpoints(self.folder)[: -self.count]:
+                path.unlink(missing_ok=True)
+
+
+class KeepBest(L.Callback):
+    """Save `top-<update>.ckpt`, weights alone, for the `count` validations of the highest BLEU.
+
+    Of equal scores the later one stays.
+    """
+
+    def __init__(self, folder: RunFolder, count: int) -> None:
+        self.folder = folder.best.parent
+        self.count = count
+        self.kept: list[tuple[float, int]] = []
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Save if among the best, then delete what no longer is."""
+        if trainer.state.fn != "fit":
+            return
+        assert isinstance(pl_module, TranslationTask)
+        assert pl_module.evaluation is not None
+        step = trainer.global_step
+        others = [one for one in self.kept if one[1] != step]  # a validation that is made up for comes again
+        self.kept = sorted([*others, (pl_module.evaluation.bleu.value, step)], reverse=True)[: self.count]
+        kept = {self.folder / f"top-{each}.ckpt" for _, each in self.kept}
+        path = self.folder / f"top-{step}.ckpt"
+        if path in kept:
+            trainer.save_checkpoint(path, weights_only=True)
+        if trainer.is_global_zero:
+            for outdated in set(self.folder.glob("top-*.ckpt")) - kept:
+                outdated.unlink(missing_ok=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the list of what is kept."""
+        return {"kept": [list(one) for one in self.kept]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the list of an earlier part of the run."""
+        self.kept = [(score, step) for score, step in state_dict["kept"]]
+
+
+class SetResultsAside(L.Callback):
+    """Move the results of an earlier part away when training continues, so that an unfinished run looks like one."""
+
+    def __init__(self, folder: RunFolder, config_yaml: str) -> None:
+        self.folder = folder
+        self.config_yaml = config_yaml
+        self._begun = False
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Move them before the first micro-batch."""
+        if not self._begun and trainer.is_global_zero:
+            self.folder.train_from(trainer.global_step, self.config_yaml)
+        self._begun = True

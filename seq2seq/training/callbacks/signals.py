@@ -1,0 +1,96 @@
+"""End a run cleanly on Ctrl-C, on kill, and on the signals that clusters announce the end of a job with."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import lightning as L
+
+from seq2seq.distributed import Agreement
+from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+
+# Ctrl-C and kill; and what announces the end of a job's time, or its preemption.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
+    """A signal ended the run."""
+
+    def __init__(self, signum: int, where: str) -> None:
+        super().__init__(f"{signal.Signals(signum).name} {where}")
+        self.signum = signum
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise TrainingInterrupt on SIGNALS in this block: Lightning exits with 1 on a KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {signum: signal.signal(signum, _interrupt) for signum in SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in earlier.items():
+            signal.signal(signum, handler)
+
+
+class Signals(L.Callback):
+    """Save and stop at the next window or validation batch after a signal to any rank."""
+
+    def __init__(self, last: LastCheckpoint, agreement: Agreement) -> None:
+        self.last = last
+        self.agreement = agreement
+        self._signum = 0
+        self._handlers: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take over the handlers of SIGNALS."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for signum in SIGNALS:
+            self._handlers[signum] = signal.signal(signum, self._note)
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return the signal that came, 0 for none."""
+        return (float(self._signum),)
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Save and end the run if a signal came to any rank."""
+        signum = int(agreed[0])
+        if signum:
+            self._signum = 0
+            self.last.save(trainer)
+            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """Do not make a signal wait for the whole validation."""
+        self.decide(trainer, self.agreement.of(self.wishes(trainer)))
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Restore the handlers."""
+        self._restore()
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore the handlers; a signal that came after the last validation ends the run before its test."""
+        self._restore()
+        if signum := int(self.agreement.of(self.wishes(trainer))[0]):
+            raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
+
+    def _note(self, signum: int, frame: Any) -> None:
+        self._signum = signum
+        # A second Ctrl-C does not wait for the end of the window.
+        signal.signal(signal.SIGINT, _interrupt)
+
+    def _restore(self) -> None:
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
+        self._handlers = {}
+
+
+def _interrupt(signum: int, frame: Any) -> NoReturn:
+    raise TrainingInterrupt(signum, "at once")

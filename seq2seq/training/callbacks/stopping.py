@@ -1,0 +1,57 @@
+"""Stop a run when its budget is spent or its score no longer improves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+
+from seq2seq.training.run_state import RunState
+
+log = logging.getLogger(__name__)
+
+
+class Stopping(L.Callback):
+    """Run the clock of the budget, and stop training when one of its bounds is reached."""
+
+    def __init__(self, state: RunState) -> None:
+        self.budget = state.budget
+        self.best = state.best
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start the clock."""
+        self.budget.clock.run(True)
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return the bound that is reached and the used share of the budget."""
+        return self.budget.reached(trainer), self.budget.used_share(trainer)
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Stop, after a last validation, if a bound is reached on any rank."""
+        reached, self.budget.agreed_share = agreed
+        self.budget.end_by(int(reached))
+        trainer.should_stop = trainer.should_stop or bool(reached)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Count validations without a better score, and stop when there are too many."""
+        if trainer.state.fn != "fit":
+            return
+        self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
+        if self.budget.out_of_patience:
+            log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
+            self.budget.end_by(self.budget.reached(trainer))
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop the clock: the final test is no part of the budget."""
+        self.budget.clock.run(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the budget."""
+        return self.budget.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the budget of an earlier part of the run."""
+        self.budget.load_state_dict(state_dict)

@@ -1,0 +1,114 @@
+"""Schedule validations and record their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+
+from seq2seq.config.trainer import TrainerSettings
+from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+from seq2seq.training.callbacks.window_end import NEVER
+from seq2seq.training.run_state import RunState
+from seq2seq.training.task import TranslationTask
+
+
+class RecordScores(L.Callback):
+    """Compare each validation with the best one before."""
+
+    def __init__(self, state: RunState) -> None:
+        self.best = state.best
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Record the score."""
+        if trainer.state.fn != "fit":
+            return
+        assert isinstance(pl_module, TranslationTask)
+        assert pl_module.evaluation is not None
+        evaluation = pl_module.evaluation
+        self.best.add(trainer.global_step, evaluation.bleu.value, evaluation.report())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best score."""
+        return self.best.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue with the best score of an earlier part of the run."""
+        self.best.load_state_dict(state_dict)
+
+
+class Validation(L.Callback):
+    """Validate every `val_steps` updates or `val_time` seconds, else after every epoch; and once at the end.
+
+    A validation that a signal or a kill interrupted is made up for before the resumed run trains on.
+    """
+
+    def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
+        self.settings = settings
+        self.budget = state.budget
+        self.last = last
+        self.validated_step = -1
+        self.pending = False  # a validation is due, or under way, at this update
+        self._validated = 0.0
+        self._started = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Make up for an unfinished validation, and do not train at all if the budget is spent."""
+        spent = self.budget.is_spent(trainer)
+        if self.pending or (spent and self.validated_step != trainer.global_step):
+            self._validate_first(trainer)
+            spent = self.budget.is_spent(trainer)
+        trainer.should_stop = spent
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return 1 if a validation is due."""
+        return (float(self._is_due(trainer)),)
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
+        self.pending = trainer.should_stop or bool(agreed[0])
+        trainer.val_check_batch = 1 if self.pending else NEVER
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Start to measure how long a validation takes."""
+        self._started = self.budget.clock.seconds
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Record that this update is validated."""
+        if trainer.state.fn != "fit":
+            return
+        self._validated = self.budget.clock.seconds
+        self.budget.reserve(self._validated - self._started)
+        self.validated_step = trainer.global_step
+        self.pending = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {"validated": self._validated, "validated_step": self.validated_step, "pending": self.pending}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self._validated = state_dict["validated"]
+        self.validated_step = state_dict["validated_step"]
+        self.pending = state_dict["pending"]
+
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        steps = self.settings.val_steps
+        seconds = self.settings.val_time
+        if steps is None and seconds is None:
+            return trainer.is_last_batch
+        by_steps = steps is not None and trainer.global_step % steps == 0
+        return by_steps or (seconds is not None and self.budget.clock.seconds - self._validated >= seconds)
+
+    def _validate_first(self, trainer: L.Trainer) -> None:
+        """Validate before the first batch, as Lightning does between two."""
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        trainer.validating = True
+        loop.restarting = False  # all of it, wherever an earlier part was stopped
+        with self.last.before_training():
+            loop.run()
+        # A restored loop at the end of its epoch must still ask for a batch to find that out, and does so only until
+        # a validation has run.
+        loop._has_run = False
+        trainer.training = True

@@ -1,0 +1,55 @@
+"""Decide at the end of each gradient accumulation window what happens before the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import lightning as L
+
+from seq2seq.distributed import Agreement
+
+# As a number of batches between validations: only when `Validation` decides so.
+NEVER = 2**62
+
+
+class Decider(Protocol):
+    """A callback with something to decide between two windows."""
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return numbers, of which all ranks take the greatest."""
+        ...
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Act on the numbers that all ranks agreed on."""
+        ...
+
+
+class WindowEnd(L.Callback):
+    """Ask the `deciders` for their wishes, agree on them over all ranks with one message, and let them act in order.
+
+    A run is validated, saved and stopped between two windows alone: only there can it be resumed exactly.
+    """
+
+    def __init__(self, deciders: Sequence[Decider], agreement: Agreement) -> None:
+        self.deciders = deciders
+        self.agreement = agreement
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Decide, if the window ends with this micro-batch."""
+        # Lightning reads it right after this hook.
+        trainer.val_check_batch = NEVER
+        if not window_ends(trainer, batch_idx):
+            return
+        wishes = [decider.wishes(trainer) for decider in self.deciders]
+        agreed = self.agreement.of([number for each in wishes for number in each])
+        for decider, own in zip(self.deciders, wishes, strict=True):
+            decider.decide(trainer, agreed[: len(own)])
+            agreed = agreed[len(own) :]
+
+
+def window_ends(trainer: L.Trainer, batch_idx: int) -> bool:
+    """True if the micro-batch `batch_idx` of the epoch is the last one before an update."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
