@@ -372,7 +372,7 @@ def test_layers_without_end_are_not_built(good, path, where, monkeypatch):
     model = good["seq2seq"]["model"]
     section = "mixer" if where == "extra_encoder_layers" else "model"
     write(path, changed(good, model={**model, section: {**model[section], where: 10**8}}))
-    monkeypatch.setattr("seq2seq.build.build_model", None)
+    monkeypatch.setattr("seq2seq.checkpoint.build_model", None)
     assert "more layers than it has weights" in refusal(path)
 
 
