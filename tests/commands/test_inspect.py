@@ -243,7 +243,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
         (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is no setting; did you mean model.dim"),
-        (["mixer=lightconv", "model=tyni"], "Available options"),
+        (["mixer=lightconv", "model=tyni"], "model=tyni is no choice; did you mean tiny"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
         (["mixer=lightconv", "--seed", "-1"], "--seed"),
         (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
