@@ -304,7 +304,7 @@ class Run:
 
         from seq2seq.training.callbacks.window_end import NEVER
         from seq2seq.training.checkpoint_io import plugins
-        from seq2seq.training.strategy import make_strategy
+        from seq2seq.training.fsdp import make_strategy
 
         return L.Trainer(
             accelerator=self.accelerator,

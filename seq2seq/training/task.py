@@ -20,10 +20,10 @@ from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.search import SearchSettings
 from seq2seq.training.budget import Budget
+from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
-from seq2seq.training.skipped_updates import SkippedUpdates
 
 # What a profile calls it.
 FORWARD = "forward pass"

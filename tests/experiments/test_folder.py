@@ -10,7 +10,7 @@ import pytest
 from seq2seq import files
 from seq2seq.config import dicts
 from seq2seq.experiments import folder
-from seq2seq.training.csv_logger import CsvLogger
+from seq2seq.training.loggers import CsvLogger
 
 CONFIG = {
     "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},

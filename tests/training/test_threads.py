@@ -1,0 +1,80 @@
+"""The number of threads of a run: what decides it, and that measuring it leaves no trace."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import tiny
+import torch
+
+from seq2seq.build import build_model
+from seq2seq.search import SearchSettings
+from seq2seq.training import threads
+from seq2seq.training.optim import OptimSettings
+from seq2seq.training.task import TranslationTask
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with threads.use_threads(2):
+        yield
+
+
+def make_task() -> TranslationTask:
+    tokenizer = tiny.tokenizer()
+    torch.manual_seed(1)
+    return TranslationTask(
+        model=build_model(tiny.model_config(tokenizer)),
+        tokenizer=tokenizer,
+        description={},
+        optim=OptimSettings(),
+        search=SearchSettings(),
+        seed=1,
+    )
+
+
+def test_what_decides_the_number_of_threads(monkeypatch, two_threads):
+    assert threads.known_threads(None, None) is None
+    assert threads.known_threads(None, 1) == 1
+    assert threads.known_threads(3, 1) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads.known_threads(None, 1) == 2
+    assert threads.known_threads(1, None) == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    torch.set_num_threads(1)
+    assert threads.known_threads(None, 4) == 1
+
+
+def test_one_thread_unless_all_are_clearly_faster():
+    assert threads.choose({1: 10.0, 2: 10.9}) == 1
+    assert threads.choose({1: 10.0, 2: 11.1}) == 2
+    assert threads.choose({1: 10.0, 2: 1.0}) == 1
+
+
+def test_rates_are_medians_of_alternating_rounds(monkeypatch, two_threads):
+    monkeypatch.setattr(threads, "_ROUND_SECONDS", 0.0)
+    seen: list[int] = []
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) * (9 if len(seen) == 4 else 1))
+    rates = threads.measure_rates(lambda: seen.append(torch.get_num_threads()), (1, 2))
+    assert seen == [1, 2] * 4
+    assert rates == {1: 1.0, 2: 1.0}, "one slow round of three changes nothing"
+
+
+def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(threads, "_ROUND_SECONDS", 0.0)
+    state = torch.get_rng_state()
+    count = threads.measure_threads(make_task, (3, 4, 6), precision="32-true")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == 2
+    assert count in (1, 2)
+    assert "with 1 thread and" in caplog.text
+    assert f"trainer.threads={count} skips this" in caplog.text
+
+
+def test_a_typical_batch_is_full():
+    assert threads.typical_shape(11.6, 9.2, max_tokens=512) == (512 // 12, 12, 10)
+    assert threads.typical_shape(900, 3, max_tokens=512)[0] == 1
