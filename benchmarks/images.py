@@ -17,6 +17,7 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.data.images import unpack
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.experiments.results import RunResult, Unusable, read_run
 from seq2seq.model import Seq2Seq
@@ -86,7 +87,7 @@ def draw(run: Path, path: Path) -> None:
     above, below = figure.subfigures(2, 1, height_ratios=[1, 2.2])
     assert loaded.tokenizer.patches is not None
     lines, hypotheses = tested.test_lines("src") or [], tested.test_lines("hyp") or []
-    pictures = loaded.tokenizer.patches.unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy())
+    pictures = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
     for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
         axes.set_title(hyp, fontsize=7, pad=2)

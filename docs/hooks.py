@@ -26,7 +26,8 @@ TABLE_MARK = "<!-- table of presets -->"
 SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
 PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
-SECTION = re.compile(r"^(Args|Attributes|Raises|References?|Returns|Shape|Yields):$", re.MULTILINE)
+SECTION = re.compile(r"^(?:Args|Attributes|Raises|References?|Returns|Shape|Yields):", re.MULTILINE)
+REFERENCE = re.compile(r"^References?:(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -41,6 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages and the pages that live outside docs/."""
     for uri, title, modules in api_pages():
         text = f"# {title}\n\n" + "".join(f"::: {module}\n\n" for module in modules)
+        if len(modules) == 1:  # a package: its name is the title
+            text = f"::: {modules[0]}\n    options:\n      heading_level: 1\n"
         files.append(File.generated(config, uri, content=text))
     for source, uri in config.extra["repository_pages"].items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
@@ -103,7 +106,7 @@ def preset_table(presets: Sequence[str] = ()) -> str:
     presets = presets or sorted(path.stem for path in (ROOT / "conf/mixer").glob("*.yaml"))
     with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
         rows = [preset_row(name, plain(compose(f"mixer/{name}"))) for name in presets]
-    head = "| preset | mixer | settings | published in |\n|---|---|---|---|\n"
+    head = "| preset | mixer | published in |\n|---|---|---|\n"
     return head + "".join(rows)
 
 
@@ -120,8 +123,12 @@ def preset_row(name: str, mixer: dict[str, Any]) -> str:
     module, _, cls = target.rpartition(".")
     summary, equation, papers = describe(module, cls)
     comment = leading_comment(ROOT / f"conf/mixer/{name}.yaml")
-    what = in_cell(comment or summary) + (f"<br>{code(equation)}" if equation else "")
-    return f"| [`{name}`][{target}] | {what} | {slot_settings(mixer)} | {in_cell(papers)} |\n"
+    what = [in_cell(comment or summary)]
+    if equation:
+        what.append(code(equation, "equation"))
+    if settings := slot_settings(mixer):
+        what.append(f"Settings: {settings}")
+    return f"| [`{name}`][{target}] | {'<br>'.join(what)} | {in_cell(papers)} |\n"
 
 
 def own_class(mixer: dict[str, Any]) -> str:
@@ -135,7 +142,7 @@ def slot_settings(mixer: dict[str, Any]) -> str:
     """Return the values of the preset's own mixer that conf/mixer sets and conf/model does not."""
     slot = mixer["encoder"] if mixer["decoder"] else mixer["cross"]
     if "kinds" in slot:
-        return "<br>".join(f"{name}: {values_of(kind)}" for name, kind in slot["kinds"].items())
+        return "; ".join(f"{name} {values_of(kind)}" for name, kind in slot["kinds"].items())
     return values_of(slot | slot.get("per_layer", {}))
 
 
@@ -144,7 +151,7 @@ def values_of(slot: dict[str, Any]) -> str:
     hidden = ("_target_", "per_layer", "backend", "kernel")
     shown = {key: value for key, value in slot.items() if key not in hidden and value is not None}
     texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
-    return "<br>".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
+    return ", ".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
 
 
 def describe(module: str, cls: str) -> tuple[str, str, str]:
@@ -165,7 +172,7 @@ def describe(module: str, cls: str) -> tuple[str, str, str]:
 
 def papers_of(docstring: str) -> str:
     """Return the papers of a `Reference` section, or else those named in the text, each once."""
-    section = re.search(r"^References?:\n((?:[ \t]+.*\n?|\n)+)", docstring, re.MULTILINE)
+    section = REFERENCE.search(docstring)
     if section:
         return " ".join(section.group(1).split())
     names = [re.sub(r"[(,]? ?'.*", "", paper) for paper in PAPER.findall(" ".join(docstring.split()))]
@@ -187,7 +194,7 @@ def in_cell(text: str) -> str:
     return text.replace("|", "&#124;")
 
 
-def code(text: str) -> str:
+def code(text: str, style: str = "") -> str:
     """Return code for a cell of a table, safe from Markdown's own signs."""
     safe = re.sub(r"[&<>|_*`~^\[\]]", lambda match: f"&#{ord(match.group())};", text)
-    return f"<code>{safe}</code>"
+    return f'<code class="{style}">{safe}</code>' if style else f"<code>{safe}</code>"

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 import seq2seq
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import read_section
 from seq2seq.files import atomic_file
 from seq2seq.upgrade import FORMAT, upgrade
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
     from seq2seq.model import Seq2Seq
-    from seq2seq.search import SearchSettings
 
 KEY = "seq2seq"
 PREFIX = "model."
@@ -95,9 +96,8 @@ def describe(
 
 def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     """How the run of a `seq2seq` entry decodes: the defaults where it does not say; ValueError if impossible."""
-    from seq2seq.search import SearchSettings
-
-    return SearchSettings.from_config({key: value for key, value in meta.get("search", {}).items() if key in SEARCH})
+    section = {key: value for key, value in meta.get("search", {}).items() if key in SEARCH}
+    return read_section(SearchSettings, section, "search")
 
 
 def versions() -> dict[str, str]:

@@ -16,7 +16,7 @@ class MixingProperties(NamedTuple):
 
     M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).
 
-    Args:
+    Attributes:
         sparse: M_ij = 0 outside a window of bounded size.
         shares_positions: M_ij depends on j - i alone, up to a factor for each i (such as a softmax over the
             positions that exist).

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq.config import unknown_keys
-from seq2seq.config.types import require_kinds
+from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.sections import read_sections
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def prepare(config: dict[str, Any]) -> None:
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import finetune
 
-    require_kinds(config)
+    read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     if config["init_from"]:
@@ -79,5 +79,5 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    unknown_keys.refuse_unknown("prepare")
+    refuse_mistakes("prepare")
     main()

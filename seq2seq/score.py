@@ -276,16 +276,9 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any]) -> dict[str, Any
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
         raise UsageError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
-    return _group(folder, chosen)
+    from seq2seq.config.compose import resolved_settings
 
-
-def _group(folder: Path, name: str) -> dict[str, Any]:
-    own = _yaml(folder / f"{name}.yaml")
-    merged: dict[str, Any] = {}
-    for base in own.pop("defaults", []):
-        if base != "_self_":
-            merged |= _group(folder, base)
-    return merged | own
+    return resolved_settings([f"data={chosen}"])["data"]
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -304,9 +297,10 @@ def load_pairs(
     data: dict[str, Any], split: str, *, cache: Path, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Raw source and reference lines of a split; one that is held out of training is found by preparing the corpus."""
-    from seq2seq.data.corpus import CorpusSettings, load_corpus, open_split
+    from seq2seq.config.data import corpus_settings
+    from seq2seq.data.corpus import load_corpus, open_split
 
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     if settings.place(split) is None:
         if settings.train is None:
             raise UsageError(
@@ -324,9 +318,10 @@ def load_pairs(
 
 def _files(data: dict[str, Any], split: str) -> list[str]:
     """The files that `load_pairs` reads; none for what is on the hub, or is missing."""
-    from seq2seq.data.corpus import CorpusSettings, find_source
+    from seq2seq.config.data import corpus_settings
+    from seq2seq.data.corpus import find_source
 
-    settings = CorpusSettings.from_mapping(data)
+    settings = corpus_settings(data)
     found = split if settings.place(split) is not None else "train"
     return [] if settings.path or settings.place(found) is None else find_source(found, settings).files
 

@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.state import reorder, select
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchSettings:
-    """How to decode: at most int(max_len_ratio * S) + max_len_extra tokens, the end counted, for S source tokens.
-
-    Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end of sentence: 0 ranks by
-    probability, 1 by its mean per token; more favours long outputs, less than 0 short ones. `max_len` bounds the tokens
-    of every sentence: a model with learned positions has no more of them.
-    """
-
-    beam_size: int = 5
-    max_len_ratio: float = 2.0
-    max_len_extra: int = 20
-    length_penalty: float = 1.0
-    n_best: int = 1
-    max_len: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
-        if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
-        if not 0 <= self.max_len_ratio < math.inf or self.max_len_extra < 1:
-            raise ValueError(
-                f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "
-                "choose a ratio from 0 and an extra from 1"
-            )
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty is {self.length_penalty}; choose a finite number")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> SearchSettings:
-        """Build the settings from the plain dict of the section `search`; ValueError names a wrong key or value."""
-        known = {field.name: int if isinstance(field.default, int) else float for field in fields(cls)}
-        del known["max_len"]  # the model's, not the user's
-        for key, value in config.items():
-            if key not in known:
-                raise ValueError(f"unknown setting search.{key}; known: {', '.join(known)}")
-            if type(value) not in (int, known[key]):
-                kind = "whole number" if known[key] is int else "number"
-                raise ValueError(f"search.{key}={value} must be a {kind}")
-        return cls(**config)
-
-    def limits(self, src_mask: Tensor) -> Tensor:
-        """Return the target length limit of each sentence, (B,)."""
-        limits = (src_mask.sum(1) * self.max_len_ratio).long() + self.max_len_extra
-        return limits if self.max_len is None else limits.clamp(max=self.max_len)
+def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
+    """Return the target length limit of each sentence, (B,)."""
+    limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
+    return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
 
 
 class Hypothesis(NamedTuple):
@@ -110,7 +66,7 @@ class _Beam:
         self.model = model
         self.settings = settings
         self.special = special
-        self.limits = settings.limits(src_mask)
+        self.limits = target_limits(src_mask, settings)
         self.context = model.context(src, src_mask)
         self.max_len = int(self.limits.max())
         self.state: Any = model.init_state(self.context, beam_size=size, max_len=self.max_len)
@@ -235,7 +191,7 @@ def sample(
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
-    limits = settings.limits(src_mask)
+    limits = target_limits(src_mask, settings)
     max_len = int(limits.max())
     context = model.context(src, src_mask)
     state = model.init_state(context, beam_size=1, max_len=max_len)

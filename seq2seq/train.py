@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seq2seq import distributed
-from seq2seq.config import unknown_keys
+from seq2seq.config.compose import refuse_mistakes
 from seq2seq.experiments import folder as runs
 from seq2seq.experiments import hydra_callback
 from seq2seq.resources import conf_dir
@@ -54,5 +54,5 @@ def main(config: DictConfig) -> float:
 
 
 if __name__ == "__main__":
-    unknown_keys.refuse_unknown("train")
+    refuse_mistakes("train")
     main()

@@ -19,8 +19,8 @@ from conftest import PATIENCE
 
 from seq2seq import checkpoint, files
 from seq2seq.checkpoint import CheckpointError
+from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from composed import BOS, EOS, PAD, PRESETS, lengths_mask, random_tokens, tiny
 from torch import Tensor
 
 import seq2seq.search
+from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Hypothesis, SearchSettings, Specials, sample, search
+from seq2seq.search import Hypothesis, Specials, sample, search
 from seq2seq.state import NoState
 
 SPECIAL = Specials(BOS, EOS, PAD)

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from seq2seq.config.data import CleanSettings
+from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import Ragged
-from seq2seq.data.cleaning import Cleaner, CleanSettings, length_rules
+from seq2seq.data.cleaning import Cleaner, length_rules
 from seq2seq.data.readers import text_pairs
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")
@@ -126,7 +128,7 @@ def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
                     _shallow(plain)
                 vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
                 sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
-                found[f"{size}/{mixer}"] = {"model": plain["model"], "mixer": plain["mixer"], **sizes}
+                found[f"{size}/{mixer}"] = {key: plain[key] for key in ("model", "mixer", "optim")} | sizes
     return found
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from seq2seq.build import build_model
+from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
 from seq2seq.training.loss import projected_cross_entropy
-from seq2seq.training.optim import OptimSettings, build_optimizer, learning_rate, scale_and_clip
+from seq2seq.training.optim import build_optimizer, learning_rate, scale_and_clip
 from seq2seq.training.throughput import Meter
 
 # Batches before the clock starts: compilation, autotuning, the caching allocator.
@@ -27,7 +28,7 @@ class Trainer:
         self.config, self.device = config, device
         self.model: Seq2Seq = build_model(config).to(device).train()
         self.settings = OptimSettings(
-            lr=float(config["model"]["peak_lr"]), schedule="anneal", weight_decay=1e-4, clip_norm=1.0
+            lr=float(config["optim"]["peak_lr"]), schedule="anneal", weight_decay=1e-4, clip_norm=1.0
         )
         self.optimizer = build_optimizer(self.model.parameters(), self.settings)
         self.compiled = compile and "bahdanau" not in str(config["mixer"])

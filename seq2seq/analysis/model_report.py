@@ -17,9 +17,9 @@ from seq2seq.analysis.mixing_matrix import views
 from seq2seq.build import build_model
 from seq2seq.cli import UsageError, require_folder
 from seq2seq.config.compose import presets, require_known, resolved_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.cleaning import shorten
-from seq2seq.data.images import PatchGrid
-from seq2seq.data.tokenizer import TokenizerSettings
 from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
@@ -73,7 +73,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         require_known(name, presets(), "mixer")
     config = resolved_settings(overrides)
     folder = require_folder(out or Path("inspect") / name)
-    grid = TokenizerSettings.from_mapping(config["tokenizer"]).patches
+    grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
     torch.manual_seed(seed)
     model = build_model(_model_settings(config, vocab_size=length + 1, grid=grid))
     src = torch.randperm(length)[None]

@@ -1,17 +1,21 @@
-"""Compose the settings of a training run outside of Hydra's command line, and list what they can name."""
+"""Compose the settings of a run with Hydra, and explain in one line what Hydra refuses."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from seq2seq.config.unknown_keys import unknown_key
+from seq2seq.config.dicts import flat
+from seq2seq.config.moved import new_key
 from seq2seq.resources import conf_dir
 
 
@@ -33,27 +37,23 @@ def require_known(name: str, known: Sequence[str], what: str) -> str:
     """
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
-    raise ValueError(f"unknown {what} '{name}'; {hint}")
+    hint = _near(name, known) or f"; there are {', '.join(known)}"
+    raise ValueError(f"unknown {what} '{name}'{hint}")
 
 
-def compose_settings(overrides: Sequence[str]) -> DictConfig:
+def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
     """Compose the settings of `python -m seq2seq.train` with these overrides; interpolations stay.
 
     Raises:
         ValueError: Hydra refuses the overrides; says why in one line.
     """
-    if message := unknown_key(overrides):
-        raise ValueError(message)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        try:
-            return compose("train", list(overrides))
-        except (HydraException, OmegaConfBaseException) as error:
-            raise _in_one_line(error) from None
+    try:
+        return _compose(overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(explain(overrides) or _one_line(error)) from None
 
 
-def resolved_settings(overrides: Sequence[str]) -> dict[str, Any]:
+def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Compose settings as plain values, interpolations resolved.
 
     Raises:
@@ -63,9 +63,94 @@ def resolved_settings(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        raise _in_one_line(error) from None
+        raise ValueError(_one_line(error)) from None
 
 
-def _in_one_line(error: Exception) -> ValueError:
-    lines = [" ".join(line.split()) for line in str(error).splitlines()]
-    return ValueError(f"settings: {'; '.join(lines)}")
+def _one_line(error: Exception) -> str:
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return f"settings: {'; '.join(lines)}"
+
+
+def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
+    """Print one line and exit with status 2 if one of `words`, the command line, sets what there is not.
+
+    Hydra would only offer to add an unknown key. It is left to report every other mistake.
+    """
+    words = sys.argv[1:] if words is None else words
+    if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
+        return
+    if message := explain([word for word in words if not word.startswith("-")]):
+        print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        sys.exit(2)
+
+
+def explain(overrides: Sequence[str]) -> str:
+    """Explain the first override of an unknown key or choice; "" if there is none, or another mistake."""
+    chosen: list[str] = []
+    try:
+        chosen += [_first_choice(word) for word in overrides]
+        _compose(chosen)
+    except MissingConfigException as error:
+        return _unknown_choice(error, chosen)
+    except HydraException as error:
+        word = next((word for word in chosen if _is_refused(word, error)), None)
+        return _unknown_key(word, chosen) if word else ""
+    return ""
+
+
+def _compose(overrides: Sequence[str], **options: Any) -> DictConfig:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return compose("train", list(overrides), **options)
+
+
+def _first_choice(word: str) -> str:
+    """Return an override with the first of the values that it sweeps over; HydraException if it is none."""
+    (override,) = OverridesParser.create().parse_overrides([word])
+    if not override.is_sweep_override():
+        return word
+    first = next(iter(override.sweep_string_iterator()), None)
+    return f"{override.get_key_element()}={first}"
+
+
+def _is_refused(word: str, error: HydraException) -> bool:
+    key = word.split("=", 1)[0]
+    return not word.startswith(("+", "~")) and f"Could not override '{key}'" in str(error)
+
+
+def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> str:
+    """Explain a file that a group does not have, as in mixer=transfomer."""
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    word = next((word for word in overrides if word.endswith(f"={name}")), f"{group}={name}")
+    known = sorted(option for option in error.options or () if option != "schema")
+    if not known:
+        return ""
+    return f"{word} is no choice{_near(name, known)} (known: {', '.join(known)})"
+
+
+def _unknown_key(word: str, overrides: Sequence[str]) -> str:
+    key = word.split("=", 1)[0]
+    if moved := new_key(key):
+        return f"{key} is now {moved}"
+    known = _known_keys([other for other in overrides if other != word])
+    return f"{key} is no setting{_near(key, known)} (--cfg job lists all)"
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _known_keys(overrides: Sequence[str]) -> list[str]:
+    """List the keys of all settings and sections under those of `overrides` that compose."""
+    try:
+        composed = _compose(overrides, return_hydra_config=True)
+    except HydraException:
+        composed = _compose([], return_hydra_config=True)
+    values = flat(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
+    return [*values, *sorted({section for key in values for section in _sections(key)})]
+
+
+def _sections(key: str) -> Iterator[str]:
+    parts = key.split(".")
+    for end in range(1, len(parts)):
+        yield ".".join(parts[:end])

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from seq2seq.data.ragged import Ragged
+
 if TYPE_CHECKING:
     from seq2seq.data.multi_corpus import Mixture
 
@@ -25,43 +27,6 @@ class Batch(NamedTuple):
     tgt_out: Tensor  # (B, T) int64
     tgt_mask: Tensor  # (B, T) bool
     index: Tensor  # type: ignore[assignment]  # (B,) int64, position in the split
-
-
-class Ragged(NamedTuple):
-    """Rows of different length in one flat array, usually a memory map; row i is the lengths[i] ids from starts[i]."""
-
-    ids: np.ndarray
-    starts: np.ndarray  # (N,) int64
-    lengths: np.ndarray  # (N,) int32
-
-    def compact(self) -> Ragged:
-        """The same rows in an array of ids that holds nothing else."""
-        starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
-        places = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - starts, self.lengths)
-        return Ragged(self.ids[places], starts, self.lengths)
-
-    @classmethod
-    def joined(cls, parts: list[Ragged]) -> Ragged:
-        """The rows of all parts, one part after the other."""
-        parts = [part.compact() for part in parts]
-        lengths = np.concatenate([part.lengths for part in parts])
-        ids = np.concatenate([part.ids for part in parts])
-        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
-
-    def select(self, rows: np.ndarray) -> Ragged:
-        """The rows of `rows`, in that order; the ids themselves are shared, not copied."""
-        return Ragged(self.ids, self.starts[rows], self.lengths[rows])
-
-    def row(self, i: int) -> np.ndarray:
-        """The ids of row i."""
-        return self.ids[self.starts[i] : self.starts[i] + self.lengths[i]]
-
-    @classmethod
-    def from_rows(cls, rows: list[list[int]]) -> Ragged:
-        """Pack lists of ids."""
-        lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows))
-        ids = np.fromiter((i for row in rows for i in row), dtype=np.int64, count=int(lengths.sum()))
-        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
 
 def padded_width(lengths: np.ndarray | int) -> np.ndarray:

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.config.data import CleanSettings
+
 Pairs = tuple[list[str], list[str]]
-
-
-@dataclass(frozen=True)
-class CleanSettings:
-    """Which training pairs are dropped; null or false turns a rule off.
-
-    `max_length` and `length_ratio` count pieces, eos included.
-    """
-
-    invalid_utf8: bool = True
-    empty: bool = True
-    same: bool = True
-    duplicates: bool = True
-    max_length: int | None = 250
-    length_ratio: float | None = 3.0
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any] | None) -> CleanSettings:
-        """Read `data.clean`; an unknown name is a ValueError that lists the known ones."""
-        known = [f.name for f in fields(cls)]
-        unknown = sorted(set(values or {}) - set(known))
-        if unknown:
-            raise ValueError(f"unknown setting data.clean.{unknown[0]}; known are {', '.join(known)}")
-        return cls(**(values or {}))
 
 
 class Dropped(NamedTuple):

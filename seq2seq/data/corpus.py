@@ -9,14 +9,15 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from seq2seq.data.cleaning import Cleaner, CleanSettings, Dropped, Pairs, text_hashes
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.readers import (
     COMPRESSIONS,
     ROWS,
@@ -38,58 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "valid", "test")
 # Counts as part of every fingerprint: raise it when the same raw data and settings give other text.
 CODE_VERSION = 1
 TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
 _DATA_FILE = re.compile(r"^README\.md$|\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
 _SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
-
-
-@dataclass(frozen=True)
-class CorpusSettings:
-    """The part of the `data` section that decides the text: languages, places, cleaning.
-
-    `path` set: a data set of the hub, or a local folder in the hub's layout, whose splits `train`, `valid` and `test`
-    name. `path` null: they name files. A split that is null is held out of training (`holdout` pairs).
-    """
-
-    src: str
-    tgt: str
-    train: Any = None
-    valid: Any = None
-    test: Any = None
-    path: str | None = None
-    config: str | None = None
-    data_dir: str | None = None
-    revision: str | None = None
-    languages: tuple[str, ...] | None = None
-    columns: Mapping[str, str | int] | None = None
-    format: str | None = None
-    holdout: int = 1000
-    clean: CleanSettings = field(default_factory=CleanSettings)
-    splits: tuple[str, ...] = SPLITS  # a corpus of a mixture may lack some
-
-    @classmethod
-    def from_mapping(cls, data: Mapping[str, Any]) -> CorpusSettings:
-        """Read the `data` section, ignoring what batching and scoring own."""
-        known = {f.name for f in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known and name not in ("clean", "splits")}
-        if values.get("languages") is not None:
-            values["languages"] = tuple(str(language) for language in values["languages"])
-        for side in ("src", "tgt"):
-            if not isinstance(values.get(side), str) or not values[side]:
-                raise ValueError(f"data.{side}={values.get(side)!r}: give a language code, as in data.{side}=de")
-        return cls(**values, clean=CleanSettings.from_mapping(data.get("clean")))
-
-    @property
-    def wanted(self) -> Columns:
-        """Which columns of a table are the two sides."""
-        return Columns(self.src, self.tgt, self.columns)
-
-    def place(self, split: str) -> Any:
-        """The setting that says where `split` is."""
-        return getattr(self, split)
 
 
 # ---- finding
@@ -194,13 +148,17 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     """
     if settings.path:
         where = f"{settings.path} ({settings.place(split)})"
-        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), settings.wanted, where)
+        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), _columns(settings), where)
     source = find_source(split, settings)
     if source.kind == "text":
         return text_pairs(Path(source.files[0]), Path(source.files[1]))
     if source.kind == "tsv":
-        return itertools.chain.from_iterable(tsv_pairs(Path(file), settings.wanted) for file in source.files)
-    return table_pairs(_file_tables(source, cache_dir, streaming), settings.wanted, source.files[0])
+        return itertools.chain.from_iterable(tsv_pairs(Path(file), _columns(settings)) for file in source.files)
+    return table_pairs(_file_tables(source, cache_dir, streaming), _columns(settings), source.files[0])
+
+
+def _columns(settings: CorpusSettings) -> Columns:
+    return Columns(settings.src, settings.tgt, settings.columns)
 
 
 def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
@@ -443,7 +401,7 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
         if source.kind in ("json", "parquet"):
             path = Path(source.files[0])
             head = json_head(path, size) if source.kind == "json" else parquet_head(path, size)
-            blocks = table_pairs([head], settings.wanted, str(path))
+            blocks = table_pairs([head], _columns(settings), str(path))
         else:
             blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next(iter(blocks), ([], []))

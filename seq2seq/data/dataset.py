@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
+from seq2seq.data.batching import Batch, TokenBatchSampler, collate
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
 
 

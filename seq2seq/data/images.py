@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib.util
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-_MOST_BITS = 62  # of an id, which is an int64, as is the number of all of them
+from seq2seq.config.tokenizer import PatchGrid
 
 
 class PictureError(ValueError):
@@ -27,94 +24,36 @@ class PictureError(ValueError):
         return f"line {self.position + 1} is no picture ({shown!r}): {self.reason}"
 
 
-@dataclass(frozen=True)
-class PatchGrid:
-    """How pictures of height x width pixels are cut, row by row, into patches of size x size pixels.
+def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
+    """Encode each line's picture as its patches, row by row; PictureError for the first that is none of this size."""
+    pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
+    return pack(np.stack(pixels), grid).tolist() if pixels else []
 
-    A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits grey levels. ValueError for
-    impossible sizes, and where Pillow is missing.
-    """
 
-    height: int
-    width: int
-    size: int = 2
-    bits: int = 8
+def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
+    try:
+        return read_picture(line, height=grid.height, width=grid.width)
+    except ValueError as error:
+        raise PictureError(position, line, str(error)) from None
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"tokenizer.patches.{field.name}={value!r}: a whole number from 1 is needed")
-        if self.height % self.size or self.width % self.size:
-            raise ValueError(
-                f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
-                f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
-            )
-        if self.bits > 8 or self.size**2 * self.bits > _MOST_BITS:
-            raise ValueError(
-                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch: choose at most "
-                f"{min(8, _MOST_BITS // self.size**2)} (a pixel has 8, an id {_MOST_BITS}), or smaller patches"
-            )
-        if self.length < 2:
-            raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
-        if importlib.util.find_spec("PIL") is None:
-            raise ValueError("pictures need the package pillow: pip install 'seq2seq-mixers[images]'")
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> PatchGrid:
-        """Read a plain dict; an unknown or missing name is a ValueError that lists all."""
-        known = [field.name for field in fields(cls)]
-        if set(values) - set(known) or {"height", "width"} - set(values):
-            raise ValueError(f"tokenizer.patches has {', '.join(values) or 'nothing'}; it takes {', '.join(known)}")
-        return cls(**values)
+def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Pack pixels (N, height, width), uint8, into ids (N, rows * columns); of a pixel its `bits` highest are kept."""
+    levels = (pixels >> (8 - grid.bits)).astype(np.int64)
+    cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)
 
-    @property
-    def rows(self) -> int:
-        """Patches from top to bottom."""
-        return self.height // self.size
 
-    @property
-    def columns(self) -> int:
-        """Patches from left to right."""
-        return self.width // self.size
+def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
+    """Unpack ids (N, rows * columns) into pixels (N, height, width), uint8, from 0 to 255."""
+    most = (1 << grid.bits) - 1
+    levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
+    cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.height, grid.width) * 255 // most).astype(np.uint8)
 
-    @property
-    def length(self) -> int:
-        """Patches of a picture: its source positions."""
-        return self.rows * self.columns
 
-    @property
-    def vocab_size(self) -> int:
-        """How many patches can be told apart."""
-        return 1 << (self.size**2 * self.bits)
-
-    def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The patches of each line's picture, row by row; PictureError for the first line that is none of this size."""
-        pixels = [self._read(position, line) for position, line in enumerate(lines)]
-        return self.pack(np.stack(pixels)).tolist() if pixels else []
-
-    def _read(self, position: int, line: str) -> np.ndarray:
-        try:
-            return read_picture(line, height=self.height, width=self.width)
-        except ValueError as error:
-            raise PictureError(position, line, str(error)) from None
-
-    def pack(self, pixels: np.ndarray) -> np.ndarray:
-        """Ids (N, rows * columns) of pixels (N, height, width), uint8; of a pixel its `bits` highest are kept."""
-        levels = (pixels >> (8 - self.bits)).astype(np.int64)
-        cells = levels.reshape(-1, self.rows, self.size, self.columns, self.size).swapaxes(2, 3)
-        return (cells.reshape(-1, self.length, self.size**2) << self._shifts).sum(-1)
-
-    def unpack(self, ids: np.ndarray) -> np.ndarray:
-        """Pixels (N, height, width), uint8, from 0 to 255, of ids (N, rows * columns)."""
-        most = (1 << self.bits) - 1
-        levels = (np.asarray(ids)[..., None] >> self._shifts) & most
-        cells = levels.reshape(-1, self.rows, self.columns, self.size, self.size).swapaxes(2, 3)
-        return (cells.reshape(-1, self.height, self.width) * 255 // most).astype(np.uint8)
-
-    @property
-    def _shifts(self) -> np.ndarray:
-        return self.bits * np.arange(self.size**2, dtype=np.int64)
+def _shifts(grid: PatchGrid) -> np.ndarray:
+    return grid.bits * np.arange(grid.size**2, dtype=np.int64)
 
 
 def read_picture(line: str, *, height: int, width: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.corpus import SPLITS, CorpusSettings
+from seq2seq.config.data import SPLITS, CorpusSettings, corpus_settings
 from seq2seq.data.tokenizer import language_tag
 
 # The settings of an entry that say where it lies: one that has `train` inherits none of them.
@@ -43,7 +43,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         entries = {"train": entries.pop("train", {})} | entries
     parts = [_part(name, entry or {}, data) for name, entry in entries.items()]
     if "train" not in entries:  # nothing but validation and test
-        base = CorpusSettings.from_mapping(data)
+        base = corpus_settings(data)
         wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
         if wanted:
             parts.append(Part("data", only_splits(base, wanted), tags=_tags(base, None, data)))
@@ -72,7 +72,7 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
     own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
-    corpus = CorpusSettings.from_mapping({**data, **own})
+    corpus = corpus_settings({**data, **own})
     if name != "train":
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
     return Part(name, corpus, weight=weight, tags=_tags(corpus, tag, data))

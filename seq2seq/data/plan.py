@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config.data import corpus_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
-from seq2seq.data.corpus import CorpusSettings
 from seq2seq.data.multi_corpus import Part, only_splits, parts_of
 from seq2seq.data.streaming import StreamSettings
-from seq2seq.data.tokenizer import TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,11 @@ class DataPlan:
         Raises:
             ValueError: A value is impossible, or two of them exclude each other. No file is opened.
         """
-        corpus = CorpusSettings.from_mapping(data)
+        corpus = corpus_settings(data)
         parts = tuple(parts_of(data))
         cache_dir = Path(cache_dir)
         if not isinstance(tokenizer, TokenizerSettings):
-            tokenizer = TokenizerSettings.from_mapping(tokenizer)
+            tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
         num_workers = int(data.get("num_workers", 0))
         stream = None
         if data.get("streaming"):

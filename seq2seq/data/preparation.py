@@ -12,18 +12,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data import corpus as corpora
-from seq2seq.data.batching import Ragged, longest_width
+from seq2seq.data.batching import longest_width
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import SPLITS, Corpus, CorpusSettings
+from seq2seq.data.corpus import Corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
-from seq2seq.data.images import PatchGrid, PictureError
+from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.multi_corpus import Mixture, Part
 from seq2seq.data.plan import DataPlan
+from seq2seq.data.ragged import Ragged
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, make_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
 from seq2seq.files import Pace, build_once
 
 log = logging.getLogger(__name__)
@@ -206,7 +209,7 @@ def _is_remote(settings: CorpusSettings) -> bool:
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
     try:
-        patches.encode(sample[0])
+        encode_pictures(sample[0], patches)
     except PictureError as error:
         raise ValueError(f"data.{split}: {error}") from None
 
@@ -308,7 +311,7 @@ def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, pla
 def _open_split(
     split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
-    src, tgt = (Ragged(*side) for side in read_ids(folder))
+    src, tgt = read_ids(folder)
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(
         src=src,

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from seq2seq.data.batching import Batch, Ragged, collate, longest_width, padding_share, token_batches
-from seq2seq.data.cleaning import Cleaner, CleanSettings, Pairs, length_rules
-from seq2seq.data.corpus import CorpusSettings, corpus_fingerprint, open_split
+from seq2seq.config.data import CleanSettings, CorpusSettings
+from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
+from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
+from seq2seq.data.corpus import corpus_fingerprint, open_split
 from seq2seq.data.dataset import Packed, unchanged
 from seq2seq.data.multi_corpus import Part, only_splits
-from seq2seq.data.token_cache import SIDES, Encoder, Ids
+from seq2seq.data.ragged import Ragged
+from seq2seq.data.token_cache import SIDES, Encoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,17 +170,13 @@ class PairStream(IterableDataset):
             sample = int(np.random.SeedSequence([self.seed, turn, number]).generate_state(1)[0])
             sides = self.encoder(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), sample_seed=sample)
             first += len(src)
-            yield self._short(_Pool(_ragged(sides[0]), _ragged(sides[1]), places))
+            yield self._short(_Pool(*sides, places))
 
     def _short(self, pool: _Pool) -> _Pool:
         lengths = pool.src.lengths, pool.tgt.lengths
         masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         return _Pool(pool.src.select(rows), pool.tgt.select(rows), pool.places[rows])
-
-
-def _ragged(ids: Ids) -> Ragged:
-    return Ragged(ids.flat, np.cumsum(ids.lengths, dtype=np.int64) - ids.lengths, ids.lengths)
 
 
 def _joined(parts: list[_Pool]) -> _Pool:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,86 +14,15 @@ from typing import Any
 import numpy as np
 import sentencepiece as spm
 
-from seq2seq.data.images import PatchGrid
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.data.images import encode_pictures
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
-NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Counts as part of every fingerprint: raise it when the same model and settings give other ids.
 CODE_VERSION = 1
 _TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
 _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
-
-
-@dataclass(frozen=True)
-class TokenizerSettings:
-    """What decides a tokenizer: a ready SentencePiece model (joint, or one a side), or how to train one.
-
-    `sampling_alpha` > 0 turns on subword regularisation of training text (Kudo 2018; BPE-dropout for `type: bpe`).
-    With `patches` the source is pictures, and SentencePiece is the target's alone.
-    """
-
-    model: str | None = None
-    src_model: str | None = None
-    tgt_model: str | None = None
-    type: str = "unigram"
-    vocab_size: int = 8000
-    joint: bool = True
-    byte_fallback: bool = True
-    normalizer: str = "identity"
-    character_coverage: float = 0.9995
-    input_sentence_size: int = 500_000
-    sampling_alpha: float = 0.0
-    seed: int = 1
-    symbols: tuple[str, ...] = ()  # tags: pieces that no text is cut into
-    patches: PatchGrid | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse impossible values (ValueError) before any work."""
-        if self.type not in ("unigram", "bpe"):
-            raise ValueError(f"tokenizer.type={self.type!r}: choose unigram or bpe")
-        if self.normalizer not in NORMALIZERS:
-            raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
-        if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
-            raise ValueError(f"data.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
-        if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
-        if not 0 <= self.sampling_alpha <= 1:
-            raise ValueError(f"tokenizer.sampling_alpha={self.sampling_alpha}: must be in [0, 1]; 0 turns it off")
-        if self.input_sentence_size < 1:
-            raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
-        if self.model and (self.src_model or self.tgt_model):
-            raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
-        if self.patches:
-            self._check_pictures()
-        elif bool(self.src_model) != bool(self.tgt_model):
-            raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
-        for path in self.ready_models:
-            if not Path(path).is_file():
-                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
-
-    def _check_pictures(self) -> None:
-        if self.joint:
-            raise ValueError("tokenizer.patches: pictures share no vocabulary with text; set tokenizer.joint=false")
-        if self.model or self.src_model:
-            raise ValueError("tokenizer.patches: pictures have no SentencePiece model; set tokenizer.tgt_model alone")
-        if self.symbols:
-            raise ValueError(f"tokenizer.patches: pictures take no tags ({', '.join(self.symbols)}); leave them out")
-
-    @property
-    def ready_models(self) -> tuple[str, ...]:
-        """Paths of the ready models: none, one (joint, or pictures) or two (source, target)."""
-        return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> TokenizerSettings:
-        """Read a plain dict of the `tokenizer` section; an unknown name is a ValueError that lists the known ones."""
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(f"unknown tokenizer setting {', '.join(unknown)}; known are {', '.join(known)}")
-        if isinstance(values.get("patches"), Mapping):
-            values = {**values, "patches": PatchGrid.from_mapping(values["patches"])}
-        return cls(**values)
 
 
 class Tokenizer:
@@ -136,7 +65,7 @@ class Tokenizer:
         Pictures have neither eos nor segmentations; PictureError for the first line that is no picture.
         """
         if self.patches:
-            return self.patches.encode(lines)
+            return encode_pictures(lines, self.patches)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
@@ -209,7 +138,7 @@ class Tokenizer:
         return cls(
             src_model=state["src_model"] if "src_model" in kinds else None,
             tgt_model=state["tgt_model"] if "tgt_model" in kinds else None,
-            patches=PatchGrid.from_mapping(state["patches"]) if "patches" in kinds else None,
+            patches=read_section(PatchGrid, state["patches"], "tokenizer.patches") if "patches" in kinds else None,
             sampling_alpha=float(state["sampling_alpha"]),
         )
 

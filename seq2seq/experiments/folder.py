@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import differences, without
+from seq2seq.config.trainer import bounded
 from seq2seq.files import write_text
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,6 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that depend on every setting but the HARMLESS ones, whatever the order of keys."""
-    from seq2seq.training.settings import bounded  # which imports torch
-
     config = {**config, "trainer": bounded(config["trainer"])}
     text = json.dumps(without(with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
+from seq2seq.config.moved import modernize
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
@@ -191,7 +192,7 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
     try:
         results = json.loads(folder.results.read_text(encoding="utf-8"))
-        config = read_yaml(folder.config)
+        config = modernize(read_yaml(folder.config))
         run = RunResult(folder, _mixer(results, config), config, results)
         if results.get("stopped"):
             return Unusable(str(path), f"stopped early: {results['stopped']}")

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import load, search_settings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import token_batches
 from seq2seq.data.images import PictureError
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings, Specials, search
+from seq2seq.search import Specials, search
 
 log = logging.getLogger(__name__)
 

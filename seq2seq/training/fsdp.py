@@ -1,4 +1,4 @@
-"""Shard weights, gradients and the optimizer's state over the ranks (FSDP2), and gather them where they must be whole."""
+"""Shard weights, gradients and optimizer state over the ranks (FSDP2), and gather them where they must be whole."""
 
 from __future__ import annotations
 

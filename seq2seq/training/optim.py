@@ -2,69 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
-OPTIMIZERS = ("adam", "adadelta")
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimSettings:
-    """What conf/optim says: the optimiser, its schedule, the clipping norm (0 = off) and the label smoothing.
-
-    Raises ValueError for an unknown name or a value outside its range.
-    """
-
-    name: str = "adam"
-    lr: float = 5e-4
-    betas: tuple[float, float] = (0.9, 0.98)
-    rho: float = 0.95
-    eps: float = 1e-9
-    weight_decay: float = 0.0
-    schedule: str = "inverse_sqrt"
-    warmup_steps: int = 4000
-    warmup_share: float = 0.05
-    warmup_init_lr: float = 1e-7
-    min_lr: float = 0.0
-    period: int = 20000
-    clip_norm: float = 0.0
-    label_smoothing: float = 0.1
-
-    def __post_init__(self) -> None:
-        _one_of("optim.name", self.name, OPTIMIZERS)
-        _one_of("optim.schedule", self.schedule, SCHEDULES)
-        for key in ("lr", "eps"):
-            _at_least(f"optim.{key}", getattr(self, key), 0, above=True)
-        for key in ("weight_decay", "warmup_steps", "warmup_init_lr", "min_lr", "clip_norm"):
-            _at_least(f"optim.{key}", getattr(self, key), 0)
-        _at_least("optim.period", self.period, 1)
-        if len(self.betas) != 2 or not all(isinstance(b, int | float) and 0 <= b < 1 for b in self.betas):
-            raise ValueError(f"optim.betas={list(self.betas)} must be two numbers, each at least 0 and below 1")
-        if not 0 <= self.rho < 1:
-            raise ValueError(f"optim.rho={self.rho} must be at least 0 and below 1")
-        if not 0 <= self.warmup_share < 1:
-            raise ValueError(f"optim.warmup_share={self.warmup_share} must be at least 0 and below 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"optim.label_smoothing={self.label_smoothing} must be at least 0 and below 1")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> OptimSettings:
-        """Build the settings from the plain dict of conf/optim; ValueError names an unknown key."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(config) - known)
-        if unknown:
-            raise ValueError(f"unknown setting optim.{unknown[0]}; known: {', '.join(sorted(known))}")
-        values = dict(config)
-        if "betas" in values:
-            betas = values["betas"]
-            values["betas"] = tuple(betas) if isinstance(betas, list | tuple) else (betas,)
-        return cls(**values)
+from seq2seq.config.optim import OptimSettings
 
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
@@ -154,13 +99,3 @@ def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_no
         scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, scale)  # type: ignore[reportPrivateImportUsage]
     return norm
-
-
-def _one_of(key: str, value: str, names: tuple[str, ...]) -> None:
-    if value not in names:
-        raise ValueError(f"{key}={value} is unknown; choose one of {', '.join(names)}")
-
-
-def _at_least(key: str, value: float, bound: float, *, above: bool = False) -> None:
-    if not (value > bound if above else value >= bound):  # not a number, too
-        raise ValueError(f"{key}={value} must be {'above' if above else 'at least'} {bound}")

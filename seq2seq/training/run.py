@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from seq2seq import distributed, files
-from seq2seq.config.types import require_kinds
+from seq2seq.config.sections import read_sections
+from seq2seq.config.trainer import bounded
 from seq2seq.experiments import folder as runs
 from seq2seq.experiments import hydra_callback
 from seq2seq.training import finetune
@@ -28,10 +29,10 @@ from seq2seq.training.loggers import make_loggers, require_installed
 if TYPE_CHECKING:
     import lightning as L
 
-    from seq2seq.data.images import PatchGrid
+    from seq2seq.config.search import SearchSettings
+    from seq2seq.config.tokenizer import PatchGrid
     from seq2seq.data.plan import DataPlan
     from seq2seq.evaluation.evaluator import Evaluation
-    from seq2seq.search import SearchSettings
     from seq2seq.training.budget import Budget
     from seq2seq.training.callbacks.signals import TrainingInterrupt
     from seq2seq.training.datamodule import TranslationDataModule
@@ -61,21 +62,22 @@ class Run:
     def __init__(self, config: dict[str, Any], *, mixer: str) -> None:
         from seq2seq import checkpoint
         from seq2seq.data.preparation import validate_corpora
-        from seq2seq.training import settings
-        from seq2seq.training.optim import OptimSettings
+        from seq2seq.training import hardware
 
-        require_kinds(config)
-        config = {**config, "trainer": settings.bounded(config["trainer"])}
-        self.config, self.mixer, self.seed = config, mixer, int(config["seed"])
+        self.sections = read_sections(config)
+        self.settings = self.sections.trainer
+        self.optim = self.sections.optim
+        self.seed = self.sections.run.seed
+        config = {**config, "trainer": bounded(config["trainer"])}
+        self.config, self.mixer = config, mixer
         self.config_yaml = OmegaConf.to_yaml(config)
-        self.settings = settings.TrainerSettings.from_config(config["trainer"])
         swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
         distributed.require_startable(self.settings.processes, sweep=swept)
-        self.optim = OptimSettings.from_config(config["optim"])
+        hardware.require_sharding(self.settings)
         self.search = self._search_settings()
         require_installed(config["logger"])
-        self.accelerator = settings.resolve_accelerator(self.settings)
-        self.precision = settings.resolve_precision(self.settings.precision, self.accelerator)
+        self.accelerator = hardware.resolve_accelerator(self.settings)
+        self.precision = hardware.resolve_precision(self.settings.precision, self.accelerator)
         self.start = checkpoint.load(config["init_from"]) if config["init_from"] else None
         self._check_model()
         self.data_plan = self._data_plan()
@@ -158,9 +160,8 @@ class Run:
 
     def _search_settings(self) -> SearchSettings:
         from seq2seq.build import max_positions
-        from seq2seq.search import SearchSettings
 
-        search = SearchSettings.from_config(self.config["search"])
+        search = self.sections.search
         if search.n_best != 1:
             raise ValueError(
                 f"search.n_best={search.n_best}: a score is that of the best translation alone; leave it at 1 "
@@ -173,9 +174,8 @@ class Run:
         import torch
 
         from seq2seq.build import build_model
-        from seq2seq.data.tokenizer import TokenizerSettings
 
-        tokenizer = TokenizerSettings.from_mapping(self.config["tokenizer"])
+        tokenizer = self.sections.tokenizer
         sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer.joint}
         sizes |= _picture(tokenizer.patches)
         if self.start:

@@ -10,7 +10,7 @@ from seq2seq.training.budget import Budget, Stopwatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seq2seq.training.settings import TrainerSettings
+    from seq2seq.config.trainer import TrainerSettings
     from seq2seq.training.throughput import Meter
 
 

@@ -12,18 +12,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings
 from seq2seq.training.budget import Budget
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
-from seq2seq.training.optim import OptimSettings, Schedule, build_optimizer, scale_and_clip
+from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
 
 # What a profile calls it.
 FORWARD = "forward pass"

@@ -18,8 +18,9 @@ from lightning.fabric.utilities.throughput import get_available_flops
 from seq2seq.data.batching import Batch
 from seq2seq.training.flops import training_flops
 
-# Dense matrix products, TFLOP/s in bfloat16 and float32, from the makers' data sheets: GPUs that Lightning's table lacks
-# (it knows no "NVIDIA H200"), takes for another (L40S for L4), or counts with sparsity, in pairs or without tensor cores.
+# Dense matrix products, TFLOP/s in bfloat16 and float32, from the makers' data sheets, for GPUs that Lightning's table
+# lacks (it knows no "NVIDIA H200"), takes for another (L40S for L4), or counts with sparsity, in pairs, or without
+# tensor cores.
 _PEAK = {
     "GH200": (989, 67),
     "H200": (989, 67),

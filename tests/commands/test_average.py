@@ -11,9 +11,9 @@ import tiny
 import torch
 
 from seq2seq import average, checkpoint
+from seq2seq.config.search import SearchSettings
 from seq2seq.experiments import averaging
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import tiny
 from conftest import child_cpu_seconds
 
 from seq2seq import score
+from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import metrics
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -146,7 +146,7 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (["--ckpt", good], "is not a checkpoint"),
         (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are drawn_words, files, "),
         (["--ckpt", ckpt, "--data", "phrasebook", "src=en"], "translates de to en; --data src=en does not fit"),
-        (["--ckpt", ckpt, "--data", "files", "tset=x"], "no such setting; known are name, "),
+        (["--ckpt", ckpt, "--data", "files", "tset=x"], "no such setting; known are "),
         (["--ckpt", ckpt, "--data", "files"], "say where the text is"),
         (["--ckpt", ckpt, "--data", good + ".yaml"], "No such file"),
         (["--ckpt", ckpt, "--device", "gpu"], "unknown device 'gpu'"),

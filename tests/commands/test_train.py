@@ -21,20 +21,20 @@ import tiny
 import torch
 import toycorpus
 from conftest import PATIENCE
-from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from seq2seq import checkpoint
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.settings import read_section
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import Resumed
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.inference.translator import Translator
-from seq2seq.resources import conf_dir
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.run import Run, train
-from seq2seq.training.settings import TrainerSettings
 
 
 @pytest.fixture(scope="session")
@@ -458,7 +458,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     ):
         with pytest.raises(ValueError, match=message):
             Run(toycorpus.settings(new, tmp_path, *given, wrong), mixer="transformer")
-    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "model.peak_lr=1e-4")
+    free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
     assert Run(toycorpus.settings(new, tmp_path, *given, *free), mixer="transformer").start
 
 
@@ -551,18 +551,18 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
     assert (found["steps"], found["ended_by"]) == (3, "max_steps")
 
 
-def test_without_a_bound_the_run_says_that_it_has_four_minutes(corpus, tmp_path):
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        assert [compose("train", given).trainer.max_time for given in ([], ["trainer.max_steps=5"])] == [None, None]
+def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
+    for given in ([], ["trainer.max_steps=5"]):
+        assert resolved_settings(given)["trainer"]["max_epochs"] is None
     run = Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
-    assert (run.settings.max_time, run.config["trainer"]["max_time"]) == (240, "4m")
-    assert "max_time: 4m" in run.config_yaml
+    assert run.settings.max_epochs == run.config["trainer"]["max_epochs"] == 6
+    assert "max_epochs: 6" in run.config_yaml
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run():
     trainer: Any = SimpleNamespace(global_step=10, world_size=1)
     for bounds, expected in (({"max_steps": 100, "max_time": "1000s"}, 0.1), ({"max_time": "1000s"}, 0.9)):
-        settings = TrainerSettings.from_config(bounds)
+        settings = read_section(TrainerSettings, bounds, "trainer")
         budget = Budget(settings)
         budget.clock.load(900.0)
         assert budget.schedule_share(trainer) == pytest.approx(expected)
@@ -595,7 +595,7 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("model.num_heads=3", "divisible"),
         ("data.tokenize={en: 13b}", "13b"),
         ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
-        ("search.beam_size=two", "search.beam_size=two"),
+        ("search.beam_size=two is no finite number", "search.beam_size=two is no finite number"),
         ("+search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),

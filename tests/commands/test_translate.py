@@ -19,11 +19,11 @@ import torch
 from conftest import PATIENCE, child_cpu_seconds
 
 from seq2seq import cli, search, translate
+from seq2seq.config.search import SearchSettings
 from seq2seq.inference import line_stream
 from seq2seq.inference import translator as inference
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 

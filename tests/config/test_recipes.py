@@ -12,14 +12,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from seq2seq.build import build_model
-from seq2seq.config.types import require_kinds
-from seq2seq.data.corpus import CorpusSettings
-from seq2seq.data.tokenizer import TokenizerSettings
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.sections import read_sections
+from seq2seq.config.settings import read_section
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.resources import conf_dir
-from seq2seq.search import SearchSettings
-from seq2seq.training.optim import OptimSettings, learning_rate
-from seq2seq.training.settings import TrainerSettings
+from seq2seq.training.optim import learning_rate
 
 RECIPES = {path.stem: path.read_text("utf-8") for path in sorted((conf_dir() / "experiment").glob("*.yaml"))}
 JOINT, IWSLT, WORDS = (32768, 32768), (8848, 6632), (30000, 30000)
@@ -48,14 +46,10 @@ def settings(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_composes_and_builds(name):
     config = settings(name)
-    require_kinds(config)
-    TrainerSettings.from_config(config["trainer"])
-    OptimSettings.from_config(config["optim"])
-    SearchSettings.from_config(config["search"])
-    corpus = CorpusSettings.from_mapping(config["data"])
-    if config["data"]["convention"]:
-        check_convention(config["data"]["convention"], corpus.tgt)
-    tokenizer = TokenizerSettings.from_mapping(config["tokenizer"])
+    sections = read_sections(config)
+    if sections.data.convention:
+        check_convention(sections.data.convention, sections.data.tgt)
+    tokenizer = sections.tokenizer
     joint = tokenizer.joint
     millions, (src, tgt) = PUBLISHED.get(name, (None, JOINT if joint else WORDS))
     sizes = {"src_vocab_size": src, "tgt_vocab_size": tgt, "pad_id": 0, "joint": src == tgt and joint}
@@ -125,7 +119,7 @@ def test_the_transformer_has_the_published_rates(name, dim):
     """D^-0.5 min(n^-0.5, n W^-1.5) with W = 4,000."""
     config = settings(name)
     assert config["model"]["dim"] == dim
-    found = OptimSettings.from_config(config["optim"])
+    found = read_section(OptimSettings, config["optim"], "optim")
     for step in (1, 1000, 4000, 10_000, 100_000):
         expected = dim**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate(step, found) == pytest.approx(expected, rel=2e-3)

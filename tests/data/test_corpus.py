@@ -20,9 +20,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
+from seq2seq.config.settings import read_section
 from seq2seq.data import corpus
-from seq2seq.data.cleaning import Cleaner, CleanSettings, cleaning_table, length_rules
-from seq2seq.data.corpus import CorpusSettings, load_corpus, validate_corpus
+from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
+from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.readers import read_lines
 from seq2seq.data.swapped_sides import looks_swapped
 from seq2seq.resources import conf_dir, data_dir
@@ -279,9 +282,8 @@ def test_flat_json_lines_folder_as_multi30k_has(tmp_path):
 
 
 def test_the_embedded_corpus_goes_the_way_of_the_hub(tmp_path):
-    data = yaml.safe_load((conf_dir() / "data" / "files.yaml").read_text())
-    data |= yaml.safe_load((conf_dir() / "data" / "phrasebook.yaml").read_text())
-    chosen = CorpusSettings.from_mapping(data)
+    data = resolved_settings(["data=phrasebook"])["data"]
+    chosen = corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     loaded = load_corpus(chosen, cache_dir=tmp_path)
     assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
@@ -311,9 +313,7 @@ def hub_settings() -> list[str]:
 
 @pytest.mark.parametrize("name", hub_settings())
 def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch, name):
-    base = yaml.safe_load((conf_dir() / "data" / "files.yaml").read_text())
-    data = base | yaml.safe_load((conf_dir() / "data" / f"{name}.yaml").read_text())
-    data.pop("defaults")
+    data = resolved_settings([f"data={name}"])["data"]
     assert data["name"] == name
     pinned = data["revision"] or data["train"].split("@")[1].split("/")[0]
     assert pinned == "refs/convert/parquet" or len(pinned) == 40
@@ -327,7 +327,7 @@ def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch
     import datasets
 
     monkeypatch.setattr(datasets, "load_dataset", served)
-    chosen = CorpusSettings.from_mapping(data)
+    chosen = corpus_settings(data)
     validate_corpus(chosen, cache_dir=tmp_path)
     assert not calls  # nothing is fetched to check settings
     assert load(chosen, tmp_path)[0][0].startswith("s")
@@ -394,12 +394,14 @@ def test_rules_can_be_turned_off():
 
 @pytest.mark.parametrize("off", [None, False])
 def test_null_and_false_turn_every_rule_off(off):
-    rules = CleanSettings.from_mapping(dict.fromkeys(("invalid_utf8", "empty", "same", "duplicates"), off))
+    rules = read_section(
+        CleanSettings, dict.fromkeys(("invalid_utf8", "empty", "same", "duplicates"), off), "data.clean"
+    )
     cleaner = Cleaner(rules)
     block = (["", "x", "x"], ["", "x", "x"])
     assert cleaner(block) == block
     lengths = np.array([1, 9])
-    rules = CleanSettings.from_mapping({"max_length": off, "length_ratio": off})
+    rules = read_section(CleanSettings, {"max_length": off, "length_ratio": off}, "data.clean")
     assert not any(mask.any() for mask in length_rules(lengths, lengths[::-1], settings=rules, max_tokens=9).values())
 
 
@@ -552,7 +554,7 @@ def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
 
 
 def test_unknown_names_and_missing_direction_are_refused():
-    with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known are"):
-        CorpusSettings.from_mapping({"src": "de", "tgt": "en", "clean": {"dedup": True}})
+    with pytest.raises(ValueError, match=r"data\.clean\.dedup.*known: "):
+        corpus_settings({"src": "de", "tgt": "en", "clean": {"dedup": True}})
     with pytest.raises(ValueError, match=r"data\.tgt=None"):
-        CorpusSettings.from_mapping({"src": "de"})
+        corpus_settings({"src": "de"})

@@ -21,12 +21,16 @@ from torch import nn
 
 from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
+from seq2seq.analysis import model_report
 from seq2seq.build import build_model, max_positions
-from seq2seq.data.images import PatchGrid, PictureError, read_picture, write_picture
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
+from seq2seq.data.images import PictureError, encode_pictures, pack, read_picture, unpack, write_picture
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.data.token_cache import Encoder
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from seq2seq.data.word_images import has_letter
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
@@ -66,18 +70,18 @@ def tokenizer() -> Tokenizer:
 def test_pictures_become_patches_and_pictures_again(size, bits):
     grid = PatchGrid(8, 24, size, bits)
     given = pixels(5, grid)
-    ids = np.array(grid.encode([write_picture(picture) for picture in given]))
+    ids = np.array(encode_pictures([write_picture(picture) for picture in given], grid))
     assert ids.shape == (5, grid.length)
     assert 0 <= ids.min() <= ids.max() < grid.vocab_size
-    again = grid.unpack(ids)
-    assert np.array_equal(grid.pack(again), ids)
+    again = unpack(ids, grid)
+    assert np.array_equal(pack(again, grid), ids)
     assert np.abs(again.astype(int) - given).max() < 2 ** (8 - bits)  # what is lost: nothing of 8 bits
 
 
 def test_a_patch_by_hand():
     """The patch in row 1, column 0 of a picture, its pixels row by row, the first in the lowest byte."""
     picture = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    ids = PatchGrid(4, 4).encode([write_picture(picture)])[0]
+    ids = encode_pictures([write_picture(picture)], PatchGrid(4, 4))[0]
     assert len(ids) == 4
     assert ids[2] == 8 + 9 * 2**8 + 12 * 2**16 + 13 * 2**24
 
@@ -106,7 +110,7 @@ def wrong_lines() -> dict[str, str]:
 def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
     line = wrong_lines()[reason]
     with pytest.raises(PictureError, match="line 3 is no picture") as error:
-        GRID.encode([*lines(2), line, *lines(1)])
+        encode_pictures([*lines(2), line, *lines(1)], GRID)
     assert reason in str(error.value)
     assert line[:20] in str(error.value)
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)  # as a worker process sends it
@@ -126,8 +130,8 @@ def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
 def test_impossible_grids_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         PatchGrid(*values)
-    with pytest.raises(ValueError, match="it takes height, width, size, bits"):
-        PatchGrid.from_mapping({"height": 8, "wide": 24})
+    with pytest.raises(ValueError, match="known: height, width, size, bits"):
+        read_section(PatchGrid, {"height": 8, "wide": 24}, "tokenizer.patches")
 
 
 def test_pillow_is_asked_for(monkeypatch):
@@ -151,7 +155,7 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits):
     given = pixels(3, grid)
     image = torch.from_numpy((given >> (8 - bits)) / (2**bits - 1) * 2 - 1)[:, None]
     expected = conv(image).flatten(2).transpose(1, 2)  # (N, rows * columns, D)
-    torch.testing.assert_close(project(torch.from_numpy(grid.pack(given))), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(project(torch.from_numpy(pack(given, grid))), expected, rtol=1e-12, atol=1e-12)
 
 
 def picture_model(*overrides: str, **extra):
@@ -201,7 +205,7 @@ def test_positions_on_a_grid():
 def test_pictures_beside_padding_are_as_alone():
     """A batch is padded to a width that a picture need not have."""
     model = picture_model("+model.src_positions=none").eval()
-    src = torch.from_numpy(GRID.pack(pixels(2)))
+    src = torch.from_numpy(pack(pixels(2), GRID))
     tgt = torch.randint(4, 20, (2, 5))
     alone = model(src, torch.ones_like(src, dtype=torch.bool), tgt)
     wide = torch.cat([src, src.new_full((2, 5), PAD)], 1)
@@ -214,7 +218,7 @@ def test_pictures_beside_padding_are_as_alone():
 
 def test_a_tokenizer_of_pictures(tokenizer):
     given = lines(3)
-    assert tokenizer.encode_src(given) == GRID.encode(given)
+    assert tokenizer.encode_src(given) == encode_pictures(given, GRID)
     assert tokenizer.decode(tokenizer.encode_tgt(TEXTS[:8])) == TEXTS[:8]
     assert (tokenizer.joint, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (False, 2**32, 24)
     state = pickle.loads(pickle.dumps(tokenizer.to_state()))
@@ -234,7 +238,7 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
     ready = load_tokenizer(replace(SETTINGS, tgt_model=str(tmp_path / "en.model")))
     assert ready.fingerprint == tokenizer.fingerprint
     started = {"joint": False} | ready_models(tokenizer, tmp_path)  # of init_from
-    assert load_tokenizer(TokenizerSettings.from_mapping(started)).fingerprint == tokenizer.fingerprint
+    assert load_tokenizer(read_section(TokenizerSettings, started, "tokenizer")).fingerprint == tokenizer.fingerprint
     for wrong, message in (
         ({"joint": True}, "share no vocabulary"),
         ({"model": str(tmp_path / "en.model")}, "no SentencePiece model"),
@@ -247,8 +251,8 @@ def test_ready_models_of_the_text_alone(tokenizer, tmp_path):
 def test_ids_of_patches_keep_all_their_bits(tokenizer):
     white = write_picture(np.full((8, 24), 255, dtype=np.uint8))
     src, _ = Encoder(tokenizer=tokenizer)(([white, *lines(1)], ["two", "two"]))
-    assert src.flat.dtype == np.uint32
-    assert set(src.flat[: GRID.length].tolist()) == {2**32 - 1}
+    assert src.ids.dtype == np.uint32
+    assert set(src.ids[: GRID.length].tolist()) == {2**32 - 1}
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +279,7 @@ def test_batches_hold_whole_pictures(drawn, tmp_path):
         assert batch.src.dtype == torch.int64
         assert batch.src_mask.all()
         for ids, index in zip(batch.src.numpy(), batch.index.tolist(), strict=True):
-            assert np.array_equal(GRID.unpack(ids[None])[0], read_picture(source[index], height=8, width=24))
+            assert np.array_equal(unpack(ids[None], GRID)[0], read_picture(source[index], height=8, width=24))
             seen += 1
     assert seen == data.prepared.size("train") == 60
 
@@ -334,7 +338,7 @@ def test_text_without_room_is_refused(capsys, monkeypatch):
 def test_letters_that_the_font_lacks_are_refused(capsys, monkeypatch):
     """They would all be the same box."""
     letters = "".join(map(chr, range(33, 127)))
-    assert all(draw._has(letter) for letter in letters)
+    assert all(has_letter(letter) for letter in letters)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("cat\n你好\n".encode())))
     assert draw.main([]) == 2
     assert "line 2: '你好': Pillow's own font, in which words are drawn, has no '你'" in capsys.readouterr().err
@@ -420,7 +424,7 @@ def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
     assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
     assert (tmp_path / "seen" / "encoder-centers.png").is_file()
     assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
-    names = inspect._patches(GRID)
+    names = model_report._patches(GRID)
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
 
 

@@ -13,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seq2seq.data.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer, train_tokenizer
+from seq2seq.config.settings import read_section
+from seq2seq.config.tokenizer import TokenizerSettings
+from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
 
 
 def sentences(syllables: str, seed: int) -> list[str]:
@@ -190,12 +192,12 @@ def test_wrong_models_are_refused(tmp_path, separate):
         ({"model": "missing.model"}, "missing.model does not exist"),
         ({"src_model": "a.model"}, "together"),
         ({"model": "a", "src_model": "b", "tgt_model": "c"}, "exclude"),
-        ({"vocabulary": 9}, "unknown tokenizer setting vocabulary"),
+        ({"vocabulary": 9}, "unknown setting tokenizer.vocabulary"),
     ],
 )
 def test_wrong_settings_are_named(values, message):
     with pytest.raises(ValueError, match=message):
-        TokenizerSettings.from_mapping(values)
+        read_section(TokenizerSettings, values, "tokenizer")
 
 
 def test_the_normaliser_is_read_from_the_model_itself(joint, separate):

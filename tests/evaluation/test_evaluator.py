@@ -9,13 +9,13 @@ import pytest
 import tiny
 import torch
 
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
 from seq2seq.evaluation.evaluator import Evaluator, Partial, crop, select_rows
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
-from seq2seq.search import SearchSettings
 from seq2seq.translate import _parser
 
 

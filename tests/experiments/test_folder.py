@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq import files
 from seq2seq.config import dicts
+from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
 from seq2seq.training.loggers import CsvLogger
 
@@ -48,8 +49,12 @@ def test_all_others_do(key):
 
 def test_the_default_budget_counts_as_if_it_were_typed():
     free = changed("trainer.max_steps", None)
-    assert folder.config_hash(free) == folder.config_hash({**free, "trainer": {**free["trainer"], "max_time": "4m"}})
-    assert folder.config_hash(free) != folder.config_hash({**free, "trainer": {**free["trainer"], "max_time": "5m"}})
+    assert folder.config_hash(free) == folder.config_hash(
+        {**free, "trainer": {**free["trainer"], "max_epochs": DEFAULT_EPOCHS}}
+    )
+    assert folder.config_hash(free) != folder.config_hash(
+        {**free, "trainer": {**free["trainer"], "max_epochs": DEFAULT_EPOCHS + 1}}
+    )
 
 
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():

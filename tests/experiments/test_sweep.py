@@ -27,13 +27,13 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records
 from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")

@@ -24,17 +24,17 @@ from torch.utils._pytree import tree_leaves
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.folder import Resumed
 from seq2seq.prepare import prepare
-from seq2seq.search import SearchSettings
 from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_budget, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.errors import TrainingFault
-from seq2seq.training.optim import OptimSettings
 from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 

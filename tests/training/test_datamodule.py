@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.settings import read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
@@ -281,12 +282,10 @@ def test_lightning_sees_a_new_order_each_epoch_and_after_resuming(folder, tmp_pa
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "tokenizer").glob("*.yaml")))
 def test_shipped_tokenizer_settings_are_known(name):
-    from seq2seq.data.tokenizer import TokenizerSettings
+    from seq2seq.config.tokenizer import TokenizerSettings
 
-    values = yaml.safe_load((conf_dir() / "tokenizer" / "default.yaml").read_text())
-    values |= yaml.safe_load((conf_dir() / "tokenizer" / f"{name}.yaml").read_text())
-    values.pop("defaults", None)
-    settings = TokenizerSettings.from_mapping(values | {"vocab_size": 100})
+    values = resolved_settings([f"tokenizer={name}"])["tokenizer"]
+    settings = read_section(TokenizerSettings, values | {"vocab_size": 100}, "tokenizer")
     assert settings.vocab_size == 100
 
 

@@ -16,8 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import SearchSettings, Specials, search
+from seq2seq.search import Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import (
@@ -31,9 +34,9 @@ from seq2seq.training.fsdp import (
     make_whole,
     shard,
 )
+from seq2seq.training.hardware import require_sharding
 from seq2seq.training.loss import projected_cross_entropy
-from seq2seq.training.optim import OptimSettings, build_optimizer, scale_and_clip
-from seq2seq.training.settings import TrainerSettings
+from seq2seq.training.optim import build_optimizer, scale_and_clip
 
 ADAM = OptimSettings(schedule="constant", warmup_steps=0, lr=0.01)
 
@@ -228,6 +231,6 @@ def test_the_strategy_of_settings():
 
 def test_an_old_torch_is_told(monkeypatch):
     monkeypatch.delattr(FSDPModule, "reset_iter_state")
-    TrainerSettings(max_steps=1, strategy="fsdp")
+    require_sharding(TrainerSettings(max_steps=1, strategy="fsdp"))
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp.*torch 2\.13.*strategy=ddp"):
-        TrainerSettings(max_steps=1, devices=2, strategy="fsdp")
+        require_sharding(TrainerSettings(max_steps=1, devices=2, strategy="fsdp"))

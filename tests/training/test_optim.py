@@ -7,11 +7,14 @@ import math
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.settings import read_section
 from seq2seq.resources import conf_dir
-from seq2seq.training.optim import OptimSettings, Schedule, build_optimizer, learning_rate, scale_and_clip
+from seq2seq.training.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
 
 def rates(settings: OptimSettings, count: int) -> list[float]:
@@ -137,7 +140,7 @@ def test_scale_and_clip(clip_norm):
 )
 def test_wrong_settings_are_named(values, word):
     with pytest.raises(ValueError, match=word):
-        OptimSettings.from_config(values)
+        read_section(OptimSettings, values, "optim")
 
 
 def test_weight_decay_is_decoupled():
@@ -150,9 +153,6 @@ def test_weight_decay_is_decoupled():
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_preset_is_valid(path):
-    config = OmegaConf.load(path)
-    for parent in config.pop("defaults", []):
-        if parent != "_self_":
-            config = OmegaConf.merge(OmegaConf.load(path.with_name(f"{parent}.yaml")), config)
-    whole = OmegaConf.create({"optim": config, "model": OmegaConf.load(conf_dir() / "model" / "tiny.yaml")})
-    OptimSettings.from_config(OmegaConf.to_container(whole, resolve=True)["optim"])  # type: ignore[index, call-overload]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        composed = compose("train", [f"optim={path.stem}"])
+    read_section(OptimSettings, OmegaConf.to_container(composed.optim, resolve=True), "optim")  # type: ignore[arg-type]

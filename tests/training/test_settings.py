@@ -10,9 +10,12 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from seq2seq.config.types import require_kinds
+from seq2seq.config.durations import seconds
+from seq2seq.config.sections import read_sections
+from seq2seq.config.settings import read_section
+from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
 from seq2seq.resources import conf_dir
-from seq2seq.training.settings import TrainerSettings, resolve_accelerator, resolve_precision, seconds
+from seq2seq.training.hardware import resolve_accelerator, resolve_precision
 
 
 @pytest.mark.parametrize(
@@ -41,21 +44,21 @@ def test_no_durations(text):
         seconds(text, "trainer.max_time")
 
 
-def test_four_minutes_bound_a_run_that_nothing_else_does():
-    assert TrainerSettings.from_config({}).max_time == 240
+def test_six_epochs_bound_a_run_that_nothing_else_does():
+    assert bounded({})["max_epochs"] == DEFAULT_EPOCHS == 6
     free = {"max_steps": None, "max_epochs": None, "max_time": None}
-    assert TrainerSettings.from_config(free).max_time == 240
+    assert read_section(TrainerSettings, bounded(free), "trainer").max_epochs == DEFAULT_EPOCHS
     for key in free:
-        given = TrainerSettings.from_config(free | {key: 7})
-        assert (given.max_time, getattr(given, key)) == (7 if key == "max_time" else None, 7)
+        given = read_section(TrainerSettings, bounded(free | {key: 7}), "trainer")
+        assert (given.max_epochs, getattr(given, key)) == (7 if key == "max_epochs" else None, 7)
     with pytest.raises(ValueError, match="nothing bounds"):
         TrainerSettings()
 
 
 def test_precision_follows_the_hardware(monkeypatch):
-    monkeypatch.setattr("seq2seq.training.settings.has_bf16", lambda accelerator: True)
+    monkeypatch.setattr("seq2seq.training.hardware.has_bf16", lambda accelerator: True)
     assert resolve_precision("auto", "cpu") == "bf16-mixed"
-    monkeypatch.setattr("seq2seq.training.settings.has_bf16", lambda accelerator: False)
+    monkeypatch.setattr("seq2seq.training.hardware.has_bf16", lambda accelerator: False)
     assert resolve_precision("auto", "cpu") == "32-true"
     assert resolve_precision("bf16", "cpu") == "bf16-mixed"
     assert resolve_precision("32", "gpu") == "32-true"
@@ -83,7 +86,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 )
 def test_wrong_settings_are_named(values, word):
     with pytest.raises(ValueError, match=word):
-        TrainerSettings.from_config(values)
+        read_section(TrainerSettings, values, "trainer")
 
 
 def composed(*overrides: str) -> dict:
@@ -108,18 +111,18 @@ def test_what_is_neither_true_nor_false_is_named(defaults, value):
     shown = "null" if value is None else re.escape(str(value))
     for key in ("force", "trainer.test", "data.streaming", "model.residual", "tokenizer.joint"):
         with pytest.raises(ValueError, match=f"^{key}={shown} is neither true nor false$"):
-            require_kinds(changed(defaults, key, value))
+            read_sections(changed(defaults, key, value))
     mixer = changed(defaults["mixer"], "decoder.glu", value)
     with pytest.raises(ValueError, match=f"^mixer.decoder.glu={shown} is neither true nor false$"):
-        require_kinds(defaults | {"mixer": mixer})
+        read_sections(defaults | {"mixer": mixer})
 
 
 def test_a_flag_of_a_mixer_among_several_kinds_is_named():
     config = composed("mixer=local_blocks")
-    require_kinds(config)
+    read_sections(config)
     config["mixer"]["encoder"]["kinds"]["shifted"]["blocks"] = "no"
     with pytest.raises(ValueError, match=r"^mixer.encoder.kinds.shifted.blocks=no is neither"):
-        require_kinds(config)
+        read_sections(config)
 
 
 @pytest.mark.parametrize("value", ["abc", None, math.nan, math.inf, True, [1]])
@@ -127,7 +130,7 @@ def test_what_is_no_number_is_named(defaults, value):
     shown = "null" if value is None else re.escape(str(value))
     for key in ("seed", "optim.lr", "optim.rho", "trainer.samples", "search.length_penalty", "model.dropout"):
         with pytest.raises(ValueError, match=f"^{key}={shown} is no finite number$"):
-            require_kinds(changed(defaults, key, value))
+            read_sections(changed(defaults, key, value))
 
 
 def test_values_of_another_kind_that_mean_something():
@@ -136,7 +139,7 @@ def test_values_of_another_kind_that_mean_something():
         "data.max_tokens=auto", "data.temperature=inf", "data.clean.max_length=null", "data.clean.length_ratio=false",
         "data.clean.duplicates=null", "trainer.max_time=10m", "trainer.save_time=null", "trainer.precision=bf16",
         "trainer.test=0", "trainer.max_epochs=2", "trainer.ema=0.9", "optim.lr=1", "optim.warmup_steps=4e3",
-        "search.max_len_ratio=2", "search.length_penalty=-1", "+trainer.mine=no", "+data.mine=[1]", "+mine=off",
+        "search.max_len_ratio=2", "search.length_penalty=-1", "+data.mine=[1]", "+mine=off",
         "+mixer.encoder.kernel_size=${model.num_heads}", "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
     ]  # fmt: skip
-    require_kinds(composed(*given))
+    read_sections(composed(*given))

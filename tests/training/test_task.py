@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 
 from seq2seq.build import build_model
 from seq2seq.checkpoint import describe
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch, Ragged, collate
-from seq2seq.search import SearchSettings
-from seq2seq.training.optim import OptimSettings
 from seq2seq.training.task import TranslationTask, micro_batch_seed
 
 TOKENIZER = tiny.tokenizer()

@@ -9,9 +9,9 @@ import tiny
 import torch
 
 from seq2seq.build import build_model
-from seq2seq.search import SearchSettings
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
 from seq2seq.training import threads
-from seq2seq.training.optim import OptimSettings
 from seq2seq.training.task import TranslationTask
 
 
@@ -56,11 +56,16 @@ def test_one_thread_unless_all_are_clearly_faster():
 def test_rates_are_medians_of_alternating_rounds(monkeypatch, two_threads):
     monkeypatch.setattr(threads, "_ROUND_SECONDS", 0.0)
     seen: list[int] = []
-    clock = iter(range(1000))
-    monkeypatch.setattr(time, "perf_counter", lambda: next(clock) * (9 if len(seen) == 4 else 1))
-    rates = threads.measure_rates(lambda: seen.append(torch.get_num_threads()), (1, 2))
+    now = [0.0]
+
+    def update() -> None:
+        seen.append(torch.get_num_threads())
+        now[0] += 100.0 if len(seen) == 4 else 1 / torch.get_num_threads()
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    rates = threads.measure_rates(update, (1, 2))
     assert seen == [1, 2] * 4
-    assert rates == {1: 1.0, 2: 1.0}, "one slow round of three changes nothing"
+    assert rates == {1: 1.0, 2: 2.0}, "one slow round of three changes nothing"
 
 
 def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):

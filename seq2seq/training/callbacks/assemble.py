@@ -9,6 +9,7 @@ import lightning as L
 from rich.console import Console
 
 from seq2seq import distributed
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.callbacks.checkpointing import (
     KeepBest,
@@ -27,7 +28,6 @@ from seq2seq.training.callbacks.stopping import Stopping
 from seq2seq.training.callbacks.validation import RecordScores, Validation
 from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
 
 # Lightning calls callbacks in the order of the list, in every hook. For each, what must have happened before it:

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.budget import epochs_done
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.throughput import Meter
 

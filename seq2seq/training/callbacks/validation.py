@@ -7,10 +7,10 @@ from typing import Any
 
 import lightning as L
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.run_state import RunState
-from seq2seq.training.settings import TrainerSettings
 from seq2seq.training.task import TranslationTask
 
 

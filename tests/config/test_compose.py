@@ -1,4 +1,4 @@
-"""Mistyped keys on the command line."""
+"""Mistakes on the command line: unknown keys and choices, and keys that have moved."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE
 
-from seq2seq.config.unknown_keys import refuse_unknown, unknown_key
+from seq2seq.config.compose import explain, refuse_mistakes, resolved_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
-    message = unknown_key(words)
+    message = explain(words)
     assert message.startswith(f"{wrong} is no setting; did you mean {near}"), message
 
 
@@ -40,23 +40,50 @@ def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
         ["+trainer.foo=3", "~logger.csv"],
         ["data.corpora={a: {train: x}}", "mixer.encoder.per_layer.kernel_size=[3,7]"],
         ["run=it-${seed}", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
-        ["mixer=transfomer"],  # Hydra lists what there is
         ["no override"],
     ],
 )
 def test_everything_else_is_left_to_hydra(words):
-    assert unknown_key(words) == ""
-    refuse_unknown("train", words)
-    refuse_unknown("train", ["--config-dir=elsewhere", "their.key=1"])
+    assert explain(words) == ""
+    refuse_mistakes("train", words)
+    refuse_mistakes("train", ["--config-dir=elsewhere", "their.key=1"])
 
 
 def test_a_moved_setting_is_refused_with_its_new_name():
     words = ["mixer=dynamicconv", "mixer.encoder.kernel=torch"]
-    assert unknown_key(words) == "mixer.encoder.kernel is now mixer.encoder.backend"
+    assert explain(words) == "mixer.encoder.kernel is now mixer.encoder.backend"
+    assert explain(["model=small", "model.peak_lr=1e-3"]) == "model.peak_lr is now optim.peak_lr"
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("mixer=transfomer", "transformer"),
+        ("mixer/self@mixer.encoder=attentoin", "attention"),
+        ("data=phrasbook", "phrasebook"),
+        ("model=smal", "small"),
+        ("optim=aneal", "anneal"),
+        ("experiment=tateoba", "tatoeba"),
+    ],
+)
+def test_an_unknown_choice_is_told_with_what_is_like_it(word, near):
+    message = explain(["seed=2", word])
+    assert message.startswith(f"{word} is no choice; did you mean {near}"), message
+    assert "schema" not in message
+    assert "\n" not in message
+    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is no choice (known: average, bahdanau, ")
+
+
+def test_what_is_refused_is_a_value_error_of_one_line():
+    assert resolved_settings(["model=small"])["optim"]["peak_lr"] == 5e-4
+    for words, message in ((["modl=small"], "modl is no setting"), (["no override"], "settings: .*no override")):
+        with pytest.raises(ValueError, match=message) as refused:
+            resolved_settings(words)
+        assert "\n" not in str(refused.value)
 
 
 def test_nothing_like_it_is_told_too():
-    assert unknown_key(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--cfg job lists all)"
+    assert explain(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--cfg job lists all)"
 
 
 @pytest.mark.parametrize("program", ["train", "prepare"])

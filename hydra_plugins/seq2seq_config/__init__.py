@@ -1,0 +1,16 @@
+"""The schema of every section, stored before Hydra composes anything. Hydra finds plugins in this namespace alone."""
+
+from __future__ import annotations
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from seq2seq.config.store import store_schemas
+
+
+class SettingsSchema(SearchPathPlugin):
+    """Store the defaults of `seq2seq.config`, which the files of conf/ name as `schema`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Store them; the search path stays as it is."""
+        store_schemas()

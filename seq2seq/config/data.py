@@ -1,0 +1,106 @@
+"""Settings of the section `data`: the text, its cleaning, batches and scores."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from seq2seq.config.settings import internal, keys, read_section, setting
+from seq2seq.config.tokenizer import VOCAB_SIZE
+
+SPLITS = ("train", "valid", "test")
+# sacreBLEU's tokenizers by target language; any other has 13a.
+TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+
+
+@dataclasses.dataclass(frozen=True)
+class CleanSettings:
+    """Rules that drop training pairs; null or false turns one off. Lengths count pieces, eos included."""
+
+    invalid_utf8: bool = setting(True, "text that was not UTF-8 (or holds U+FFFD)", null=False)
+    empty: bool = setting(True, "an empty side", null=False)
+    same: bool = setting(True, "source = target", null=False)
+    duplicates: bool = setting(True, "the same pair again", null=False)
+    max_length: int | bool | None = setting(
+        250, "pieces a side; a pair that alone exceeds max_tokens is dropped in any case"
+    )
+    length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter")
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusSettings:
+    """Settings of one corpus: languages, files and cleaning.
+
+    `path` set: a data set of the hub, or a local folder in the hub's layout, whose splits `train`, `valid` and `test`
+    name. `path` null: they name files. A split that is null is held out of training (`holdout` pairs).
+
+    Args:
+        splits: the splits that there are; a corpus of a mixture may lack some.
+    """
+
+    src: str = setting(help="source language")
+    tgt: str = setting(help="target language")
+    train: Any = setting(None, "training text: a file, a prefix, [source, target], {language: file}, or a split")
+    valid: Any = setting(None, "validation text; null = held out of training")
+    test: Any = setting(None, "test text; null = held out of training")
+    path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
+    config: str | None = setting(None, "the hub's name of a subset ...")
+    data_dir: str | None = setting(None, "... or its folder")
+    revision: str | None = setting(None, "revision of the hub's data set")
+    languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
+    columns: Mapping[str, str | int] | None = setting(
+        None, "{language: column} where columns are not named by language; numbers for a TSV without header"
+    )
+    format: str | None = setting(None, "text, json, tsv or parquet; null goes by the file's suffix")
+    holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null")
+    clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
+    splits: tuple[str, ...] = internal(SPLITS)
+
+    def place(self, split: str) -> Any:
+        """Return the setting that says where `split` is."""
+        return getattr(self, split)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSettings(CorpusSettings):
+    """Settings of the section `data`: a corpus, what is mixed with it, and its batches and scores."""
+
+    name: str = setting(help="name of the data set, in the run's name and in the checkpoint")
+    corpora: Mapping[str, Any] | None = setting(
+        None, 'further training corpora: {name: {train: ..., tag: "<bt>", weight: 2, src: .., tgt: ..}}'
+    )
+    temperature: float = setting(
+        1.0,
+        "a corpus is drawn by size^(1/temperature) where none has a weight; 1: every pair once an epoch",
+        infinite=True,
+    )
+    tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
+    streaming: bool = setting(False, "read training text while training instead of preparing it")
+    shuffle_buffer: int = setting(100_000, "of a stream: pairs that are shuffled together")
+    max_tokens: int | str = setting(
+        4096,
+        "budget of a micro-batch: rows * longest side, padding counted; auto: the most that a GPU's memory holds",
+        words=("auto",),
+    )
+    vocab_size: int = setting(VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained")
+    num_proc: int = setting(1, "processes that encode the text while it is prepared; the result is the same")
+    num_workers: int = setting(0, "processes that make batches while training; 0 = the training process itself")
+    tokenize: Mapping[str, str] = setting(dict(TOKENIZE), "sacreBLEU tokenizer by target language; any other: 13a")
+    convention: str | None = setting(
+        None, "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)"
+    )
+    lowercase: bool = setting(False, "... and that score ignoring case")
+
+
+def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:
+    """Read the corpus out of the plain section `data`, or out of an entry of data.corpora.
+
+    Raises:
+        ValueError: a language or a value is wrong.
+    """
+    for side in ("src", "tgt"):
+        if not isinstance(data.get(side), str) or not data[side]:
+            raise ValueError(f"data.{side}={data.get(side)!r}: give a language code, as in data.{side}=de")
+    known = keys(CorpusSettings)
+    return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")

@@ -1,0 +1,20 @@
+"""Settings at the top level: seed, folders, and what a run starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from seq2seq.config.settings import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run that belong to no section."""
+
+    seed: int = setting(1, "seed of weights, order of the data, and dropout")
+    resume: str | None = setting(None, "auto continues the run of these settings if there is one; or a checkpoint")
+    force: bool = setting(False, "continue a run although settings have changed: each change is reported")
+    init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
+    runs: str = setting("runs", "where run folders are")
+    run: str | None = setting(None, "a run folder's name; null = <data>-<mixer>-<hash of these settings>")
+    cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")

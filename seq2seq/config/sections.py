@@ -1,0 +1,83 @@
+"""Read all sections of a resolved configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from seq2seq.config.data import DataSettings
+from seq2seq.config.dicts import flat
+from seq2seq.config.model import ModelSettings
+from seq2seq.config.moved import new_key
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.run import RunSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import flag, read_section
+from seq2seq.config.tokenizer import TokenizerSettings
+from seq2seq.config.trainer import TrainerSettings, bounded
+from seq2seq.config.yaml_file import read_yaml
+from seq2seq.resources import conf_dir
+
+
+@dataclasses.dataclass(frozen=True)
+class Sections:
+    """The checked settings of every section but `mixer`, which the constructors of mixers check."""
+
+    run: RunSettings
+    data: DataSettings
+    tokenizer: TokenizerSettings
+    model: ModelSettings
+    optim: OptimSettings
+    search: SearchSettings
+    trainer: TrainerSettings
+
+
+def read_sections(config: Mapping[str, Any]) -> Sections:
+    """Check a resolved, plain configuration.
+
+    The top level and `data` may have further keys, for interpolations.
+
+    Raises:
+        ValueError: an unknown key, or a value of the wrong type or range.
+    """
+    check_mixer(config["mixer"])
+    return Sections(
+        run=read_section(RunSettings, config, "", extra=True),
+        data=read_section(DataSettings, config["data"], "data", extra=True),
+        tokenizer=read_section(TokenizerSettings, config["tokenizer"], "tokenizer"),
+        model=read_section(ModelSettings, config["model"], "model"),
+        optim=read_section(OptimSettings, config["optim"], "optim"),
+        search=read_section(SearchSettings, config["search"], "search"),
+        trainer=read_section(TrainerSettings, bounded(config["trainer"]), "trainer"),
+    )
+
+
+def check_mixer(mixer: Mapping[str, Any]) -> None:
+    """Check the flags of mixers, which are true or false in conf/mixer, before any of them is imported.
+
+    Raises:
+        ValueError: a flag is neither true nor false, or a key has another name now.
+    """
+    values = flat(mixer, "mixer.")
+    for key, value in values.items():
+        slot, _, name = key.rpartition(".")
+        target = str(values.get(f"{slot}._target_"))
+        if target.startswith("seq2seq.") and (moved := new_key(key)):
+            raise ValueError(f"{key} is now {moved}")
+        if (target, name) in _flags():
+            flag(value, key)
+
+
+@functools.cache
+def _flags() -> frozenset[tuple[str, str]]:
+    """List class and key of all that is true or false in conf/mixer."""
+    files = (conf_dir() / "mixer").glob("*/*.yaml")
+    sections = [read_yaml(file) for file in files if file.read_text("utf-8").strip()]
+    return frozenset(
+        (str(section.get("_target_")), key)
+        for section in sections
+        for key, value in section.items()
+        if type(value) is bool
+    )

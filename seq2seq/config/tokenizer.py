@@ -1,0 +1,140 @@
+"""Settings of the section `tokenizer`: SentencePiece models, and patches where the source is pictures."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+from seq2seq.config.settings import internal, setting
+
+NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
+# Pieces of a vocabulary that neither data.vocab_size nor tokenizer.vocab_size sets.
+VOCAB_SIZE = 8000
+# Bits of a patch's id, which is an int64, as is the number of all ids.
+_MOST_BITS = 62
+
+
+@dataclasses.dataclass(frozen=True)
+class PatchGrid:
+    """How pictures of height x width pixels are cut, row by row, into patches of size x size pixels.
+
+    A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits gray levels.
+
+    Raises:
+        ValueError: impossible sizes, or Pillow is missing.
+    """
+
+    height: int = setting(help="pixels of every picture from top to bottom")
+    width: int = setting(help="pixels of every picture from left to right")
+    size: int = setting(2, "pixels of a patch each way")
+    bits: int = setting(8, "gray levels of a pixel are 2^bits; size * size * bits is at most 62")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"tokenizer.patches.{field.name}={value!r}: a whole number from 1 is needed")
+        if self.height % self.size or self.width % self.size:
+            raise ValueError(
+                f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
+                f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
+            )
+        if self.bits > 8 or self.size**2 * self.bits > _MOST_BITS:
+            raise ValueError(
+                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch: choose at most "
+                f"{min(8, _MOST_BITS // self.size**2)} (a pixel has 8, an id {_MOST_BITS}), or smaller patches"
+            )
+        if self.length < 2:
+            raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
+        if importlib.util.find_spec("PIL") is None:
+            raise ValueError("pictures need the package pillow: pip install 'seq2seq-mixers[images]'")
+
+    @property
+    def rows(self) -> int:
+        """Patches from top to bottom."""
+        return self.height // self.size
+
+    @property
+    def columns(self) -> int:
+        """Patches from left to right."""
+        return self.width // self.size
+
+    @property
+    def length(self) -> int:
+        """Patches of a picture: its source positions."""
+        return self.rows * self.columns
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of different patches."""
+        return 1 << (self.size**2 * self.bits)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerSettings:
+    """Settings of a tokenizer: ready SentencePiece models (one for both sides, or one a side), or how to train one.
+
+    With `patches` the source is pictures, and SentencePiece is the target's alone.
+
+    Args:
+        symbols: tags, pieces that no text is cut into.
+
+    Raises:
+        ValueError: impossible values, before any work.
+    """
+
+    model: str | None = setting(None, "a ready SentencePiece model for both sides; nothing is trained then")
+    src_model: str | None = setting(None, "or a ready model for the source ...")
+    tgt_model: str | None = setting(None, "... and one for the target")
+    type: str = setting("unigram", "unigram or bpe")
+    vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets")
+    joint: bool = setting(True, "one vocabulary for both sides (shared embeddings), or one a side")
+    byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk")
+    normalizer: str = setting("identity", f"{', '.join(NORMALIZERS)}; anything but identity changes the text")
+    character_coverage: float = setting(0.9995, "share of the text's characters that have a piece of their own")
+    input_sentence_size: int = setting(
+        500_000, "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)"
+    )
+    sampling_alpha: float = setting(
+        0.0, "subword regularization (BPE-dropout for bpe) in training: 0.1 or 0.2 helps small corpora, 0 = off"
+    )
+    seed: int = setting(1, "seed of the lines that are drawn")
+    patches: PatchGrid | None = setting(None, "the source is pictures, cut into patches: {height, width, size, bits}")
+    symbols: tuple[str, ...] = internal(())
+
+    def __post_init__(self) -> None:
+        if self.type not in ("unigram", "bpe"):
+            raise ValueError(f"tokenizer.type={self.type!r}: choose unigram or bpe")
+        if self.normalizer not in NORMALIZERS:
+            raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
+        if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
+            raise ValueError(f"data.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
+        if not 0 <= self.sampling_alpha <= 1:
+            raise ValueError(f"tokenizer.sampling_alpha={self.sampling_alpha}: must be in [0, 1]; 0 turns it off")
+        if self.input_sentence_size < 1:
+            raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
+        if self.model and (self.src_model or self.tgt_model):
+            raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
+        if self.patches:
+            self._check_pictures()
+        elif bool(self.src_model) != bool(self.tgt_model):
+            raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
+        for path in self.ready_models:
+            if not Path(path).is_file():
+                raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
+
+    def _check_pictures(self) -> None:
+        if self.joint:
+            raise ValueError("tokenizer.patches: pictures share no vocabulary with text; set tokenizer.joint=false")
+        if self.model or self.src_model:
+            raise ValueError("tokenizer.patches: pictures have no SentencePiece model; set tokenizer.tgt_model alone")
+        if self.symbols:
+            raise ValueError(f"tokenizer.patches: pictures take no tags ({', '.join(self.symbols)}); leave them out")
+
+    @property
+    def ready_models(self) -> tuple[str, ...]:
+        """Paths of the ready models: none, one (joint, or pictures) or two (source, target)."""
+        return tuple(str(path) for path in (self.model, self.src_model, self.tgt_model) if path)

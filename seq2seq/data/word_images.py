@@ -1,0 +1,156 @@
+"""Words drawn as small gray pictures, and a corpus of them to learn reading from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from seq2seq.data.images import write_picture
+from seq2seq.files import atomic_file
+from seq2seq.resources import data_dir
+
+FONT_SIZES = (9, 10)  # in pixels
+MARGIN = 3  # pixels at most before the text
+NOISE = 12.0  # largest standard deviation of a pixel, of 255
+_WORD = re.compile(r"[A-Za-z']+")
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class WordPictures:
+    """Pictures of words: height and width in pixels; letters, position, ink, paper and noise follow the seed."""
+
+    height: int = 10
+    width: int = 32
+    seed: int = 1
+
+    def line(self, text: str, number: int) -> str:
+        """Draw `text` as the line of a file, the base64 of a PNG; a blank line stays blank.
+
+        Args:
+            number: The line's number from 0, which with the seed decides the picture.
+
+        Raises:
+            ValueError: The text has no room, or the font lacks a letter.
+        """
+        if not text:
+            return ""
+        try:
+            return write_picture(draw(text, height=self.height, width=self.width, seed=[self.seed, number]))
+        except ValueError as error:
+            raise ValueError(f"line {number + 1}: {error}") from None
+
+    def has_room(self, text: str) -> bool:
+        """Check that `text` fits in one of the font's sizes."""
+        return bool(_fitting(text, self.height, self.width))
+
+
+def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np.ndarray:
+    """Draw a picture of `text`, (height, width) uint8, as numpy's default_rng(seed) decides.
+
+    Raises:
+        ValueError: The text has no room in letters of any size, or the font lacks a letter.
+    """
+    fitting = _fitting(text, height, width)
+    from PIL import Image, ImageDraw  # `_fitting` reports where Pillow is missing
+
+    rng = np.random.default_rng(seed)
+    if not fitting:
+        raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
+    font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
+    free_width = min(width - (right - left), MARGIN)
+    free_height = height - (bottom - top)
+    x = int(rng.integers(0, free_width + 1)) - left
+    y = int(rng.integers(0, free_height + 1)) - top
+    ink = int(rng.integers(0, 90))
+    paper = int(rng.integers(180, 256))
+    canvas = Image.new("L", (width, height), paper)
+    ImageDraw.Draw(canvas).text((x, y), text, fill=ink, font=font)
+    noise = rng.normal(0.0, rng.uniform(0.0, NOISE), (height, width))
+    return np.clip(np.asarray(canvas) + noise, 0, 255).astype(np.uint8)
+
+
+def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
+    """Find the fonts in which `text` has room, with its box in each; ValueError for a letter that they lack."""
+    if missing := [letter for letter in text if not has_letter(letter)]:
+        raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {missing[0]!r}; leave it out")
+    fitting = []
+    for size in FONT_SIZES:
+        left, top, right, bottom = (int(edge) for edge in _font(size).getbbox(text))
+        if right - left <= width and bottom - top <= height:
+            fitting.append((_font(size), (left, top, right, bottom)))
+    return fitting
+
+
+@lru_cache
+def has_letter(letter: str) -> bool:
+    """Check that the font draws more than the box that stands for a missing letter."""
+    font = _font(FONT_SIZES[0])
+    return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
+
+
+@lru_cache
+def _font(size: int) -> Any:
+    """Load the font that Pillow brings."""
+    try:
+        from PIL import ImageFont
+    except ImportError:
+        raise ValueError("drawing needs the package pillow: pip install 'seq2seq-mixers[images]'") from None
+    return ImageFont.load_default(size)
+
+
+def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: int, held_out: int) -> dict[str, int]:
+    """Write train, valid and test pictures (.png64) with their texts (.en); no text is in two of them.
+
+    Args:
+        letters: Texts have at most so many.
+        train: Number of training pictures; texts repeat where there are fewer.
+        held_out: Number of pictures in each of validation and test.
+
+    Returns:
+        How many different texts each split has.
+    """
+    texts = [text for text in phrases(letters) if pictures.has_room(text)]
+    np.random.default_rng(pictures.seed).shuffle(texts)
+    if 2 * held_out >= len(texts):
+        raise ValueError(
+            f"--held-out {held_out} twice leaves nothing to train on: of up to {letters} letters {len(texts):,} "
+            f"texts have room in {pictures.width} x {pictures.height} pixels; lower it, or raise --letters, --height "
+            "or --width"
+        )
+    splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
+    splits["train"] = list(_repeated(texts[2 * held_out :], train))
+    folder.mkdir(parents=True, exist_ok=True)
+    number = 0
+    for split, lines in splits.items():
+        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+            for text in lines:
+                drawn.write(f"{pictures.line(text, number)}\n".encode())
+                words.write(f"{text}\n".encode())
+                number += 1
+    return {split: len(set(lines)) for split, lines in splits.items()}
+
+
+def _repeated(texts: Sequence[str], count: int) -> Iterator[str]:
+    for number in range(count):
+        yield texts[number % len(texts)]
+
+
+def phrases(letters: int) -> list[str]:
+    """List the words of the embedded phrasebook's English, and all pairs of them, of at most `letters` characters."""
+    words: dict[str, None] = {}
+    with (data_dir() / "phrasebook" / "train.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
+    short = [word for word in words if len(word) <= letters]
+    pairs = (f"{one} {two}" for one, two in product(short, short) if len(one) + len(two) < letters)
+    return [*short, *pairs]

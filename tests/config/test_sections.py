@@ -1,0 +1,100 @@
+"""Settings classes: what a section may hold, and settings that have moved."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.moved import modernize, new_key
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.sections import read_sections
+from seq2seq.config.settings import defaults, keys, read_section
+from seq2seq.config.store import SECTIONS
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_setting_has_a_help_of_one_line(section):
+    for name, field in keys(SECTIONS[section]).items():
+        text = field.metadata["help"]
+        assert text, name
+        assert "\n" not in text, name
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_what_hydra_composes_has_the_keys_and_the_defaults_of_the_classes(section):
+    composed = resolved_settings(["optim=adam", "model=base", "data=files"])
+    values = composed[section] if section else composed
+    for name, value in defaults(SECTIONS[section]).items():
+        assert name in values, name
+        if name not in ("name", "src", "tgt", "cache", "peak_lr", "weight_decay"):  # what files of conf/ set
+            assert values[name] == value, name
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"beams": 3}, r"^unknown setting search.beams; known: beam_size, max_len_ratio, .*n_best$"),
+        ({"max_len": 3}, "unknown setting search.max_len"),
+        ({"beam_size": "two"}, "^search.beam_size=two is no finite number$"),
+        ({"beam_size": 2.5}, "^search.beam_size=2.5 must be a whole number$"),
+        ({"beam_size": None}, "^search.beam_size=null is no finite number$"),
+    ],
+)
+def test_a_wrong_value_is_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        read_section(SearchSettings, values, "search")
+
+
+def test_numbers_become_those_of_the_class():
+    settings = read_section(SearchSettings, {"beam_size": 4e0, "length_penalty": 1}, "search")
+    assert [type(value) for value in dataclasses.astuple(settings)[:4]] == [int, float, int, float]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "message"),
+    [
+        ("model", "peak_lr", r"^model\.peak_lr is now optim\.peak_lr$"),
+        ("model", "width", r"^unknown setting model\.width; known: dim, "),
+        ("trainer", "val_interval", r"unknown setting trainer\.val_interval"),
+    ],
+)
+def test_a_file_with_an_unknown_key_is_refused(section, key, message):
+    """Hydra merges whatever an experiment file sets."""
+    config = resolved_settings()
+    config[section][key] = 1
+    with pytest.raises(ValueError, match=message):
+        read_sections(config)
+
+
+def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():
+    config = resolved_settings(["mixer=dynamicconv"])
+    config["mixer"]["encoder"]["kernel"] = "torch"
+    with pytest.raises(ValueError, match=r"^mixer\.encoder\.kernel is now mixer\.encoder\.backend$"):
+        read_sections(config)
+    config["mixer"]["encoder"]["_target_"] = "theirs.Mixer"
+    read_sections(config)
+
+
+def test_settings_of_an_old_run_are_read_under_their_present_names():
+    old = {
+        "model": {"dim": 8, "peak_lr": 1e-3},
+        "optim": {"lr": 1e-3},
+        "mixer": {
+            "encoder": {"_target_": "seq2seq.mixers.x.X", "kernel": "auto", "per_layer": {"kernel": [1]}},
+            "decoder": {"kinds": {"a": {"_target_": "theirs.X", "kernel": 3, "per_layer": {"kernel": [1]}}}},
+        },
+    }
+    new = modernize(old)
+    assert new == {
+        "model": {"dim": 8},
+        "optim": {"lr": 1e-3, "peak_lr": 1e-3},
+        "mixer": {
+            "encoder": {"_target_": "seq2seq.mixers.x.X", "backend": "auto", "per_layer": {"backend": [1]}},
+            "decoder": {"kinds": {"a": {"_target_": "theirs.X", "kernel": 3, "per_layer": {"kernel": [1]}}}},
+        },
+    }
+    assert old["model"] == {"dim": 8, "peak_lr": 1e-3}
+    assert modernize(new) == new
+    assert new_key("mixer.encoder.kernel_size") is None
