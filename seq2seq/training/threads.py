@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import statistics
@@ -10,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from seq2seq.data.batching import padded_width
+from seq2seq.training.auto_batch_size import Rehearsal
 
 if TYPE_CHECKING:
+    from seq2seq.data.preparation import PreparedData
     from seq2seq.training.task import TranslationTask
 
 log = logging.getLogger(__name__)
@@ -25,6 +29,8 @@ _GAIN = 1.1
 # Rounds alternate, so that other work on the machine meets both choices; each takes this long, or one update.
 _ROUNDS = 3
 _ROUND_SECONDS = 0.25
+# Of a stream, whose lengths are not known before it is read.
+_STREAMED_LENGTH = 24
 
 
 def known_threads(setting: int | None, recorded: int | None) -> int | None:
@@ -36,10 +42,9 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
     """
     if setting is not None:
         return setting
-    all_threads = torch.get_num_threads()
-    if os.environ.get("OMP_NUM_THREADS") or all_threads == 1:
-        return all_threads
-    return recorded
+    if os.environ.get("OMP_NUM_THREADS"):
+        return torch.get_num_threads()
+    return recorded or (1 if torch.get_num_threads() == 1 else None)
 
 
 def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], *, precision: str) -> int:
@@ -51,13 +56,10 @@ def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, 
         shape: Sentences, source width and target width of a typical batch.
         precision: Lightning's name of it.
     """
-    from seq2seq.training.auto_batch_size import Rehearsal
-
-    counts = (1, torch.get_num_threads())
     began = time.monotonic()
     with torch.random.fork_rng(devices=[]):
-        rehearsal = Rehearsal(make_task(), longest=shape[1:], device=torch.device("cpu"), precision=precision, copies=0)
-        rates = measure_rates(lambda: rehearsal.update(*shape), counts)
+        rates = _rehearse(make_task, shape, precision, (1, torch.get_num_threads()))
+    gc.collect()
     count = choose(rates)
     words = " and ".join(f"{rate:.3g} with {_threads(number)}" for number, rate in rates.items())
     log.info(
@@ -65,6 +67,15 @@ def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, 
         _threads(count), words, time.monotonic() - began, count,
     )  # fmt: skip
     return count
+
+
+def _rehearse(
+    make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], precision: str, counts: Sequence[int]
+) -> dict[int, float]:
+    """Measure updates of a task that ends with this function."""
+    cpu = torch.device("cpu")
+    rehearsal = Rehearsal(make_task(), longest=shape[1:], device=cpu, precision=precision, copies=0)
+    return measure_rates(lambda: rehearsal.update(*shape), counts)
 
 
 def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
@@ -87,21 +98,26 @@ def choose(rates: Mapping[int, float]) -> int:
 
 
 @contextlib.contextmanager
-def use_threads(count: int | None) -> Iterator[None]:
-    """Compute with `count` threads in this block; None changes nothing."""
+def use_threads(count: int | None) -> Iterator[int]:
+    """Compute with `count` threads in this block; None changes nothing. The block gets the number."""
     before = torch.get_num_threads()
     if count:
         torch.set_num_threads(count)
     try:
-        yield
+        yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
 
 
-def typical_shape(src_length: float, tgt_length: float, *, max_tokens: int) -> tuple[int, int, int]:
-    """Return sentences, source width and target width of a full batch of sentences of these lengths."""
-    src, tgt = (int(padded_width(max(1, round(length)))) for length in (src_length, tgt_length))
-    return max(1, max_tokens // max(src, tgt)), src, tgt
+def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
+    """Return sentences, source width and target width of a full batch of sentences of median length."""
+    if prepared.plan.stream:
+        lengths = [min(length, _STREAMED_LENGTH) for length in prepared.longest]
+    else:
+        data = prepared.split("train")
+        lengths = [int(np.median(side)) for side in (data.src_lengths, data.tgt_lengths)]
+    src, tgt = (int(padded_width(max(1, length))) for length in lengths)
+    return max(1, prepared.plan.require_max_tokens() // max(src, tgt)), src, tgt
 
 
 def _seconds(update: Callable[[], object]) -> float:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
+import toycorpus
 
 from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.training import threads
+from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 
 
@@ -44,7 +50,8 @@ def test_what_decides_the_number_of_threads(monkeypatch, two_threads):
     assert threads.known_threads(1, None) == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
     torch.set_num_threads(1)
-    assert threads.known_threads(None, 4) == 1
+    assert threads.known_threads(None, 4) == 4
+    assert threads.known_threads(None, None) == 1
 
 
 def test_one_thread_unless_all_are_clearly_faster():
@@ -81,5 +88,29 @@ def test_measuring_leaves_no_trace(monkeypatch, two_threads, caplog):
 
 
 def test_a_typical_batch_is_full():
-    assert threads.typical_shape(11.6, 9.2, max_tokens=512) == (512 // 12, 12, 10)
-    assert threads.typical_shape(900, 3, max_tokens=512)[0] == 1
+    def prepared(src: list[int], tgt: list[int], *, stream: bool = False) -> Any:
+        data = SimpleNamespace(src_lengths=np.array(src), tgt_lengths=np.array(tgt))
+        plan = SimpleNamespace(stream=stream, require_max_tokens=lambda: 512)
+        return SimpleNamespace(plan=plan, longest=(max(src), max(tgt)), split=lambda name: data)
+
+    assert threads.typical_shape(prepared([3, 11, 90], [9, 9, 80])) == (512 // 12, 12, 10)
+    assert threads.typical_shape(prepared([900], [3]))[0] == 1
+    assert threads.typical_shape(prepared([400], [10], stream=True)) == (512 // 24, 24, 10)
+
+
+def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
+    """In its checkpoint and its results; a resumed run takes it from there, and its process gets its own back."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    corpus = toycorpus.write(tmp_path / "toy")
+
+    def execute(*overrides: str) -> Run:
+        settings = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", "resume=auto", *overrides)
+        run = Run(settings, mixer="transformer")
+        run.execute()
+        assert torch.get_num_threads() == 1
+        return run
+
+    run = execute("trainer.threads=2", "trainer.max_steps=1")
+    assert json.loads(run.folder.results.read_text())["threads"] == 2
+    resumed = execute("trainer.max_steps=2")
+    assert json.loads(resumed.folder.results.read_text())["threads"] == 2
