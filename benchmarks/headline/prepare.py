@@ -1,4 +1,4 @@
-"""What the GPU machine needs, made where Hydra and SentencePiece are: ids as plain arrays, references, settings."""
+"""Prepare what the GPU machine needs, where Hydra and SentencePiece are: ids, references, settings as plain files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ _LONGEST, _CUT = 120, 240  # pieces of a training and of a test sentence
 
 
 def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False) -> dict[str, Any]:
-    """Write the training set, the test sets, the tokenizer and every model's settings into `folder`; its description.
+    """Write training set, test sets, tokenizer and every model's settings to a folder, and return its description.
 
-    `corpora` holds the folders named in TRAIN and TESTS, `.de` and `.en` files, also compressed. ValueError names a
-    file that is missing. tiny: models that a test can afford.
+    Args:
+        corpora: holds the folders named in TRAIN and TESTS with `.de` and `.en` files, which may be compressed.
+        tiny: make models that a test can afford.
+
+    Raises:
+        ValueError: a file is missing.
     """
     pairs = _cleaned(corpora)
     settings = TokenizerSettings(vocab_size=vocab_size, type="bpe")
@@ -112,30 +116,27 @@ def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
 
 
 def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
-    """build_model's settings of every mixer and size; `small` has the data's vocabulary, the others the published."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    """Return the settings of every mixer and size; `small` has the data's vocabulary, the others the published one."""
+    # Hydra is missing on the machine that runs the other parts of this benchmark
+    from seq2seq.config.compose import resolved_settings
 
-    from seq2seq.resources import conf_dir
-
-    found: dict[str, dict[str, Any]] = {}
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for size in SIZES:
-            shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
-            for mixer in MIXERS:
-                plain: Any = OmegaConf.to_container(compose("train", [f"mixer={mixer}", *shape]), resolve=True)
-                if tiny:
-                    _shallow(plain)
-                vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
-                sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
-                found[f"{size}/{mixer}"] = {key: plain[key] for key in ("model", "mixer", "optim")} | sizes
-    return found
+    settings: dict[str, dict[str, Any]] = {}
+    for size in SIZES:
+        shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
+        vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
+        sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
+        for mixer in MIXERS:
+            config = resolved_settings([f"mixer={mixer}", *shape])
+            if tiny:
+                _shallow(config)
+            settings[f"{size}/{mixer}"] = {key: config[key] for key in ("model", "mixer", "optim")} | sizes
+    return settings
 
 
-def _shallow(plain: dict[str, Any]) -> None:
-    """One layer a side, in place."""
-    plain["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
-    plain["mixer"].pop("extra_encoder_layers", None)
-    for slot in plain["mixer"].values():
+def _shallow(config: dict[str, Any]) -> None:
+    """Reduce a model to one layer a side, in place."""
+    config["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
+    config["mixer"].pop("extra_encoder_layers", None)
+    for slot in config["mixer"].values():
         if "per_layer" in slot:
             slot["per_layer"] = {key: values[:1] for key, values in slot["per_layer"].items()}

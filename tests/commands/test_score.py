@@ -14,7 +14,7 @@ from conftest import child_cpu_seconds
 
 from seq2seq import score
 from seq2seq.config.search import SearchSettings
-from seq2seq.evaluation import metrics
+from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,13 +101,6 @@ def test_lines_end_at_newline_only(tmp_path, capsys):
     found = report(capsys, "--hypotheses", tmp_path / "hyp", "--references", tmp_path / "ref")
     assert found["lines"] == 4
     assert found["scores"][0]["value"] == pytest.approx(100)
-
-
-def test_standard_input(files):
-    command = [sys.executable, "-m", "seq2seq.score", "--hypotheses", "-", "--references", files["reference"]]
-    with open(files["reference"], "rb") as stream:
-        done = subprocess.run(command, cwd=ROOT, stdin=stream, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("BLEU   100.00")
 
 
 def test_compare(files, tmp_path, capsys):
@@ -231,17 +224,23 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
     assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
 
 
-def test_settings_of_a_named_data_set(ckpt):
-    """A data set's file is merged with the one it builds on, and with what the user changes."""
+def test_settings_of_a_named_data_set(ckpt, tmp_path):
+    """A data set's file is merged with the one it builds on, with the cache, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
-    data = score.data_plan([], ckpt=str(ckpt), meta=meta)
+
+    def settings(*words: str) -> dict:
+        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, cache=tmp_path)
+
+    data = settings()
     assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")
     assert "clean" in data
-    data = score.data_plan(["multi30k", "max_tokens=77", "columns={en: x, de: y}"], ckpt=str(ckpt), meta=meta)
+    data = settings("multi30k", "max_tokens=77", "columns={en: x, de: y}")
     assert (data["max_tokens"], data["columns"], data["test"]) == (77, {"en": "x", "de": "y"}, "test")
+    meta |= {"src_lang": "png"}
+    assert settings("drawn_words")["test"] == f"{tmp_path}/drawn_words/test"
 
 
-def test_help_is_quick_and_files_need_no_torch(files):
+def test_help_is_quick_and_files_and_standard_input_need_no_torch(files):
     began = child_cpu_seconds()
     subprocess.run([sys.executable, "-m", "seq2seq.score", "--help"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     assert child_cpu_seconds() - began < 2
@@ -250,9 +249,12 @@ import sys
 from seq2seq import score
 def heavy(*names): return [n for n in names if n in sys.modules]
 try: score.main(["--help"])
-except SystemExit: pass
+except SystemExit: print("done")
 assert not heavy("torch", "numpy", "sacrebleu", "sentencepiece", "datasets", "lightning", "hydra")
-assert score.main(["--hypotheses", {files["good"]!r}, "--references", {files["reference"]!r}]) == 0
+assert score.main(["--hypotheses", "-", "--references", {files["reference"]!r}]) == 0
 assert not heavy("torch", "datasets", "lightning", "hydra"), heavy("torch", "datasets", "lightning", "hydra")
 """
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    with open(files["reference"], "rb") as stream:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=ROOT, stdin=stream, capture_output=True, text=True, check=True)
+    assert done.stdout.split("done\n")[1].startswith("BLEU   100.00")
