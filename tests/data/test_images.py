@@ -37,6 +37,7 @@ from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
 
 GRID = PatchGrid(8, 24)
@@ -375,7 +376,7 @@ def run(drawn, tmp_path_factory) -> Path:
     places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         found = compose("train", ["experiment=drawn_words", *small, *sizes, *files, *places])
-    train(OmegaConf.to_container(found, resolve=True), mixer="quadratic")  # type: ignore[arg-type]
+    train(resolve(OmegaConf.to_container(found, resolve=True), mixer="quadratic"))  # type: ignore[arg-type]
     return folder / "few"
 
 
