@@ -142,7 +142,7 @@ def read(overrides: list[str], most: int) -> None:
 
     result: dict[str, Any] = {}
     for workers in (0, 2):
-        prepared = prepare_corpora(data_plan(read_config([*overrides, f"+data.num_workers={workers}"])))
+        prepared = prepare_corpora(data_plan(read_config([*overrides, f"data.num_workers={workers}"])))
         data = TranslationDataModule(prepared)
         data.describe()
         if not workers:

@@ -599,7 +599,7 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("data.tokenize={en: 13b}", "13b"),
         ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
         ("search.beam_size=two is no finite number", "search.beam_size=two is no finite number"),
-        ("+search.n_best=2", "search.n_best=2"),
+        ("search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
