@@ -1,4 +1,3 @@
-# make train: set up, train on the embedded corpus, translate three sentences.  make test: set up, run the tests.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,17 +7,35 @@ SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gest
              "Ich weiß, dass das Mädchen gestern einundzwanzig Bücher gekauft hat." \
              "Frau Schneider hat am achtzehnten Juni Geburtstag."
 
-.PHONY: setup train test lint aot docs clean
+# a process for each core; each test computes in one thread
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
+ROUNDS ?= 20
 
+.PHONY: setup train test test-all rest fuzz lint aot docs clean
+
+# Train on the embedded corpus, from where an earlier run ended, and translate three sentences.
 train: setup
-	test -f $(DEMO)/results.json || $(BIN)/python -m seq2seq.train run=demo resume=auto
+	$(BIN)/python -m seq2seq.train run=demo resume=auto
 	@printf '\n%s\n%s\n%s\n\n' $(SENTENCES)
 	@printf '%s\n%s\n%s\n' $(SENTENCES) | $(BIN)/python -m seq2seq.translate --ckpt $(DEMO)/checkpoints/best.ckpt
 
-# a process for each core; each test computes in one thread
+# The tests, in a few minutes on two cores.
 test: setup
-	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
+	$(PYTEST)
 
+# Every test that needs no GPU and no cluster.
+test-all: setup
+	$(PYTEST) -m "not gpu and not slurm"
+
+# What test-all has beside test.
+rest: setup
+	$(PYTEST) -m "(exhaustive or slow) and not gpu and not slurm"
+
+# ROUNDS times other random numbers for the tests that draw some; prints each failure and how to repeat it.
+fuzz: setup
+	$(BIN)/python tests/fuzz.py --rounds $(ROUNDS)
+
+# Style and types.
 lint: setup
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
@@ -32,14 +49,15 @@ aot: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# The virtual environment .venv, installed again only when what is to be installed has changed.
 setup: $(VENV)/.installed
 
-# Installed again only when what is to be installed has changed.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) -e '.[dev]'
 	touch $@
 
+# Remove what setup, docs and builds have made; runs and caches stay.
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site

@@ -1,88 +1,109 @@
-"""The convolution of LightConv and DynamicConv on a CPU: band matrix, one multiply per tap, and unfolding.
+"""Time the convolutions of LightConv and DynamicConv on a CPU: band matrix, one multiply per tap, and unfolding.
 
     OMP_NUM_THREADS=1 python -m benchmarks.conv_cpu [--out DIR]
 
-Milliseconds of forward + backward in float32, the median of the repetitions, and the ratio to the band.
+Milliseconds of forward and backward pass in float32, the median of the repetitions, and the ratio to the band's.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks import harness
+from seq2seq.experiments.tables import markdown_table
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.lightconv import lightconv
 
+METHODS = ("band", "per tap", "unfold")
+
+
+class Shape(NamedTuple):
+    """Sizes of a convolution: x is (B, T, C), with H heads and K taps."""
+
+    batch: int
+    length: int
+    channels: int
+    heads: int
+    taps: int
+
+    def __str__(self) -> str:
+        """Format the sizes by their letters."""
+        return ", ".join(f"{letter} {size}" for letter, size in zip("BTCHK", self, strict=True))
+
+
+SHAPES = (Shape(128, 32, 512, 8, 31), Shape(128, 32, 512, 8, 7), Shape(8, 512, 512, 8, 31))
+
 
 def per_tap(x: Tensor, weights: Tensor) -> Tensor:
-    """K shifted multiplications of x (B, T, H, R) by causal weights (B or 1, T or 1, H, K)."""
+    """Multiply x (B, T, H, R), shifted by each of K taps, by causal weights (B or 1, T or 1, H, K)."""
     taps = weights.shape[-1]
     padded = F.pad(x, (0, 0, 0, 0, taps - 1, 0))
     return sum((weights[..., k, None] * padded[:, k : k + x.shape[1]] for k in range(taps)), torch.zeros(()))
 
 
 def unfolded(x: Tensor, weights: Tensor) -> Tensor:
-    """All windows written out, (B, T, H, R, K), then one product with causal weights."""
+    """Write out all windows, (B, T, H, R, K), and multiply them by causal weights."""
     padded = F.pad(x, (0, 0, 0, 0, weights.shape[-1] - 1, 0))
     windows = padded.unfold(1, weights.shape[-1], 1).contiguous()
     return (windows @ weights.expand(*windows.shape[:3], -1)[..., None]).squeeze(-1)
 
 
-def milliseconds(run: Callable[[], Tensor], repeat: int) -> float:
-    """Median time of forward and backward."""
-    times = []
-    for _ in range(repeat + 2):
-        start = time.perf_counter()
-        run().sum().backward()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times[2:])
+def measure(shape: Shape) -> dict[str, dict[str, float]]:
+    """Time all methods, by operator and method, in milliseconds."""
+    x = torch.randn(shape.batch, shape.length, shape.channels, requires_grad=True)
+    logits = torch.randn(shape.batch, shape.length, shape.heads, shape.taps, requires_grad=True)
+    static = torch.randn(shape.heads, shape.taps, requires_grad=True)
 
+    def by_head() -> Tensor:
+        return x.unflatten(-1, (shape.heads, -1))
 
-def measure(batch: int, length: int, dim: int, heads: int, taps: int) -> dict[str, dict[str, float]]:
-    """Times of the three ways for both operators."""
-    x = torch.randn(batch, length, dim, requires_grad=True)
-    logits = torch.randn(batch, length, heads, taps, requires_grad=True)
-    static = torch.randn(heads, taps, requires_grad=True)
-    split = lambda: x.unflatten(-1, (heads, -1))  # noqa: E731
-    ways = {
+    def shared() -> Tensor:
+        return static.softmax(-1)[None, None]
+
+    # with the number of repetitions, fewer for the slower ones
+    calls: dict[str, dict[str, tuple[Callable[[], Tensor], int]]] = {
         "lightconv": {
             "band": (lambda: lightconv(x, static.softmax(-1), causal=True), 7),
-            "per tap": (lambda: per_tap(split(), static.softmax(-1)[None, None]), 3),
-            "unfold": (lambda: unfolded(split(), static.softmax(-1)[None, None]), 1),
+            "per tap": (lambda: per_tap(by_head(), shared()), 3),
+            "unfold": (lambda: unfolded(by_head(), shared()), 1),
         },
         "dynamicconv": {
             "band": (lambda: dynamicconv(x, logits, causal=True), 7),
-            "per tap": (lambda: per_tap(split(), logits.softmax(-1)), 3),
-            "unfold": (lambda: unfolded(split(), logits.softmax(-1)), 1),
+            "per tap": (lambda: per_tap(by_head(), logits.softmax(-1)), 3),
+            "unfold": (lambda: unfolded(by_head(), logits.softmax(-1)), 1),
         },
     }
-    return {op: {name: milliseconds(*way) for name, way in found.items()} for op, found in ways.items()}
+    return {
+        op: {method: _milliseconds(call, repeat) for method, (call, repeat) in of_op.items()}
+        for op, of_op in calls.items()
+    }
+
+
+def _milliseconds(call: Callable[[], Tensor], repeat: int) -> float:
+    return 1e3 * harness.median_seconds(lambda: call().sum().backward(), repeat=repeat)
 
 
 def main() -> None:
-    """Print the table; with --out also write conv_cpu.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    """Print the table; with --out also write it as conv_cpu.json and conv_cpu.md."""
+    options = harness.parser_for("conv_cpu", __doc__).parse_args()
     rows = []
-    for batch, length, dim, heads, taps in ((128, 32, 512, 8, 31), (128, 32, 512, 8, 7), (8, 512, 512, 8, 31)):
-        shape = f"B {batch}, T {length}, C {dim}, H {heads}, K {taps}"
-        for op, times in measure(batch, length, dim, heads, taps).items():
-            rows.append({"op": op, "shape": shape, **times})
-            ratios = "  ".join(f"{name} {ms:7.1f} ms ({ms / times['band']:.1f}x)" for name, ms in times.items())
-            print(f"{op:<12} {shape:<34} {ratios}", flush=True)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        result = {"torch": torch.__version__, "threads": torch.get_num_threads(), "rows": rows}
-        (options.out / "conv_cpu.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for shape in SHAPES:
+        for op, times in measure(shape).items():
+            rows.append({"op": op, "shape": str(shape), **times})
+    table = markdown_table(["operator", "shape", *METHODS], [_cells(row) for row in rows], right=METHODS, padded=True)
+    print(table)
+    harness.write(options.out, "conv_cpu", {"machine": harness.machine(), "rows": rows}, table)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    """Format the milliseconds of each method, and the ratio to the band's."""
+    times = [f"{row[method]:,.1f} ms ({row[method] / row['band']:.1f}x)" for method in METHODS]
+    return [row["op"], row["shape"], *times]
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ run left in the cache is used; `cache=<empty folder>` measures the whole prepara
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import sys
 import time
@@ -20,6 +18,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from benchmarks import harness
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.resources import conf_dir
@@ -75,9 +74,8 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Print the table; with --out also write data.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_for("data", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings as of seq2seq.train")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write data.json there")
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
@@ -87,9 +85,7 @@ def main() -> int:
         return 2
     for name, value in result.items():
         print(f"{name:<26}{value}")
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "data.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    harness.write(options.out, "data", {"machine": harness.machine(), **result})
     return 0
 
 

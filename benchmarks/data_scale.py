@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import harness
+
 BLOCK = 16_384
 WORDS = 200_000
 SPLITS = {"valid": 1000, "test": 1000}
@@ -215,11 +217,10 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """Print the table; with --out also write data_scale.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_for("data_scale", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings as of seq2seq.train")
     parser.add_argument("--pairs", default="500000,5000000", metavar="N,...", help="sizes (default %(default)s)")
     parser.add_argument("--batches", type=int, default=5000, metavar="N", help="batches to read (default %(default)s)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write data_scale.json there")
     parser.add_argument("--read", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args()
     if options.read:
@@ -228,9 +229,7 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     results = [measure(pairs, options.overrides, options.batches) for pairs in map(int, options.pairs.split(","))]
     print(table(results))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "data_scale.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    harness.write(options.out, "data_scale", {"machine": harness.machine(), "rows": results})
     return 0
 
 

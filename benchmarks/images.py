@@ -1,42 +1,52 @@
-"""Finished runs of experiment=drawn_words: how well each reads the test pictures, and where its heads look.
+"""Measure how well finished runs of experiment=drawn_words read the test images, and draw where their heads look.
 
     python -m benchmarks.images runs/drawn_words-* --figure docs/figures/centres.png
 
-The figure is of the first run whose encoder is `quadratic` on a grid: some pictures with what was read, and by layer
-every head's centre (a dot, in patches to the right and below of where it looks from) with a circle of one standard
-deviation and a line from where the centre was before training.
+The figure is of the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
+layer the center of every head (a dot, in patches to the right and below of the position that it looks from) with a
+circle of one standard deviation and a line from where the center was before training.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import harness
 from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.data.images import unpack
+from seq2seq.experiments.figures import look, new_figure
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.experiments.results import RunResult, Unusable, read_run
+from seq2seq.experiments.tables import markdown_table
 from seq2seq.model import Seq2Seq
 
-SHOWN = 8  # pictures above the centres
+# So many images stand above the centers.
+SHOWN = 8
+HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parameters", "seconds")
 
 
 def distance(one: str, other: str) -> int:
-    """Characters to insert, delete or replace (Levenshtein)."""
-    row = list(range(len(other) + 1))
+    """Count the characters to insert, delete or replace (Levenshtein)."""
+    previous = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
-        last, row[0] = row[0], i
+        row = [i]
         for j, b in enumerate(other, 1):
-            last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (a != b))
-    return row[-1]
+            row.append(min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (a != b)))
+        previous = row
+    return previous[-1]
 
 
 def finished(path: Path) -> RunResult:
-    """The run of a folder, with its test translations; ValueError if it has not come so far."""
+    """Read a run that has test translations.
+
+    Raises:
+        ValueError: the run has not got so far.
+    """
     run = read_run(path, "test")
     if isinstance(run, Unusable) or run.test_lines("hyp") is None:
         raise ValueError(f"{path}: {run.reason if isinstance(run, Unusable) else 'has no test translations'}")
@@ -44,10 +54,11 @@ def finished(path: Path) -> RunResult:
 
 
 def reading(path: Path) -> dict[str, Any]:
-    """The run's scores on the test pictures: whole texts and characters that are right, chrF, and what it took."""
+    """Score a run on the test images: shares of whole texts and of characters that are right, chrF, BLEU, cost."""
     run = finished(path)
     pairs = list(zip(run.test_lines("ref") or [], run.test_lines("hyp") or [], strict=True))
-    wrong, letters = sum(distance(ref, hyp) for ref, hyp in pairs), sum(len(ref) for ref, _ in pairs)
+    wrong = sum(distance(ref, hyp) for ref, hyp in pairs)
+    letters = sum(len(ref) for ref, _ in pairs)
     return {
         "run": run.name,
         "exact": sum(ref == hyp for ref, hyp in pairs) / len(pairs),
@@ -60,8 +71,8 @@ def reading(path: Path) -> dict[str, Any]:
     }
 
 
-def centres(model: Seq2Seq) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """By encoder layer, where each head of a `quadratic` mixer on a grid looks, (H, 2) rows and columns, and a (H,)."""
+def centers(model: Seq2Seq) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return centers (H, 2: row, column) and sharpness a (H,) of each encoder layer with `quadratic` on a grid."""
     mixers: list[Any] = [layer.self_mixer for layer in model.encoder.layers]
     return [(mixer.centers.detach(), mixer.sharpness.detach()) for mixer in mixers if _on_a_grid(mixer)]
 
@@ -70,47 +81,49 @@ def _on_a_grid(mixer: Any) -> bool:
     return getattr(mixer, "centers", None) is not None and mixer.centers.shape[-1] == 2
 
 
-def before(run: Path) -> Seq2Seq:
-    """The run's model as it was made: from its seed."""
+def untrained(run: Path) -> Seq2Seq:
+    """Build the run's model as it was before training, from its seed."""
     payload = checkpoint.read(run / "checkpoints" / "last.ckpt")
     torch.manual_seed(int(payload[ORIGIN]["settings"]["seed"]))
     return build_model(payload[checkpoint.KEY]["model"])
 
 
 def draw(run: Path, path: Path) -> None:
-    """Write the figure of `run`."""
-    from seq2seq.experiments.figures import new_figure
-
-    tested, loaded = finished(run), checkpoint.load(run / "checkpoints" / "best.ckpt")
-    found, first = centres(loaded.model), centres(before(run))
-    figure = new_figure(1.9 * max(len(found), 4), 3.6)
+    """Write the figure of a run."""
+    tested = finished(run)
+    loaded = checkpoint.load(run / "checkpoints" / "best.ckpt")
+    trained = centers(loaded.model)
+    initial = centers(untrained(run))
+    figure = new_figure(1.9 * max(len(trained), 4), 3.6)
     above, below = figure.subfigures(2, 1, height_ratios=[1, 2.2])
     assert loaded.tokenizer.patches is not None
-    lines, hypotheses = tested.test_lines("src") or [], tested.test_lines("hyp") or []
+    lines = tested.test_lines("src") or []
+    hypotheses = tested.test_lines("hyp") or []
     pictures = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
     for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
         axes.set_title(hyp, fontsize=7, pad=2)
         axes.set_axis_off()
-    panels = below.subplots(1, len(found), sharex=True, sharey=True, squeeze=False)[0]
-    for layer, (axes, now, then) in enumerate(zip(panels, found, first, strict=True)):
-        _layer(axes, now, then[0])
-        axes.set_title(f"layer {layer + 1}", fontsize=8)
-    reach = 1 + max(float(places.abs().max()) for layer in (*found, *first) for places in layer[:1])
-    panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))  # of all panels: rows are counted downwards
+    panels = below.subplots(1, len(trained), sharex=True, sharey=True, squeeze=False)[0]
+    for layer, (axes, now, (start, _)) in enumerate(zip(panels, trained, initial, strict=True), 1):
+        _draw_layer(axes, *now, start)
+        axes.set_title(f"layer {layer}", fontsize=8)
+    reach = 1 + max(float(positions.abs().max()) for positions, _ in (*trained, *initial))
+    # all panels share the axes: rows are counted downwards
+    panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))
     panels[0].set_ylabel("rows", fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
-def _layer(axes: Any, now: tuple[torch.Tensor, torch.Tensor], then: torch.Tensor) -> None:
+def _draw_layer(axes: Any, positions: torch.Tensor, sharpness: torch.Tensor, start: torch.Tensor) -> None:
+    """Draw the centers (H, 2) of a layer's heads, their standard deviations, and the way from where they started."""
     from matplotlib.patches import Circle
 
-    from seq2seq.experiments.figures import look
-
-    for head, ((row, column), a, old) in enumerate(zip(now[0].tolist(), now[1].tolist(), then.tolist(), strict=True)):
+    heads = zip(positions.tolist(), sharpness.tolist(), start.tolist(), strict=True)
+    for head, ((row, column), a, (old_row, old_column)) in enumerate(heads):
         style = look(head)
-        axes.plot([old[1], column], [old[0], row], color=style["color"], linewidth=0.6)
+        axes.plot([old_column, column], [old_row, row], color=style["color"], linewidth=0.6)
         axes.plot(column, row, marker=style["marker"], markersize=3, color=style["color"])
         bell = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.7, "alpha": 0.7}
         axes.add_patch(Circle((column, row), (2 * a) ** -0.5, fill=False, **bell))
@@ -120,26 +133,36 @@ def _layer(axes: Any, now: tuple[torch.Tensor, torch.Tensor], then: torch.Tensor
     axes.set_xlabel("columns", fontsize=7)
 
 
-def main() -> None:
-    """Print the table, and write the figure if asked to."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.images", description=__doc__)
+def _cells(score: dict[str, Any]) -> list[str]:
+    return [
+        score["run"],
+        f"{score['exact']:.1%}",
+        f"{score['characters']:.1%}",
+        f"{score['chrf']:.2f}",
+        f"{score['bleu']:.2f}",
+        f"{score['updates']:,}",
+        f"{score['parameters']:,}",
+        f"{score['seconds']:.0f}",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, and write table and figure if asked to."""
+    parser = harness.parser_for("images", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="of the first run with centres on a grid")
-    options = parser.parse_args()
-    print("| run | whole texts | characters | chrF | BLEU | updates | parameters | seconds |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for run in options.runs:
-        r = reading(run)
-        print(
-            f"| {r['run']} | {r['exact']:.1%} | {r['characters']:.1%} | {r['chrf']:.2f} | {r['bleu']:.2f} | "
-            f"{r['updates']:,} | {r['parameters']:,} | {r['seconds']:.0f} |"
-        )
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="of the first run with centers on a grid")
+    options = parser.parse_args(arguments)
+    scores = [reading(run) for run in options.runs]
+    table = markdown_table(HEADER, [_cells(score) for score in scores], right=HEADER[1:])
+    print(table)
+    harness.write(options.out, "images", scores, table)
     if options.figure:
-        able = [run for run in options.runs if centres(checkpoint.load(run / "checkpoints" / "best.ckpt").model)]
+        able = [run for run in options.runs if centers(checkpoint.load(run / "checkpoints" / "best.ckpt").model)]
         if not able:
             parser.error("--figure: no run has an encoder of mixer=quadratic on a grid")
         draw(able[0], options.figure)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

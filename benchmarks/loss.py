@@ -9,7 +9,6 @@ is the median of process CPU seconds. Products are in bf16, weights in float32.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -17,8 +16,9 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
+
+from benchmarks import harness
 
 # as seq2seq.train sets it, before torch is imported
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -54,11 +54,10 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
 
 def main() -> int:
     """Print the table; with --out also write loss.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_for("loss", __doc__)
     for name, value in (("rows", 3200), ("dim", 512), ("vocab", 32768), ("steps", 4)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--way", choices=WAYS, help="measure this one alone, in this process, and print JSON")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write loss.json there")
     options = parser.parse_args()
     sizes = {name: getattr(options, name) for name in ("rows", "dim", "vocab", "steps")}
     if options.way:
@@ -71,10 +70,7 @@ def main() -> int:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         results.append(json.loads(done.stdout))
         print("{way:<10}{seconds:8.3f} s{peak_mib:10.0f} MiB".format(**results[-1]))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"sizes": sizes, "results": results}, indent=2)
-        (options.out / "loss.json").write_text(text + "\n", encoding="utf-8")
+    harness.write(options.out, "loss", {"machine": harness.machine(), "sizes": sizes, "results": results})
     return 0
 
 

@@ -1,14 +1,13 @@
 """Send nasty lines through `python -m seq2seq.translate` and check that as many come out as went in.
 
-    python benchmarks/nasty_lines.py --ckpt runs/.../best.ckpt
-    python benchmarks/nasty_lines.py --ckpt runs/.../best.ckpt --lines 10000 --seed 7 --beam-size 5
+    python -m benchmarks.nasty_lines --ckpt runs/.../best.ckpt
+    python -m benchmarks.nasty_lines --ckpt runs/.../best.ckpt --lines 10000 --seed 7 --beam-size 5
 
 Prints one line of JSON: lines in and out, exit status, seconds, peak memory; exit status 1 if anything is wrong.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+
+from benchmarks import harness
 
 WORDS = ["der", "Hund", "geht", "nach", "Hause", "und", "die", "Katze", "kommt", "heute", "nicht", "ich", "sehe", "12"]
 SCRIPTS = [(0x4E00, 0x9FFF), (0x0600, 0x06FF), (0x0900, 0x097F), (0x0400, 0x04FF), (0x10A0, 0x10FF), (0xAC00, 0xD7A3)]
@@ -93,7 +94,7 @@ def text(lines: list[bytes], *, final_newline: bool) -> bytes:
 
 def main() -> int:
     """Make the lines, translate them, compare the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_for("nasty_lines", __doc__)
     parser.add_argument("--ckpt", required=True)
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -112,6 +113,7 @@ def main() -> int:
         "warnings": done.stderr.count(b"warning: "),
     }
     print(json.dumps(found))
+    harness.write(options.out, "nasty_lines", {"machine": harness.machine(), **found})
     good = done.returncode == 0 and found["lines_out"] == options.lines and done.stdout.endswith(b"\n")
     if not good:
         sys.stderr.write(done.stderr.decode("utf-8", "replace")[-2000:])

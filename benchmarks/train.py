@@ -12,13 +12,10 @@ both are divided by it. Run with OMP_NUM_THREADS=1.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 # as seq2seq.train sets them, before torch is imported
@@ -29,6 +26,7 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from benchmarks import harness
 from seq2seq.build import build_model
 from seq2seq.resources import conf_dir
 from seq2seq.training.flops import training_flops
@@ -115,10 +113,9 @@ def measure(name: str, *, steps: int) -> dict[str, Any]:
 
 def main() -> int:
     """Print the table; with --out also write train.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.parser_for("train", __doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="which models (all)")
     parser.add_argument("--steps", type=int, default=10, help="steps to take the median of (10)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write train.json there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = []
@@ -133,10 +130,7 @@ def main() -> int:
             f"{found['floor']:>7}{found['matrix_gflops']:>17}{found['ratio_at_equal_matrix_rate']:>8}",
             flush=True,
         )
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"torch": torch.__version__, "results": results}, indent=2)
-        (options.out / "train.json").write_text(text + "\n", encoding="utf-8")
+    harness.write(options.out, "train", {"machine": harness.machine(), "results": results})
     return 0
 
 

@@ -1,3 +1,32 @@
 """Sequence-to-sequence translation in which the token mixer is the only thing that changes."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seq2seq.build import build_model
+    from seq2seq.inference.translator import Translator
+    from seq2seq.mixer import CrossMixer, SelfMixer
+
 __version__ = "0.1.0"
+__all__ = ["CrossMixer", "SelfMixer", "Translator", "build_model"]
+
+# Modules of what is exported; they import torch, so that they are imported at first use.
+_MODULES = {
+    "CrossMixer": "seq2seq.mixer",
+    "SelfMixer": "seq2seq.mixer",
+    "Translator": "seq2seq.inference.translator",
+    "build_model": "seq2seq.build",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'seq2seq' has no attribute '{name}'")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

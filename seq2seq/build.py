@@ -257,7 +257,8 @@ def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) 
 
 
 def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:
-    model, dim = config["model"], config["model"]["dim"]
+    model = config["model"]
+    dim = config["model"]["dim"]
     if patches := config.get("patches"):
         if model["tie"] == "all":
             raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")

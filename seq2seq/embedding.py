@@ -29,7 +29,8 @@ class Embedding(nn.Module):
         scale: bool = True,
     ) -> None:
         super().__init__()
-        self.table, self.positions = table, positions
+        self.table = table
+        self.positions = positions
         self.dropout = Dropout(dropout)
         self.scale = math.sqrt(table.embedding_dim) if scale else 1.0
 
@@ -57,7 +58,8 @@ class PatchProjection(nn.Module):
 
     def __init__(self, *, dim: int, size: int, bits: int) -> None:
         super().__init__()
-        self.embedding_dim, self.most = dim, (1 << bits) - 1
+        self.embedding_dim = dim
+        self.most = (1 << bits) - 1
         self.proj = nn.Linear(size * size, dim)
         self.register_buffer("shifts", bits * torch.arange(size * size), persistent=False)
         self.shifts: Tensor
@@ -92,11 +94,13 @@ class GridPositions(nn.Module):
         super().__init__()
         if dim % 4:
             raise ValueError(f"positions on a grid need a dim divisible by 4, not {dim}; change model.dim")
-        self.axis, self.width = SinusoidalPositions(dim=dim // 2), width
+        self.axis = SinusoidalPositions(dim=dim // 2)
+        self.width = width
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) = row * width + column -> (..., dim)."""
-        row, column = position // self.width, position % self.width
+        row = position // self.width
+        column = position % self.width
         return torch.cat([self.axis(row), self.axis(column)], -1)
 
 

@@ -12,7 +12,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -74,6 +74,12 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` in UTF-8, atomically."""
     with atomic_file(path) as file:
         file.write(text.encode("utf-8"))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines that each end at \\n, atomically; what is no Unicode text is replaced."""
+    with atomic_file(path) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
 
 
 def write_json(path: Path, value: Any) -> None:

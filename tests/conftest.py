@@ -42,6 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = SEED
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as exhaustive what a module's EXHAUSTIVE or REPRESENTATIVE leaves to `make test-all`.
+
+    EXHAUSTIVE names tests, REPRESENTATIVE gives of further tests the cases that `make test` keeps. Both are about time
+    that a GPU does not take.
+    """
+    for item in items:
+        if DEVICE == "cuda" or not isinstance(item, pytest.Function):
+            continue
+        name = item.originalname
+        kept = getattr(item.module, "REPRESENTATIVE", {}).get(name)
+        case = item.name.removeprefix(name).strip("[]")
+        if name in getattr(item.module, "EXHAUSTIVE", ()) or (kept is not None and case not in kept):
+            item.add_marker("exhaustive")
+
+
 def seed_all(name: str) -> int:
     """Seed Python, NumPy and torch from `name` and the number asked for."""
     digest = hashlib.sha256(f"{name}{SEED}".encode()).digest()

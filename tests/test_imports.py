@@ -18,7 +18,7 @@ TREES = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for 
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("files", "resources", "distributed", "introspection"),
-    ("kernels", "config", "state"),
+    ("kernels", "config", "evaluation.score_names", "state"),
     ("mixer", "data"),
     ("mixers", "embedding", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),

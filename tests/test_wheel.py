@@ -40,6 +40,7 @@ def test_wheel_carries_settings_and_corpus(site: Path) -> None:
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
 
 
+@pytest.mark.exhaustive
 def test_training_from_the_wheel_in_an_empty_folder(site: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
     environment.pop("SEQ2SEQ_CACHE", None)

@@ -1,4 +1,4 @@
-"""Quality and speed of the four mixers in one visit to a GPU.
+"""Measure quality and speed of the four mixers in one visit to a GPU.
 
     python -m benchmarks.headline --prepare CORPORA --data DATA       # here: needs Hydra and SentencePiece
     python -m benchmarks.headline --data DATA --out DIR               # on the GPU: needs torch, numpy and seq2seq
@@ -7,36 +7,34 @@
 The small model of each mixer is trained on German-English for 4 minutes and translates every test set; then base and
 big models are timed for 30 seconds each on batches of 27 and of 1,024 tokens a sentence. DIR/headline.json and
 DIR/headline.md are written after every part. Parts that DIR has are not run again: where a command may not run for
-long, --budget SECONDS starts no further part after that and the same command goes on (exit status 3). --merge OTHER...
-takes up the parts of other folders first.
+long, --budget SECONDS starts no further part after that, and the same command continues (exit status 3). --merge
+OTHER... adds the parts of other folders first.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
+
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 UNFINISHED = 3
 
 
 def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, checked."""
-    parser = argparse.ArgumentParser("python -m benchmarks.headline", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    """Parse and check the command line."""
+    parser = harness.parser_for("headline", __doc__)
     add = parser.add_argument
     add("--data", type=Path, required=True, help="the prepared folder")
     add("--prepare", type=Path, metavar="CORPORA", help="write it from these corpora, and stop")
     add("--vocab-size", type=int, default=8000, help="pieces, with --prepare")
     add("--tiny", action="store_true", help="with --prepare: models that a CPU can try the script with")
-    add("--out", type=Path, metavar="DIR", help="where results go")
     add("--score", action="store_true", help="only compute BLEU of the translations that DIR has")
     add("--merge", type=Path, nargs="+", default=[], metavar="OTHER", help="folders whose parts count as done")
     add("--mixers", nargs="+", choices=MIXERS, default=list(MIXERS))
@@ -57,14 +55,14 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prepare, run or score; the exit status."""
+    """Prepare, run or score, and return the exit status."""
     options = options_of(argv)
     try:
         if options.prepare:
             from benchmarks.headline.prepare import prepare
 
-            found = prepare(options.prepare, options.data, vocab_size=options.vocab_size, tiny=options.tiny)
-            print(f"{found['pairs']:,} pairs, {found['tests']}, vocabulary {found['vocab_size']}: {options.data}")
+            made = prepare(options.prepare, options.data, vocab_size=options.vocab_size, tiny=options.tiny)
+            print(f"{made['pairs']:,} pairs, {made['tests']}, vocabulary {made['vocab_size']}: {options.data}")
             return 0
         return run(options)
     except ValueError as error:
@@ -73,17 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the parts that are missing, score what can be scored, report."""
+    """Run the parts that are missing, score the translations if possible, and report."""
     from benchmarks.headline import report
     from benchmarks.headline.data import Prepared
 
-    began, prepared = time.monotonic(), Prepared(options.data)
+    began = time.monotonic()
+    prepared = Prepared(options.data)
     options.out.mkdir(parents=True, exist_ok=True)
     result = _earlier([*options.merge, options.out])
-    started = late = False
+    started = False
+    late = False
     if not options.score:
         parts = _parts(options, prepared)
-        result["device"] = _device(options)
+        result["device"] = harness.machine(options.device)
         for name, work in parts.items():
             if name in result["parts"] and "error" not in result["parts"][name]:
                 continue
@@ -96,14 +96,15 @@ def run(options: argparse.Namespace) -> int:
     if not report.score(result, prepared):
         print("sacrebleu or sentencepiece is missing here: run again with --score where they are")
     report.write(result, options.out)
-    print("\n".join(report.markdown(result)))
+    print(report.markdown(result))
     if late:
-        print("stopped by --budget; the same command goes on")
+        print("stopped by --budget; the same command continues")
         return UNFINISHED
     return int(any("error" in part for part in result["parts"].values()))
 
 
 def _parts(options: argparse.Namespace, prepared: Any) -> dict[str, Callable[[], dict[str, Any]]]:
+    """List the parts by name, each as a function that runs it."""
     import torch
 
     from benchmarks.headline.parts import Plan, quality, speed
@@ -133,33 +134,26 @@ def _parts(options: argparse.Namespace, prepared: Any) -> dict[str, Callable[[],
 
 
 def _attempt(name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A part's result; what went wrong counts as one, so that the others still run."""
+    """Run a part and return its result; an error counts as one, so that the other parts still run."""
     print(f"{name} ...", flush=True)
     try:
-        found = work()
+        result = work()
     except Exception as error:
         print(f"{name}: {type(error).__name__}: {error}", flush=True)
         return {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-    print(f"{name}: {found['target_tokens_per_second']:,.0f} target tokens/s, {found['steps']:,} updates", flush=True)
-    return found
-
-
-def _earlier(folders: list[Path]) -> dict[str, Any]:
-    result: dict[str, Any] = {"device": {"name": "?", "torch": "?", "date": "?"}, "parts": {}}
-    for folder in folders:
-        place = folder / "headline.json"
-        if place.is_file():
-            found = json.loads(place.read_text(encoding="utf-8"))
-            result = {**found, "parts": result["parts"] | found["parts"]}
+    print(f"{name}: {result['target_tokens_per_second']:,.0f} target tokens/s, {result['steps']:,} updates", flush=True)
     return result
 
 
-def _device(options: argparse.Namespace) -> dict[str, Any]:
-    import torch
-
-    name = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"name": name, "torch": torch.__version__, "python": platform.python_version(), "date": date}
+def _earlier(folders: list[Path]) -> dict[str, Any]:
+    """Read the parts that earlier commands have run; later folders take precedence."""
+    result: dict[str, Any] = {"device": {"name": "?", "torch": "?", "date": "?"}, "parts": {}}
+    for folder in folders:
+        path = folder / "headline.json"
+        if path.is_file():
+            loaded = json.loads(path.read_text(encoding="utf-8"))
+            result = {**loaded, "parts": result["parts"] | loaded["parts"]}
+    return result
 
 
 if __name__ == "__main__":

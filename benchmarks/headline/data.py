@@ -1,4 +1,4 @@
-"""The prepared arrays read back, and batches of them made in a thread beside the training."""
+"""Read the prepared arrays, and make batches of them in a thread beside the training."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
 
 
 class Prepared:
-    """A folder that `--prepare` wrote; ValueError if it is none."""
+    """A folder that `--prepare` wrote."""
 
     def __init__(self, folder: Path) -> None:
-        place = folder / "headline-data.json"
-        if not place.is_file():
+        path = folder / "headline-data.json"
+        if not path.is_file():
             raise ValueError(f"{folder} holds no headline-data.json; make it with --prepare CORPORA --data {folder}")
-        self.folder, self.description = folder, json.loads(place.read_text(encoding="utf-8"))
+        self.folder = folder
+        self.description = json.loads(path.read_text(encoding="utf-8"))
         self.ids: dict[str, int] = self.description["ids"]
         self.tests: list[str] = list(self.description["tests"])
 
     def model(self, size: str, mixer: str) -> dict[str, Any]:
-        """build_model's settings."""
+        """Return the settings of `build_model`."""
         return self.description["models"][f"{size}/{mixer}"]
 
     def split(self, name: str) -> tuple[Ragged, Ragged]:
-        """Source and target ids."""
-        with np.load(self.folder / f"{name}.npz") as found:
+        """Read source and target ids."""
+        with np.load(self.folder / f"{name}.npz") as arrays:
             sides = []
             for side in ("src", "tgt"):
-                lengths = found[f"{side}_lengths"]
+                lengths = arrays[f"{side}_lengths"]
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
-                sides.append(Ragged(found[f"{side}_ids"].astype(np.int32), starts, lengths))
+                sides.append(Ragged(arrays[f"{side}_ids"].astype(np.int32), starts, lengths))
         return sides[0], sides[1]
 
     def references(self, name: str) -> list[str]:
-        """The raw target text of a test set."""
+        """Read the raw target text of a test set."""
         return json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))["references"]
 
 
@@ -56,7 +57,7 @@ class Batches:
         )
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of one epoch after another; a thread keeps some ready."""
+        """Yield the batches of one epoch after another; a thread keeps some ready."""
         ready: queue.Queue[Batch] = queue.Queue(maxsize=16)
         over = threading.Event()
         maker = threading.Thread(target=self._fill, args=(ready, over), daemon=True)
@@ -84,14 +85,14 @@ class Batches:
             epoch += 1
 
     def _collate(self, rows: np.ndarray) -> Batch:
-        found = collate(
+        batch = collate(
             self.src.select(rows), self.tgt.select(rows), rows, pad_id=self.ids["pad"], bos_id=self.ids["bos"]
         )
-        return Batch(*(part.pin_memory() for part in found)) if self.device.type == "cuda" else found
+        return Batch(*(part.pin_memory() for part in batch)) if self.device.type == "cuda" else batch
 
 
 def synthetic(rows: int, length: int, vocab: int, device: torch.device) -> Batch:
-    """Random pairs of equal length, no padding."""
+    """Draw random pairs of equal length, without padding."""
     src, tgt_in, tgt_out = torch.randint(4, vocab, (3, rows, length), device=device)
     mask = torch.ones(rows, length, dtype=torch.bool, device=device)
     return Batch(src, mask, tgt_in, tgt_out, mask, torch.arange(rows, device=device))

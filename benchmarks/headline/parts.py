@@ -20,7 +20,7 @@ from seq2seq.search import Specials, search
 
 
 class Plan(NamedTuple):
-    """How long and how large; seconds of training a part."""
+    """How long to train, in seconds, and how large the batches are."""
 
     device: torch.device
     seconds: float
@@ -49,7 +49,7 @@ def _batches(prepared: Prepared, plan: Plan) -> Batches:
 
 
 def _warmed(prepared: Prepared, mixer: str, plan: Plan) -> tuple[Trainer, float]:
-    """A trainer after its first batches; one that is not compiled where compilation fails."""
+    """Create a trainer and run its first batches; without compilation where that fails."""
     for compile in (plan.compile, False):
         trainer = Trainer(prepared.model("small", mixer), device=plan.device, compile=compile)
         batches = iter(_batches(prepared, plan))
@@ -69,7 +69,7 @@ def _warmed(prepared: Prepared, mixer: str, plan: Plan) -> tuple[Trainer, float]
 
 
 def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) -> dict[str, Any]:
-    """Tokens/s and MFU on batches of random pairs of `length`; fewer rows where memory does not suffice."""
+    """Measure tokens/s and MFU on random pairs of `length`, with fewer rows a batch if memory does not suffice."""
     config = prepared.model(size, mixer)
     rows, compile = max(1, plan.synthetic_tokens // length), plan.compile
     while True:
@@ -95,19 +95,19 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
 
 
 def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict[str, Any]:
-    """Ids of the best hypothesis of each sentence in file order, and the seconds taken."""
+    """Translate a test set: ids of the best hypothesis of each sentence in file order, and the seconds taken."""
     src, tgt = prepared.split(name)
     settings = SearchSettings(beam_size=plan.beam_size)
     ids = prepared.ids
     special = Specials(ids["bos"], ids["eos"], ids["pad"])
-    found: list[list[int]] = [[] for _ in src.lengths]
+    hypothesis_ids: list[list[int]] = [[] for _ in src.lengths]
     began = time.perf_counter()
     for rows, batch in _test_batches(src, tgt, ids):
         batch = type(batch)(*(part.to(plan.device) for part in batch))
         best = search(model, batch.src, batch.src_mask, settings=settings, special=special)
         for row, hypotheses in zip(rows, best, strict=True):
-            found[row] = hypotheses[0].ids
-    return {"seconds": round(time.perf_counter() - began, 2), "ids": found}
+            hypothesis_ids[row] = hypotheses[0].ids
+    return {"seconds": round(time.perf_counter() - began, 2), "ids": hypothesis_ids}
 
 
 def _test_batches(src: Ragged, tgt: Ragged, ids: dict[str, int]) -> Iterator[tuple[np.ndarray, Any]]:

@@ -1,4 +1,4 @@
-"""What the GPU machine needs, made where Hydra and SentencePiece are: ids as plain arrays, references, settings."""
+"""Prepare what the GPU machine needs, where Hydra and SentencePiece are: ids, references, settings as plain files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ _LONGEST, _CUT = 120, 240  # pieces of a training and of a test sentence
 
 
 def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False) -> dict[str, Any]:
-    """Write the training set, the test sets, the tokenizer and every model's settings into `folder`; its description.
+    """Write training set, test sets, tokenizer and every model's settings to a folder, and return its description.
 
-    `corpora` holds the folders named in TRAIN and TESTS, `.de` and `.en` files, also compressed. ValueError names a
-    file that is missing. tiny: models that a test can afford.
+    Args:
+        corpora: holds the folders named in TRAIN and TESTS with `.de` and `.en` files, which may be compressed.
+        tiny: make models that a test can afford.
+
+    Raises:
+        ValueError: a file is missing.
     """
     pairs = _cleaned(corpora)
     settings = TokenizerSettings(vocab_size=vocab_size, type="bpe")
@@ -112,7 +116,7 @@ def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
 
 
 def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
-    """build_model's settings of every mixer and size; `small` has the data's vocabulary, the others the published."""
+    """Return the settings of every mixer and size; `small` has the data's vocabulary, the others the published one."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
@@ -133,7 +137,7 @@ def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
 
 
 def _shallow(plain: dict[str, Any]) -> None:
-    """One layer a side, in place."""
+    """Reduce a model to one layer a side, in place."""
     plain["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
     plain["mixer"].pop("extra_encoder_layers", None)
     for slot in plain["mixer"].values():

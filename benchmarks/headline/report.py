@@ -1,18 +1,19 @@
-"""The results as a Markdown table, and BLEU from the translations' ids where SentencePiece and sacreBLEU are."""
+"""The results as Markdown tables, and BLEU of the translations where SentencePiece and sacreBLEU are installed."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
 from benchmarks.headline.data import Prepared
+from seq2seq.experiments.tables import markdown_table
 
 RATES = ["parameters", "updates", "target tokens/s", "MFU", "padding", "compiled"]
 
 
 def score(result: dict[str, Any], prepared: Prepared) -> bool:
-    """Add BLEU and chrF of every translation, in place; False where a package for it is missing."""
+    """Add BLEU and chrF of every translation, in place; return False if a package for it is missing."""
     try:
         from seq2seq.data.tokenizer import Tokenizer
         from seq2seq.evaluation.metrics import bleu, chrf
@@ -20,47 +21,46 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
         return False
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for part in result["parts"].values():
-        for name, found in part.get("translations", {}).items():
-            lines, references = tokenizer.decode(found["ids"]), prepared.references(name)
-            scores = [metric(lines, references) for metric in (bleu, chrf)]
-            found["scores"] = [one._asdict() for one in scores]
-            found["text"] = lines[:20]
+        for name, translation in part.get("translations", {}).items():
+            lines = tokenizer.decode(translation["ids"])
+            references = prepared.references(name)
+            translation["scores"] = [metric(lines, references)._asdict() for metric in (bleu, chrf)]
+            translation["text"] = lines[:20]
     return True
 
 
 def write(result: dict[str, Any], folder: Path) -> None:
-    """headline.json and headline.md."""
-    (folder / "headline.json").write_text(json.dumps(result, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "headline.md").write_text("\n".join(markdown(result)) + "\n", encoding="utf-8")
+    """Write headline.json and headline.md."""
+    harness.write(folder, "headline", result, markdown(result), indent=None)
 
 
-def markdown(result: dict[str, Any]) -> list[str]:
-    """The tables: quality, then speed."""
+def markdown(result: dict[str, Any]) -> str:
+    """Format the tables of quality and of speed."""
     device = result["device"]
-    lines = [f"{device['name']}, torch {device['torch']}, bf16 autocast, {device['date']}.", ""]
+    blocks = [f"{device['name']}, torch {device['torch']}, bf16 autocast, {device['date']}."]
     parts = result["parts"]
-    tests = list(next((p["translations"] for p in parts.values() if "translations" in p), {}))
-    rows = {key: part for key, part in parts.items() if key.startswith("quality/")}
-    if rows:
-        names = [*(f"BLEU {name}" for name in tests), *RATES]
-        lines += _head("mixer", names)
-        lines += [_row(key.split("/")[1], [*_bleu(part, tests), *_rates(part)]) for key, part in rows.items()]
-        lines.append("")
-    rows = {key: part for key, part in parts.items() if key.startswith("speed/")}
-    if rows:
-        lines += _head(
-            "size, mixer, tokens a sentence", ["parameters", "updates", "target tokens/s", "MFU", "padding", "compiled"]
-        )
-        lines += [_row(" ".join(key.split("/")[1:]), _rates(part)) for key, part in rows.items()]
-    return lines
+    tests = list(next((part["translations"] for part in parts.values() if "translations" in part), {}))
+    quality = {key: part for key, part in parts.items() if key.startswith("quality/")}
+    if quality:
+        header = ["mixer", *(f"BLEU {name}" for name in tests), *RATES]
+        rows = [[key.split("/")[1], *_bleu(part, tests), *_rates(part)] for key, part in quality.items()]
+        blocks.append(markdown_table(header, rows, right=header[1:]))
+    speed = {key: part for key, part in parts.items() if key.startswith("speed/")}
+    if speed:
+        header = ["size, mixer, tokens a sentence", *RATES]
+        rows = [[" ".join(key.split("/")[1:]), *_rates(part)] for key, part in speed.items()]
+        blocks.append(markdown_table(header, rows, right=RATES))
+    return "\n\n".join(blocks)
 
 
 def _bleu(part: dict[str, Any], tests: list[str]) -> list[str]:
-    found = [part.get("translations", {}).get(name, {}).get("scores") for name in tests]
-    return [f"{scores[0]['value']:.2f}" if scores else "not scored" for scores in found]
+    """Format BLEU of each test set."""
+    scores = [part.get("translations", {}).get(name, {}).get("scores") for name in tests]
+    return [f"{each[0]['value']:.2f}" if each else "not scored" for each in scores]
 
 
 def _rates(part: dict[str, Any]) -> list[str]:
+    """Format the columns of RATES; of a part that failed its error."""
     if "error" in part:
         return [part["error"], *[""] * (len(RATES) - 1)]
     return [
@@ -71,11 +71,3 @@ def _rates(part: dict[str, Any]) -> list[str]:
         f"{100 * part['padding']:.1f}%",
         "yes" if part["compiled"] else "no",
     ]
-
-
-def _head(first: str, names: list[str]) -> list[str]:
-    return [_row(first, names), "|---" + "|---:" * len(names) + "|"]
-
-
-def _row(first: str, cells: list[str]) -> str:
-    return "| " + " | ".join([first, *cells]) + " |"

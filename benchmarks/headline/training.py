@@ -1,4 +1,4 @@
-"""A bare training loop: bf16 autocast, torch.compile, AdamW annealed over the time, rates by the clock."""
+"""A plain training loop: bf16 autocast, torch.compile, AdamW annealed over the time, rates by the clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seq2seq.training.loss import projected_cross_entropy
 from seq2seq.training.optim import build_optimizer, learning_rate, scale_and_clip
 from seq2seq.training.throughput import Meter
 
-# Batches before the clock starts: compilation, autotuning, the caching allocator.
+# So many batches before the clock starts absorb compilation, autotuning and the caching allocator.
 _WARM = 8
 
 
@@ -37,7 +37,7 @@ class Trainer:
                 part.compile(dynamic=True)
 
     def warm_up(self, batches: Iterator[Batch]) -> float:
-        """Run some batches without updates, so that the weights stay; seconds taken."""
+        """Run some batches without updating the weights, and return the seconds taken."""
         began = time.perf_counter()
         for _ in range(_WARM):
             self._backward(next(batches))
@@ -46,7 +46,7 @@ class Trainer:
         return time.perf_counter() - began
 
     def run(self, batches: Iterator[Batch], *, seconds: float) -> dict[str, Any]:
-        """Train for `seconds`; what was measured."""
+        """Train for `seconds`, and return the measurements."""
         meter = Meter(self.config, device=self.device, dtype=torch.bfloat16)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, target tokens
         steps, queued = 0, None
@@ -93,7 +93,7 @@ class Trainer:
         return torch.stack([found.loss.detach().double(), found.tokens.double()])
 
     def _catch_up(self, earlier: Any) -> Any:
-        """Wait for the mark of ten steps ago and set one: the device never idles, the host never runs far ahead."""
+        """Wait for the event of ten steps ago and record one: the host stays ahead of the device, but not far."""
         if self.device.type != "cuda":
             return None
         if earlier is not None:

@@ -1,1 +1,1 @@
-"""How sweeps run: launchers, and settings for those of other packages. Hydra finds plugins in this namespace alone."""
+"""Launchers for sweeps, and settings for those of other packages. Hydra looks for plugins in this namespace only."""

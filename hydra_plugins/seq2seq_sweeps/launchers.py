@@ -1,7 +1,7 @@
-"""Launchers for sweeps on SLURM and in local processes, which report every job as soon as it ends.
+"""Launchers for sweeps on SLURM and in local processes that report every job as soon as it ends.
 
-They are hydra-submitit-launcher's, but for waiting: that one waits for its jobs in order, gives up at the first failure
-and needs SLURM's accounting to learn of a job that was killed.
+They differ from hydra-submitit-launcher's only in how they wait: that one waits for its jobs in order, gives up at the
+first failure, and needs SLURM's accounting to notice a job that was killed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from seq2seq.experiments.sweep_watch import describe
 
 
 class _Missing(Launcher):
-    """Stands for what is not installed, and says so when it is wanted."""
+    """Base class in place of hydra-submitit-launcher's while that is not installed; refuses to launch."""
 
     def __init__(self, **params: Any) -> None:
         self.params = params
 
     def setup(self, **parts: Any) -> None:
-        """ValueError with the remedy."""
+        """Raise ValueError with the remedy."""
         raise ValueError("this hydra/launcher needs hydra-submitit-launcher: pip install -e '.[slurm]'")
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Never called."""
+        """Do nothing: `setup` has raised."""
         raise NotImplementedError
 
 
@@ -47,17 +47,18 @@ with contextlib.suppress(ImportError):
     _Base = BaseSubmititLauncher
 
 POLL_SECONDS = 1.0
-# A job that is over may have its result still on the way through a shared file system.
+# The result of a job that is over may be on its way through a shared file system for so long.
 GRACE_SECONDS = 10.0
 
 
 class _ReportingLauncher(_Base):
-    """Submits the jobs, reports each when it ends, and returns when all have."""
+    """Launcher that submits the jobs, reports each when it ends, and returns when all have."""
 
+    _EXECUTOR: str  # submitit's name of the cluster
     _OWN: tuple[str, ...] = ()  # settings that are not the executor's
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run one job for each list of settings, as one array where there are arrays."""
+        """Run one job for each list of settings, on SLURM as one array."""
         assert self.config is not None
         self._require_devices(job_overrides)
         raw: Any = OmegaConf.to_container(self.config)
@@ -71,7 +72,8 @@ class _ReportingLauncher(_Base):
             record.write()
         state = Singleton.get_state()
         arguments = [
-            (list(job.overrides), "hydra.sweep.dir", job.number, f"job_id_for_{job.number}", state) for job in records
+            (list(record.overrides), "hydra.sweep.dir", record.number, f"job_id_for_{record.number}", state)
+            for record in records
         ]
         submitted: list[Any] = []
         try:
@@ -81,7 +83,7 @@ class _ReportingLauncher(_Base):
             sys.exit(130)
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
-        """Submit some of the jobs, as one array where there are arrays."""
+        """Submit some of the jobs, on SLURM as one array."""
         submitted = executor.map_array(self, *zip(*arguments, strict=True))
         for record, job in zip(records, submitted, strict=True):
             record.submitted(self._process(job))
@@ -89,24 +91,25 @@ class _ReportingLauncher(_Base):
         return submitted
 
     def _executor(self) -> Any:
+        """Create submitit's executor from the launcher's settings."""
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
         shared = {field.name for field in dataclasses.fields(BaseQueueConf)}
         settings = {key: value for key, value in self.params.items() if key not in ("submitit_folder", *self._OWN)}
         executor = submitit.AutoExecutor(folder=self.params["submitit_folder"], cluster=self._EXECUTOR)
-        prefix = f"{self._EXECUTOR}_"
-        executor.update_parameters(**{(k if k in shared else prefix + k): v for k, v in settings.items()})
+        # submitit wants the cluster's name before settings that only one cluster has
+        names = {key: key if key in shared else f"{self._EXECUTOR}_{key}" for key in settings}
+        executor.update_parameters(**{names[key]: value for key, value in settings.items()})
         return executor
 
     def _require_devices(self, job_overrides: Sequence[Sequence[str]]) -> None:
-        """ValueError unless every job has as many processes as devices."""
+        """Raise ValueError unless every job has as many processes as devices."""
         assert self.config is not None
         tasks = str(self.params.get("tasks_per_node", 1))
-        given = {
-            o.split("=", 1)[1] for overrides in job_overrides for o in overrides if o.startswith("trainer.devices=")
-        }
-        if wrong := (given or {str(self.config.trainer.devices)}) - {tasks}:
+        words = [word for overrides in job_overrides for word in overrides]
+        devices = {word.split("=", 1)[1] for word in words if word.startswith("trainer.devices=")}
+        if wrong := (devices or {str(self.config.trainer.devices)}) - {tasks}:
             raise ValueError(
                 f"trainer.devices={sorted(wrong)[0]}, but this sweep starts {tasks} processes a job; use "
                 "hydra/launcher=slurm, and one sweep for each number of devices"
@@ -114,8 +117,9 @@ class _ReportingLauncher(_Base):
 
     def _run(self, records: Sequence[Job], arguments: Sequence[Any], submitted: list[Any]) -> list[JobReturn]:
         """Submit jobs while there is room, adding them to `submitted`, and report each that ends."""
-        executor, returns = self._executor(), dict[int, JobReturn]()
-        ended: dict[int, float] = {}
+        executor = self._executor()
+        returns: dict[int, JobReturn] = {}
+        ended: dict[int, float] = {}  # when a job without a result was first seen to be over
         common = common_overrides(records)
         while len(returns) < len(records):
             part = slice(len(submitted), len(submitted) + self._room(len(submitted) - len(returns)))
@@ -124,50 +128,54 @@ class _ReportingLauncher(_Base):
             for index, (record, job) in enumerate(zip(records, submitted, strict=False)):
                 if index in returns:
                     continue
-                found = _outcome(record, job)
-                if found is None and (reason := self._gone(job)):
-                    # its result may be on the way
+                result = _outcome(record, job)
+                if result is None and (reason := self._gone(job)):
                     since = ended.setdefault(index, time.monotonic())
-                    found = _failure(record, reason) if time.monotonic() - since > GRACE_SECONDS else None
-                if found is not None:
-                    returns[index] = found
-                    _say(describe(_conclude(record, found, job), common))
+                    if time.monotonic() - since > GRACE_SECONDS:
+                        result = _failure(record, reason)
+                if result is not None:
+                    returns[index] = result
+                    _say(describe(_conclude(record, result, job), common))
             if len(returns) < len(records):
                 time.sleep(POLL_SECONDS)
-        if failed := [each for each in returns.values() if each.status is JobStatus.FAILED]:
+        failed = sum(result.status is JobStatus.FAILED for result in returns.values())
+        if failed:
             sweep = Path(str(self.config.hydra.sweep.dir))
-            _say(f"{len(failed)} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
+            _say(f"{failed} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
         return [returns[index] for index in range(len(records))]
 
     def _room(self, running: int) -> int:
-        """How many more jobs may be submitted while `running` are."""
+        """Return how many more jobs may be submitted while `running` of them run."""
         return sys.maxsize - running
 
     def _process(self, job: Any) -> Process:
-        """Where a job that was submitted will run."""
+        """Return where a job that was submitted will run."""
         raise NotImplementedError
 
     def _gone(self, job: Any) -> str:
-        """Why the job will have no result any more, "" while it may."""
+        """Say why the job will have no result any more; "" while it may."""
         raise NotImplementedError
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
+        """Handle Ctrl-C: end the jobs that were submitted, or say how to."""
         raise NotImplementedError
 
 
 class LocalLauncher(_ReportingLauncher):
-    """Each job in a process of this machine, `array_parallelism` at the same time (null: all)."""
+    """Launcher of jobs in processes of this machine, `array_parallelism` at the same time (null: all)."""
 
     _EXECUTOR = "local"
     _OWN = ("array_parallelism",)
 
     def _room(self, running: int) -> int:
         most = self.params.get("array_parallelism")
-        if most is not None and (type(most) is not int or most < 1):
+        if most is None:
+            return super()._room(running)
+        if type(most) is not int or most < 1:
             raise ValueError(
                 f"hydra.launcher.array_parallelism={most}: a whole number of at least 1 is needed, or null"
             )
-        return super()._room(running) if most is None else most - running
+        return most - running
 
     def _process(self, job: Any) -> Process:
         return dataclasses.replace(Process.here(), pid=int(job.job_id), slurm="")
@@ -181,14 +189,14 @@ class LocalLauncher(_ReportingLauncher):
 
 
 class SlurmLauncher(_ReportingLauncher):
-    """A job array of SLURM, a process for each device."""
+    """Launcher of a SLURM job array, with a process for each device."""
 
     _EXECUTOR = "slurm"
 
     def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
-        """Run in the job; one that SLURM has put back into the queue continues its own run."""
-        given = any(override.startswith("resume=") for override in sweep_overrides)
-        if int(os.environ.get("SLURM_RESTART_COUNT") or 0) and not given:
+        """Run a job, on its node; a job that SLURM has put back into the queue resumes its own run."""
+        restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+        if restarted and not any(override.startswith("resume=") for override in sweep_overrides):
             sweep_overrides = [*sweep_overrides, "resume=auto"]
         return super().__call__(sweep_overrides, *rest)
 
@@ -206,10 +214,22 @@ class SlurmLauncher(_ReportingLauncher):
 
 
 def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]]) -> None:
-    """ValueError if two jobs, which may run at the same time, are given the same name `run`."""
-    given = [next((o.split("=", 1)[1] for o in job if o.startswith("run=")), run) for job in job_overrides]
-    # a sweeper may have escaped the braces of an interpolation
-    names = [name for name in given if name not in (None, "null", "None") and "$" not in name]
+    """Check that jobs, which may run at the same time, have different names `run`.
+
+    Args:
+        run: the name that the command sets for all jobs, if any.
+        job_overrides: the settings of each job.
+
+    Raises:
+        ValueError: two jobs have the same name.
+    """
+    names = []
+    for overrides in job_overrides:
+        own = [word.split("=", 1)[1] for word in overrides if word.startswith("run=")]
+        name = own[0] if own else run
+        # a sweeper may have escaped the braces of an interpolation
+        if name not in (None, "null", "None") and "$" not in name:
+            names.append(name)
     if len(names) > len(set(names)):
         raise ValueError(
             f"run={names[0]} would be the folder of several jobs; leave run out, or name them apart with "
@@ -218,20 +238,22 @@ def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]])
 
 
 def _outcome(record: Job, job: Any) -> JobReturn | None:
-    """What a job returned: a failure once one of its processes has failed, a result once all have one."""
+    """Return a failure once one of a job's processes has failed, a result once all have one, else None."""
     tasks = [job.task(index) for index in range(job.num_tasks)]
-    done = [task for task in tasks if task.paths.result_pickle.exists()]
-    found = [_result(record, task) for task in done]
-    failed = [each for each in found if each.status is JobStatus.FAILED]
-    return failed[0] if failed else (found[0] if len(found) == len(tasks) else None)
+    results = [_result(record, task) for task in tasks if task.paths.result_pickle.exists()]
+    for result in results:
+        if result.status is JobStatus.FAILED:
+            return result
+    return results[0] if len(results) == len(tasks) else None
 
 
 def _result(record: Job, task: Any) -> JobReturn:
+    """Return the result of one process of a job."""
     error = task.exception()
     if error is None:
         return task.result()
-    # the traceback of the process; its last line says what was wrong
-    lines = [line for line in str(error).split("-" * 22)[1:2] for line in line.strip().splitlines()]
+    # submitit gives the process' traceback between dashed lines; its last line names the error
+    lines = [line for part in str(error).split("-" * 22)[1:2] for line in part.strip().splitlines()]
     return _failure(record, lines[-1] if lines else str(error))
 
 
@@ -239,14 +261,15 @@ def _failure(record: Job, reason: str) -> JobReturn:
     return JobReturn(overrides=list(record.overrides), status=JobStatus.FAILED, _return_value=JobError(reason))
 
 
-def _conclude(record: Job, found: JobReturn, job: Any) -> Job:
-    """The job's own record of its end; ours, where it could not write one."""
+def _conclude(record: Job, result: JobReturn, job: Any) -> Job:
+    """Return a job's own record of its end; write one if it could not."""
     own = Job.read(record.folder) or record
-    failed = found.status is JobStatus.FAILED
-    if failed and own.state != "failed":
-        own = dataclasses.replace(own, state="failed", error=str(found._return_value), log=str(job.paths.stdout))
+    if result.status is not JobStatus.FAILED:
+        return dataclasses.replace(own, state="finished")
+    if own.state != "failed":
+        own = dataclasses.replace(own, state="failed", error=str(result._return_value), log=str(job.paths.stdout))
         own.write()
-    return own if failed else dataclasses.replace(own, state="finished")
+    return own
 
 
 def _say(line: str) -> None:

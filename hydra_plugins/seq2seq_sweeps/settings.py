@@ -1,6 +1,6 @@
-"""The settings of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna`, in place of their packages' own.
+"""Settings of `hydra/launcher=submitit_local` and `hydra/sweeper=optuna` that replace their packages' own.
 
-They are no YAML, since Hydra refuses a file with the name of a schema that a package has stored.
+They cannot be YAML: Hydra refuses a file with the name of a schema that a package has stored.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 
 class SweepSettings(SearchPathPlugin):
-    """Stores other defaults under the packages' names; Hydra calls it once all packages have stored theirs."""
+    """Plugin that stores other defaults under the packages' names, after the packages have stored theirs."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """The search path stays as it is."""
+        """Store the settings; the search path stays as it is."""
         with contextlib.suppress(ImportError):
             self._store_local()
         with contextlib.suppress(ImportError):
             self._store_optuna()
 
     def _store_local(self) -> None:
-        """Each job in a process of this machine, all at the same time if not told otherwise, for at most a week."""
+        """Run each job in a process of this machine, all at the same time by default, for at most a week."""
         from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf
 
         target = "hydra_plugins.seq2seq_sweeps.launchers.LocalLauncher"
@@ -33,7 +33,7 @@ class SweepSettings(SearchPathPlugin):
         _store("hydra/launcher", "submitit_local", LocalQueueConf, settings)
 
     def _store_optuna(self) -> None:
-        """A run returns its best validation BLEU; the sweep ends when over half of a batch of trials failed."""
+        """Maximize what a run returns, its best validation BLEU; end when over half of a batch of trials failed."""
         from hydra_plugins.hydra_optuna_sweeper.config import Direction, OptunaSweeperConf
 
         settings = {"direction": Direction.maximize, "n_jobs": 1, "max_failure_rate": 0.5}
@@ -41,7 +41,7 @@ class SweepSettings(SearchPathPlugin):
 
 
 def _store(group: str, name: str, base: Any, settings: dict[str, Any]) -> None:
-    """Store the schema `base` with other defaults."""
+    """Store the schema `base` with other defaults under Hydra's name for it."""
     fields = [(key, Any, dataclasses.field(default=value)) for key, value in settings.items()]
     node = dataclasses.make_dataclass(base.__name__, fields, bases=(base,))
     ConfigStore.instance().store(group=group, name=name, node=node, provider="seq2seq")

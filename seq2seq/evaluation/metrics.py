@@ -1,4 +1,4 @@
-"""Corpus scores on plain text through sacreBLEU: BLEU, chrF, TER and paired bootstrap, each with its signature."""
+"""Score detokenized text with sacreBLEU: BLEU, chrF, TER and paired bootstrap, each with its signature."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
+from seq2seq.evaluation.score_names import METRICS
+
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
-METRICS = ("bleu", "chrf", "ter")
 
 # A language's first subtag -> sacreBLEU's tokenizer. Scripts that put no spaces between words and have no tokenizer of
 # their own are scored by character; everything else is 13a.
@@ -21,14 +22,16 @@ _TOKENIZER_OF = {
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"), "char"),
 }
-# Languages whose TER splits ideographs into words of one character.
+# Languages whose script puts no spaces between words, by first subtag.
+UNSPACED = frozenset(_TOKENIZER_OF)
+# Tokenizers of languages whose TER splits ideographs into words of one character.
 _IDEOGRAPHIC = frozenset({"zh", "ja-mecab"})
 
 References = Sequence[str] | Sequence[Sequence[str]]
 
 
 class Score(NamedTuple):
-    """One corpus score: its name as sacreBLEU prints it, its value from 0 to 100, and its signature."""
+    """A corpus score: its name as sacreBLEU prints it, its value from 0 to 100, and its signature."""
 
     name: str
     value: float
@@ -39,7 +42,7 @@ class Score(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One system under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
+    """A system under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
 
     system: str
     name: str
@@ -51,13 +54,21 @@ class Comparison(NamedTuple):
 
 
 def tokenize_for(lang: str | None) -> str:
-    """sacreBLEU's tokenizer for a language code such as `de`, `zh`, `zh-CN` or `zho_Hans`; 13a when it has no own."""
-    first = (lang or "").lower().replace("_", "-").split("-")[0]
-    return _TOKENIZER_OF.get(first, "13a")
+    """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none."""
+    return _TOKENIZER_OF.get(primary_subtag(lang or ""), "13a")
+
+
+def primary_subtag(lang: str) -> str:
+    """Return the first part of a language code: `zh` of `zh-CN`."""
+    return lang.lower().replace("_", "-").split("-")[0]
 
 
 def check_tokenize(tokenize: str) -> str:
-    """Return `tokenize` if sacreBLEU can use it here; ValueError for an unknown or an uninstalled one."""
+    """Return `tokenize`.
+
+    Raises:
+        ValueError: sacreBLEU has no such tokenizer, or what it needs is not installed.
+    """
     if tokenize not in TOKENIZERS:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
     _bleu(tokenize, False)
@@ -65,21 +76,33 @@ def check_tokenize(tokenize: str) -> str:
 
 
 def bleu(hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False) -> Score:
-    """Corpus BLEU (Papineni et al. 2002): BP * exp(sum_n log p_n / 4), n = 1..4, on detokenised text."""
+    """Compute corpus BLEU: BP * exp(sum_n log p_n / 4), n = 1..4, on detokenized text.
+
+    Reference:
+        Papineni et al. 2002, BLEU: a method for automatic evaluation of machine translation.
+    """
     return _score(_bleu(tokenize, lowercase), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: References, *, lowercase: bool = False, word_order: int = 0) -> Score:
-    """Corpus chrF (Popovic 2015): F_2 of character 1- to 6-grams; `word_order` 2 is chrF++."""
+    """Compute corpus chrF: F_2 of character 1- to 6-grams; `word_order` 2 is chrF++.
+
+    Reference:
+        Popovic 2015, chrF: character n-gram F-score for automatic MT evaluation.
+    """
     return _score(CHRF(lowercase=lowercase, word_order=word_order), hypotheses, references)
 
 
 def ter(
     hypotheses: Sequence[str], references: References, *, tokenize: str = "13a", case_sensitive: bool = False
 ) -> Score:
-    """Corpus TER (Snover et al. 2006): 100 * edits, shifts included, per reference word; smaller is better.
+    """Compute corpus TER: 100 * edits, shifts included, per reference word; smaller is better.
 
-    `tokenize` is BLEU's tokenizer: Chinese and Japanese are split into characters, other text at spaces.
+    Args:
+        tokenize: BLEU's tokenizer; Chinese and Japanese are split into characters, other text at spaces.
+
+    Reference:
+        Snover et al. 2006, A study of translation edit rate with targeted human annotation.
     """
     return _score(_ter(tokenize, case_sensitive), hypotheses, references)
 
@@ -92,8 +115,12 @@ def scores(
     tokenize: str = "13a",
     lowercase: bool = False,
 ) -> list[Score]:
-    """The scores named in `metrics`, in this order; ValueError for an unknown name."""
-    return [_score(m, hypotheses, references) for m in _metrics(metrics, tokenize, lowercase).values()]
+    """Compute the scores named in `metrics`, in this order.
+
+    Raises:
+        ValueError: A name is unknown, or the numbers of lines differ.
+    """
+    return [_score(metric, hypotheses, references) for metric in _metrics(metrics, tokenize, lowercase).values()]
 
 
 def paired_bootstrap(
@@ -105,10 +132,19 @@ def paired_bootstrap(
     samples: int = 1000,
     metrics: Sequence[str] = ("bleu", "chrf"),
 ) -> list[Comparison]:
-    """Paired bootstrap resampling (Koehn 2004) of every system against the first, metric by metric.
+    """Compare every system with the first by paired bootstrap resampling, metric by metric.
 
-    The p value is the share of resampled test sets whose centred score difference exceeds the one observed (1 where
-    scores are equal). Needs two systems with different names; ValueError otherwise.
+    The p value is the share of resampled test sets whose centered score difference exceeds the one observed (1 where
+    scores are equal).
+
+    Args:
+        systems: Translations by the name of their system, two systems or more.
+
+    Raises:
+        ValueError: There are fewer systems, no samples, or the numbers of lines differ.
+
+    Reference:
+        Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
     if len(systems) < 2:
         raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
@@ -128,19 +164,21 @@ def paired_bootstrap(
 
 
 def _results(row: Sequence[Any]) -> list[Any]:
-    # numpy scalars -> Python floats, so that a table is also plain JSON
-    for r in row:
-        r.score, r.mean, r.ci = float(r.score), float(r.mean), float(r.ci)
-        r.p_value = None if r.p_value is None else float(r.p_value)
+    for result in row:
+        # numpy's scalars are no JSON
+        result.score = float(result.score)
+        result.mean = float(result.mean)
+        result.ci = float(result.ci)
+        result.p_value = None if result.p_value is None else float(result.p_value)
         # no resample of equal translations exceeds their difference of 0, which sacreBLEU takes for a small p
-        if r.p_value is not None and r.score == row[0].score:
-            r.p_value = 1.0
+        if result.p_value is not None and result.score == row[0].score:
+            result.p_value = 1.0
     return list(row)
 
 
 def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:
-    """Fresh sacreBLEU metrics by our lower-case names; ValueError for an unknown name."""
-    unknown = [n for n in names if n not in METRICS]
+    """Make sacreBLEU's metrics, by our lower-case names."""
+    unknown = [name for name in names if name not in METRICS]
     if unknown:
         raise ValueError(f"unknown metric '{unknown[0]}': choose from {', '.join(METRICS)}")
     make = {
@@ -148,7 +186,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
         "chrf": lambda: CHRF(lowercase=lowercase),
         "ter": lambda: _ter(tokenize, False),
     }
-    return {n: make[n]() for n in names}
+    return {name: make[name]() for name in names}
 
 
 def _ter(tokenize: str, case_sensitive: bool) -> TER:
@@ -160,7 +198,7 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     if tokenize not in TOKENIZERS:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
     try:
-        # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenised
+        # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenized
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except (RuntimeError, ImportError) as error:
         extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
@@ -174,7 +212,7 @@ def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: Ref
 
 
 def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
-    """References as sacreBLEU wants them, one list per reference set; ValueError unless all counts agree."""
+    """Bring references into sacreBLEU's form, one list per reference set; ValueError unless all counts agree."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("hypotheses and references are lists of lines, not one string")
     if not hypotheses:

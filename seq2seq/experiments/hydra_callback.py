@@ -1,4 +1,4 @@
-"""What a sweep leaves in its folder: a record of every job, and where to compare them."""
+"""Hydra's callback in sweeps: records every job in the sweep's folder, and prints how to follow and compare them."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """The folder of the sweep that this process runs a job of, or launches; None outside a sweep."""
+    """Return the folder of the sweep that this process launches or runs a job of; None outside a sweep."""
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return None
     return Path(HydraConfig.get().sweep.dir)
 
 
 def job_folder() -> Path | None:
-    """`<sweep>/<number>` of the job that runs in this process; None outside a sweep."""
+    """Return `<sweep>/<number>` of the job that runs in this process; None outside a sweep."""
     return Path(HydraConfig.get().runtime.output_dir) if folder() else None
 
 
 def compare_command(sweep: Path, *options: str) -> str:
-    """The command that compares the runs of a sweep."""
+    """Return the command that compares the runs of a sweep."""
     return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
 
 
@@ -46,27 +46,27 @@ class JobError(CompactHydraException):
 
 
 class JobRecords(Callback):
-    """Keeps `<sweep>/<number>/job.json` up to date, says at once that a job failed, and how to compare the runs."""
+    """Callback that keeps `<sweep>/<number>/job.json` up to date and reports failures at once."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note who launches the jobs."""
+        """Record that this process launches the jobs."""
         sweep = Path(config.hydra.sweep.dir)
         write_sweep(sweep, ended=False)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Note that there will be no more jobs."""
+        """Record that there will be no more jobs."""
         sweep = Path(config.hydra.sweep.dir)
         write_sweep(sweep, ended=True)
         print(f"compare the runs with: {compare_command(sweep)}", flush=True)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Record the run's folder and this process."""
+        """Record that the job runs, its run's folder, and this process."""
         if config.hydra.mode is RunMode.MULTIRUN and _first_task():
             self._job(config, state="running").write()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Record how it ended."""
+        """Record how the job ended."""
         if "wandb" in sys.modules:
             # the next job of this process has a page of its own
             sys.modules["wandb"].finish()
@@ -75,12 +75,13 @@ class JobRecords(Callback):
         job = self._job(config, state="finished")
         if job_return.status is JobStatus.FAILED:
             error = job_return._return_value
-            kind = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
-            job = dataclasses.replace(job, state="failed", error=" ".join(f"{kind}{error}".split()))
+            name = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
+            job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
         job.write()
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
+        """Describe the job of this process."""
         task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         plain: Any = OmegaConf.to_container(task, resolve=True)
         overrides = [str(item) for item in config.hydra.overrides.task]
@@ -96,12 +97,12 @@ class JobRecords(Callback):
 
 
 def _first_task() -> bool:
-    """Whether this is the first, or only, process of its job."""
+    """Return True in the first, or only, process of a job."""
     return os.environ.get("SLURM_PROCID", "0") == "0" and os.environ.get("SUBMITIT_LOCAL_GLOBALID", "0") == "0"
 
 
 def _log_file() -> str:
-    """The file that standard output goes to, if it is one."""
+    """Return the file that standard output is redirected to; "" if there is none."""
     with contextlib.suppress(OSError, ValueError):
         path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
         return str(path) if path.is_file() else ""

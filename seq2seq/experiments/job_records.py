@@ -1,4 +1,4 @@
-"""The jobs of a sweep: each keeps a small record in `<sweep>/<number>/job.json` that others read while it runs."""
+"""Records of a sweep's jobs: each job keeps `<sweep>/<number>/job.json`, which others read while it runs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,34 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from seq2seq.files import write_json
+
 RECORD = "job.json"
-# Beside it, what the launcher knows of a job that has not started: a file of its own, since the job writes the record.
+# The process of a job that has not started, by the launcher; a file of its own since the job writes the record.
 SUBMITTED = "submitted.json"
-# Who launched the sweep, and whether it has ended.
+# The process that launches the sweep's jobs, and whether it has ended.
 SWEEP = "sweep.json"
+
 ACTIVE = ("waiting", "running")
 # States of a job that SLURM no longer works on.
-ASK_SECONDS = 5.0  # between two questions to SLURM about the same array
 OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+# SLURM is asked about an array once in so many seconds.
+ASK_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """Where something runs: a process of a host, or a job of SLURM (`7`, or `7_2` in an array)."""
+    """A process of a host, or a job of SLURM.
+
+    Attributes:
+        host: name of its host.
+        pid: its number there.
+        slurm: number of its SLURM job: `7`, or `7_2` in an array.
+    """
 
     host: str = ""
     pid: int = 0
@@ -34,46 +44,52 @@ class Process:
 
     @classmethod
     def here(cls) -> Process:
-        """This process, and the SLURM job that it is part of."""
-        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        """Describe this process, and the SLURM job that it is part of."""
+        array = os.environ.get("SLURM_ARRAY_JOB_ID")
+        task = os.environ.get("SLURM_ARRAY_TASK_ID")
         slurm = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
         return cls(host=socket.gethostname(), pid=os.getpid(), slurm=slurm)
 
     @property
     def local(self) -> bool:
-        """Whether it can be looked for on this host."""
+        """True for a process of this host."""
         return self.host == socket.gethostname()
 
     def alive(self) -> bool:
-        """False only where it is known to be gone: SLURM says so, or this host has no such process."""
+        """Return False only if the process is known to be gone, by SLURM or because this host has no such process."""
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
             # a job that is put back into the queue has no process, but is not over
             return state not in OVER and state != ""
-        return not self.local or not self.pid or Path(f"/proc/{self.pid}").exists() or _signalled(self.pid)
+        return not self.local or not self.pid or _exists(self.pid)
 
 
-def _signalled(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
+        # it belongs to another user
         return True
     return True
 
 
 def slurm_state(job: str) -> str | None:
-    """What SLURM says of a job: `RUNNING` and so on, "" if the queue knows it no more, None if it cannot be asked."""
+    """Ask SLURM for the state of a job.
+
+    Returns:
+        `RUNNING` and so on, "" if the queue does not know the job any more, None if SLURM does not answer.
+    """
     states = _array_states(job.split("_")[0], int(time.monotonic() // ASK_SECONDS))
     return None if states is None else states.get(job, "")
 
 
 @functools.lru_cache(maxsize=256)
 def _array_states(array: str, moment: int) -> dict[str, str] | None:
-    """The states of an array's jobs; asked for once a moment, whatever the number of its jobs."""
-    ask = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T", f"--jobs={array}"]
+    """Ask for the states of an array's jobs, once in a `moment` however many jobs there are."""
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T", f"--jobs={array}"]
     try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     if done.returncode and "Invalid job id" not in done.stderr:
@@ -83,7 +99,17 @@ def _array_states(array: str, moment: int) -> dict[str, str] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One job: its settings, the folder of its run, and its state: waiting, running, finished or failed."""
+    """A job of a sweep.
+
+    Attributes:
+        folder: `<sweep>/<number>`.
+        overrides: its settings.
+        state: "waiting", "running", "finished" or "failed".
+        run: its run's folder, known once it has started.
+        error: why it failed.
+        log: the file of its standard output, if it has one.
+        process: where it runs, or will run.
+    """
 
     folder: Path
     overrides: tuple[str, ...]
@@ -95,18 +121,16 @@ class Job:
 
     @property
     def number(self) -> int:
-        """Its place in the sweep, from 0."""
+        """Its position in the sweep, from 0."""
         return int(self.folder.name)
 
     def title(self, common: Collection[str] = ()) -> str:
-        """What a line about it starts with; settings that are `common` to all jobs need not be named."""
+        """Name the job by its number and its settings but those that are `common` to all jobs."""
         own = [override for override in self.overrides if override not in common]
         return f"job {self.number} ({' '.join(own)})" if own else f"job {self.number}"
 
     def write(self) -> None:
-        """Record it, atomically; the run's folder as seen from here, so that a tree of runs can be moved."""
-        from seq2seq.files import write_json
-
+        """Write the record atomically; the run's folder relative to it, so that a tree of runs can be moved."""
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {
             "overrides": list(self.overrides),
@@ -120,12 +144,13 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """The job of `<sweep>/<number>`; None where there is no whole record."""
-        record = _json(folder / RECORD)
+        """Read the record of `<sweep>/<number>`; None if there is no whole one."""
+        record = _read_json(folder / RECORD)
         if record is None:
             return None
-        waits = record.get("state") == "waiting"
-        process = (_json(folder / SUBMITTED) if waits else None) or record.get("process", {})
+        process = record.get("process", {})
+        if record.get("state") == "waiting":
+            process = _read_json(folder / SUBMITTED) or process
         return cls(
             folder=folder,
             overrides=tuple(record.get("overrides", ())),
@@ -138,30 +163,27 @@ class Job:
 
     def submitted(self, process: Process) -> None:
         """Record where the job will run."""
-        from seq2seq.files import write_json
-
         write_json(self.folder / SUBMITTED, dataclasses.asdict(process))
 
     def checked(self) -> Job:
-        """The job, as failed if it says that it waits or runs while its process is gone."""
-        if self.state not in ACTIVE or (self.process.alive() and not self._forsaken()):
+        """Return the job as failed if it waits or runs by its record while its process is gone."""
+        error = self._lost() if self.state in ACTIVE else ""
+        if not error:
             return self
-        # it may have started or ended between the two looks
+        # it may have started or ended since its record was read
         now = Job.read(self.folder) or self
-        if now.state != self.state:
-            return now.checked()
-        error = "its process is gone (killed, or its machine went down)" if self.state == "running" else self._never()
-        return dataclasses.replace(self, state="failed", error=error)
+        return now.checked() if now.state != self.state else dataclasses.replace(self, state="failed", error=error)
 
-    def _forsaken(self) -> bool:
-        """Whether it waits to be submitted by a launcher that has ended."""
-        sweep = self.folder.parent
-        return self.state == "waiting" and self.process == Process() and is_sweep(sweep) and launcher(sweep) is None
-
-    def _never(self) -> str:
-        """Why a job that waits will not start."""
-        if self.process == Process():
-            return "never started: the process that launches the sweep has ended"
+    def _lost(self) -> str:
+        """Say why a job that waits or runs will never end; "" while it may."""
+        if self.state == "waiting" and self.process == Process():
+            sweep = self.folder.parent
+            orphan = is_sweep(sweep) and launcher(sweep) is None
+            return "never started: the process that launches the sweep has ended" if orphan else ""
+        if self.process.alive():
+            return ""
+        if self.state == "running":
+            return "its process is gone (killed, or its machine went down)"
         state = slurm_state(self.process.slurm) if self.process.slurm else None
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
@@ -169,44 +191,39 @@ class Job:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether `folder` is a sweep's."""
+    """Return True for a sweep's folder."""
     return (folder / SWEEP).is_file() or (folder / "multirun.yaml").is_file()
 
 
 def read_jobs(sweep: Path) -> list[Job]:
-    """The jobs of a sweep that have a record, in order."""
-    return sorted(_jobs(sweep), key=lambda job: job.number)
-
-
-def _jobs(sweep: Path) -> Iterator[Job]:
-    for record in sweep.glob(f"*/{RECORD}"):
-        if record.parent.name.isdigit() and (job := Job.read(record.parent)):
-            yield job
+    """Read the records of a sweep's jobs, in order; jobs without a whole record are left out."""
+    folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdigit()]
+    jobs = [job for folder in folders if (job := Job.read(folder))]
+    return sorted(jobs, key=lambda job: job.number)
 
 
 def common_overrides(jobs: Sequence[Job]) -> set[str]:
-    """The settings that all of two or more jobs were given."""
+    """Return the settings that all of two or more jobs have."""
     return set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
 
 
 def write_sweep(sweep: Path, *, ended: bool) -> None:
-    """Record that this process launches the sweep, or that it has ended."""
-    from seq2seq.files import write_json
-
+    """Record that this process launches the sweep's jobs, or that it has ended."""
     sweep.mkdir(parents=True, exist_ok=True)
     write_json(sweep / SWEEP, {"ended": ended, "process": dataclasses.asdict(Process.here())})
 
 
 def launcher(sweep: Path) -> Process | None:
-    """The process that launches more jobs of this sweep; None when there is none any more."""
-    record = _json(sweep / SWEEP)
+    """Return the process that launches more jobs of a sweep; None if it has ended."""
+    record = _read_json(sweep / SWEEP)
     if record is None or record.get("ended"):
         return None
     process = Process(**record.get("process", {}))
     return process if process.alive() else None
 
 
-def _json(path: Path) -> dict[str, Any] | None:
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """Read a dictionary; None if the file is missing or not whole."""
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

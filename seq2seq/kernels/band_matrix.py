@@ -26,7 +26,8 @@ def skew(weights: Tensor) -> Tensor:
 
 def unskew(band: Tensor) -> Tensor:
     """The inverse of skew: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
-    rows, taps = band.shape[-2], band.shape[-1] - band.shape[-2] + 1
+    rows = band.shape[-2]
+    taps = band.shape[-1] - band.shape[-2] + 1
     return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
 
 
@@ -43,7 +44,8 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
 
 def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
     """x (B, T, H, R) with weights (B or 1, H, T, K) -> y (B, T, H, R); zeros outside the sequence."""
-    length, taps = x.shape[1], weights.shape[-1]
+    length = x.shape[1]
+    taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
     if length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
@@ -55,7 +57,8 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
 
 def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
     """The gradient of band_conv to x: dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R)."""
-    length, taps = dy.shape[1], weights.shape[-1]
+    length = dy.shape[1]
+    taps = weights.shape[-1]
     if length <= 2 * block:
         band = skew(weights)[..., left : left + length].to(dy.dtype)
         return (band.transpose(-1, -2) @ dy.transpose(1, 2).contiguous()).transpose(1, 2)
@@ -65,7 +68,8 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
 def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
     """The gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
     length = x.shape[1]
-    values, slopes = x.transpose(1, 2).contiguous(), dy.transpose(1, 2).contiguous()
+    values = x.transpose(1, 2).contiguous()
+    slopes = dy.transpose(1, 2).contiguous()
     if length <= 2 * block:
         return unskew(F.pad(slopes @ values.transpose(-1, -2), (left, taps - 1 - left)))
     products = _blocks(slopes, block) @ _windows(values, taps, left, block).transpose(-1, -2)

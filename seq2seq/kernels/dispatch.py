@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs: backend = "triton", "torch", or "auto", the faster one that can."""
+"""Choose the backend of an operation: "triton", "torch", or "auto", the faster one that can serve the call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ BACKENDS = ("auto", "triton", "torch")
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
+# What has been logged: each choice, with its reason, is reported once in a process.
 _said: set[str] = set()
 
 
 def require_backend(backend: str) -> str:
-    """backend if it is a choice, else a ValueError."""
+    """Return `backend` if it is one, else raise ValueError."""
     if backend not in BACKENDS:
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(BACKENDS)}")
     return backend
@@ -34,16 +35,35 @@ def portable(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "backend": "auto"} if demand else dict(values)
 
 
-def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
-    """Whether `op` on x (B, T, C) and other floating-point inputs runs its Triton kernel; says so, once, and why.
+def is_plain(op: str, backend: str, x: Tensor) -> bool:
+    """Return True if an eager call is left to torch's own operations and their gradients, as on a CPU.
 
-    backend="triton" raises ValueError for what Triton cannot serve.
+    They are a tenth faster there than an operator with gradients by formula. Compiled graphs and GPUs take the
+    operator, which chooses by `takes_triton` when it runs; so do tensors without data (meta), so that its own
+    formula counts its operations.
     """
-    if require_backend(backend) == "torch":
-        _say(logging.INFO, f"{op}: torch band matrices, as asked (backend=torch)")
+    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
         return False
-    if backend == "auto" and not x.is_cuda:
-        _say(logging.INFO, f"{op}: torch band matrices, since tensors are on {x.device.type}")
+    _report_torch(op, backend, x)
+    return True
+
+
+def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
+    """Return True if an operator runs its Triton kernel, and log the reason once.
+
+    Args:
+        op: The operation's name, for messages.
+        backend: "auto", "triton" or "torch".
+        x: Its input (B, T, C).
+        others: Its other floating-point inputs.
+        heads: Heads that the channels of x are divided into.
+        taps: Width of its kernels.
+
+    Raises:
+        ValueError: backend="triton", and Triton cannot serve the call.
+    """
+    if require_backend(backend) == "torch" or (backend == "auto" and not x.is_cuda):
+        _report_torch(op, backend, x)
         return False
     problem = obstacle(x, *others, heads=heads, taps=taps)
     if problem is None:
@@ -55,19 +75,8 @@ def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, 
     return False
 
 
-def is_plain(op: str, backend: str, x: Tensor) -> bool:
-    """Whether an eager call is left to torch's own operations and their gradients, as on a CPU it is.
-
-    They are a tenth faster there than an operator with gradients by formula, which compiled graphs and GPUs are given,
-    and tensors without data: their operations are counted, and those of an operator by its own formula.
-    """
-    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
-        return False
-    return not takes_triton(op, backend, x, heads=1, taps=1)
-
-
 def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
-    """Why the Triton kernels cannot serve x (B, T, C) and the others with these heads and taps; None if they can."""
+    """Return why the Triton kernels cannot serve a call (see `takes_triton`), None if they can."""
     wrong = [str(part.dtype) for part in (x, *others) if part.dtype not in TYPES]
     if wrong:
         return f"type {wrong[0]} (float32, float16 and bfloat16 are served)"
@@ -90,11 +99,16 @@ def _no_device(x: Tensor) -> str | None:
 
 @functools.cache
 def gpu_obstacle(device: torch.device) -> str | None:
-    """Why Triton cannot serve this GPU; None if it can."""
+    """Return why Triton cannot serve this GPU, None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
     capability = torch.cuda.get_device_capability(device)
     return None if capability >= (8, 0) else f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
+
+
+def _report_torch(op: str, backend: str, x: Tensor) -> None:
+    reason = "as asked (backend=torch)" if backend == "torch" else f"since tensors are on {x.device.type}"
+    _say(logging.INFO, f"{op}: torch band matrices, {reason}")
 
 
 def _say(level: int, message: str) -> None:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-MAX_TAPS, MAX_HEAD_DIM = 64, 256
+MAX_TAPS = 64
+MAX_HEAD_DIM = 256
 # longer chunks amortise a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
 PROGRAMS = 528
 # up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
@@ -70,7 +71,8 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     # without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
     if is_direct(op, taps):
         across = columns(head_dim)
-        tile, warps = 32 if across <= 64 else 16, 8 if across > 128 else 4
+        tile = 32 if across <= 64 else 16
+        warps = 8 if across > 128 else 4
         return Config(tile, chunk=1, num_warps=warps, num_stages=2, columns=256)
     wide = dtype == torch.float32
     most = _most_columns(op, taps, wide)

@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache, NoState
 
 
@@ -24,7 +24,8 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
     rate = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) * (-math.log(10000.0) / head_dim)
     angle = (position[..., None].to(dtype) * rate.exp())[..., None, :]  # (..., 1, d / 2)
     first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2).to(x.dtype)
 
 
@@ -52,15 +53,19 @@ class Attention(SelfMixer):
         super().__init__()
         self.head_dim = require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.rotary = causal, num_heads, rotary
+        self.causal = causal
+        self.num_heads = num_heads
+        self.rotary = rotary
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads is {num_kv_heads}; choose a divisor of num_heads {num_heads}, or null")
         if rotary and self.head_dim % 2:
             raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
-        self.groups, self.kv_dim = num_heads // self.num_kv_heads, self.num_kv_heads * self.head_dim
-        self.qkv, self.out = projection(dim, dim, self.kv_dim, self.kv_dim), projection(dim, dim)
+        self.groups = num_heads // self.num_kv_heads
+        self.kv_dim = self.num_kv_heads * self.head_dim
+        self.qkv = projection(dim, dim, self.kv_dim, self.kv_dim)
+        self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
@@ -68,7 +73,8 @@ class Attention(SelfMixer):
         q = split(query, self.num_heads)
         k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))
         if self.groups > 1:
-            k, v = k.repeat_interleave(self.groups, 1), v.repeat_interleave(self.groups, 1)
+            k = k.repeat_interleave(self.groups, 1)
+            v = v.repeat_interleave(self.groups, 1)
         allowed = None if self.causal else mask[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
@@ -91,7 +97,8 @@ class Attention(SelfMixer):
         k, v = (split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
         if self.groups > 1:  # and so are the heads that share keys
-            q, visible = q.unflatten(1, (-1, self.groups)).flatten(2, 3), visible.repeat(1, self.groups, 1)
+            q = q.unflatten(1, (-1, self.groups)).flatten(2, 3)
+            visible = visible.repeat(1, self.groups, 1)
         y = attention(q, k, v, mask=visible[:, None])
         if self.groups > 1:
             y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)
@@ -118,9 +125,11 @@ class CrossAttention(CrossMixer):
         super().__init__()
         require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
-        self.memory_dim, self.num_heads = memory_dim, num_heads
+        self.memory_dim = memory_dim
+        self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
-        self.query, self.out = projection(dim, dim), projection(dim, dim)
+        self.query = projection(dim, dim)
+        self.out = projection(dim, dim)
         self.key_value = projection(memory_dim, dim, dim)
 
     class Context(NamedTuple):

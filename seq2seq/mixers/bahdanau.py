@@ -42,8 +42,11 @@ class Bahdanau(CrossMixer):
         for value, options, name in ((readout, READOUTS, "readout"), (initial, INITIALS, "initial")):
             if value not in options:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
-        self.dim, self.memory_dim, self.out_dim = dim, memory_dim, out_dim or dim
-        self.readout, self.initial = readout, initial
+        self.dim = dim
+        self.memory_dim = memory_dim
+        self.out_dim = out_dim or dim
+        self.readout = readout
+        self.initial = initial
         if initial == "backward" and memory_dim % 2:
             raise ValueError(f"initial=backward reads half of an even memory, not of {memory_dim}; set initial=mean")
         hidden_dim = hidden_dim or dim
@@ -86,7 +89,8 @@ class Bahdanau(CrossMixer):
     def forward(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
         """Run the recurrence over x (B, T, D)."""
         gates, hidden = self.unit.input(x), context.start[:, None]  # (B, T, 3H), (B, 1, H)
-        states, reads = [hidden], []
+        states = [hidden]
+        reads = []
         for t in range(x.shape[1]):
             hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
             states.append(hidden)
@@ -108,7 +112,8 @@ class Bahdanau(CrossMixer):
     ) -> tuple[Tensor, Bahdanau.State]:
         """One turn of the recurrence; a sentence's hypotheses are queries of one attention."""
         batch_size = context.memory.shape[0]
-        folded, before = x.view(batch_size, -1, self.dim), state.hidden.view(batch_size, x.shape[0] // batch_size, -1)
+        folded = x.view(batch_size, -1, self.dim)
+        before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)
         hidden, read = self._advance(self.unit.input(folded), before, context)
         y = self._readout(folded, before, hidden, read)
         return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))

@@ -29,8 +29,12 @@ class Conv(SelfMixer):
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        self.dim, self.out_dim, self.causal, self.kernel_size = dim, dim, causal, kernel_size
-        self.weight, self.bias = nn.Parameter(torch.empty(dim, dim, kernel_size)), nn.Parameter(torch.zeros(dim))
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.kernel_size = kernel_size
+        self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))
+        self.bias = nn.Parameter(torch.zeros(dim))
         nn.init.normal_(self.weight, std=(dim * kernel_size) ** -0.5)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

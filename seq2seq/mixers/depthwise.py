@@ -30,8 +30,12 @@ class Depthwise(SelfMixer):
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.glu = glu
+        self.kernel_size = kernel_size
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )

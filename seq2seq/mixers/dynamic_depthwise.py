@@ -33,15 +33,20 @@ class DynamicDepthwise(SelfMixer):
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.glu, self.kernel_size, self.backend = glu, kernel_size, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.glu = glu
+        self.kernel_size = kernel_size
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
-        self.squeeze, self.weight = nn.Linear(dim, max(1, dim // 4)), nn.Linear(max(1, dim // 4), kernel_size * dim)
+        self.squeeze = nn.Linear(dim, max(1, dim // 4))
+        self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)
         for layer in (self.inner, self.squeeze, self.out):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:

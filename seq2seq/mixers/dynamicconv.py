@@ -42,13 +42,17 @@ class DynamicConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.causal = causal
+        self.glu = glu
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
-        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim)
+        self.out = nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
         for layer in (self.inner, self.kernel, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -97,7 +101,8 @@ class DynamicConv(SelfMixer):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)
         state.past.append(z, position)
-        past, logits = state.past, self._logits(z)
+        past = state.past
+        logits = self._logits(z)
         return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
 
     def _inner(self, x: Tensor) -> Tensor:

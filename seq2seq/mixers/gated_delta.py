@@ -14,7 +14,7 @@ from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.gru import reverse_index
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 
 EPSILON = 1e-5
 
@@ -40,7 +40,9 @@ class GatedDelta(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.causal = causal
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.properties = MixingProperties(
             sparse=False,
             shares_positions=False,
@@ -48,7 +50,8 @@ class GatedDelta(SelfMixer):
             dynamic=True,
             linear=False,
         )
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a
         self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)

@@ -30,8 +30,12 @@ class GatedMLP(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, max_len: int) -> None:
         super().__init__()
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.inner, self.out, self.norm = nn.Linear(dim, 2 * dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.inner = nn.Linear(dim, 2 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim)
         self.positions = PositionMatrix(num_heads=1, max_len=max_len, causal=causal, std=1e-2)
         self.bias = nn.Parameter(torch.ones(max_len))
         for layer in (self.inner, self.out):

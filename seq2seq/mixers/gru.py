@@ -27,7 +27,8 @@ class GatedUnit(nn.Module):
         super().__init__()
         if reset not in RESETS:
             raise ValueError(f"reset is {reset!r}; choose one of {', '.join(RESETS)}")
-        self.hidden_dim, self.reset = hidden_dim, reset
+        self.hidden_dim = hidden_dim
+        self.reset = reset
         self.input = nn.Linear(input_dim, 3 * hidden_dim)
         self.recurrent = nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after")
         for gate in self.recurrent.weight.chunk(3):
@@ -61,7 +62,8 @@ class GatedUnit(nn.Module):
 
     def loop(self, x: Tensor) -> Tensor:
         """What forward computes, one position at a time."""
-        gates, states = self.input(x), []
+        gates = self.input(x)
+        states = []
         hidden = gates.new_zeros(x.shape[0], self.hidden_dim)
         for t in range(x.shape[1]):
             hidden = self.update(gates[:, t], hidden)
@@ -84,7 +86,9 @@ class BiGRU(SelfMixer):
         super().__init__()
         if causal:
             raise ValueError("bigru reads the whole sequence, so it is encoder-only; choose another mixer/self@decoder")
-        self.dim, self.out_dim, self.causal = dim, out_dim or dim, causal
+        self.dim = dim
+        self.out_dim = out_dim or dim
+        self.causal = causal
         if self.out_dim % 2:
             raise ValueError(
                 f"a bigru's two directions need an even width, not {self.out_dim}; change model.dim or out_dim"
@@ -116,7 +120,9 @@ class GRU(SelfMixer):
         super().__init__()
         if not causal and dim % 2:
             raise ValueError(f"a gru's two directions need an even width, not {dim}; change model.dim")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
         self.ahead = GatedUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2, reset=reset)
         self.back = None if causal else GatedUnit(input_dim=dim, hidden_dim=dim // 2, reset=reset)
 

@@ -24,7 +24,9 @@ class Identity(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()
-        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)

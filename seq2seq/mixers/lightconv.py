@@ -42,13 +42,17 @@ class LightConv(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.glu, self.num_heads, self.kernel_size = causal, glu, num_heads, kernel_size
+        self.causal = causal
+        self.glu = glu
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
         )
-        self.inner, self.out = nn.Linear(dim, 2 * dim if glu else dim), nn.Linear(dim, dim)
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim)
+        self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
         nn.init.xavier_uniform_(self.weight)
         for layer in (self.inner, self.out):
@@ -100,5 +104,6 @@ class LightConv(SelfMixer):
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        past, weights = state.past, self.weight.softmax(-1)
+        past = state.past
+        weights = self.weight.softmax(-1)
         return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.retention import retention, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 
 # against a division by zero where all features vanish
 EPSILON = 1e-6
@@ -34,8 +34,10 @@ class LinearAttention(SelfMixer):
         super().__init__()
         self.head_dim = require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads = causal, num_heads
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.causal = causal
+        self.num_heads = num_heads
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
@@ -69,7 +71,8 @@ class LinearAttention(SelfMixer):
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
         """(B, H, T, d + 1), weighed values and the sum of their weights, to the output in x's type."""
-        total, weights = y[..., :-1], mark_mixing(y[..., -1:])
+        total = y[..., :-1]
+        weights = mark_mixing(y[..., -1:])
         return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
 
 

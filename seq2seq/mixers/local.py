@@ -44,9 +44,14 @@ class Local(SelfMixer):
         if not 0 <= shift < (window if blocks else 1):
             raise ValueError(f"shift is {shift}; choose 0 up to window - 1, {window - 1}, and blocks=true, or 0")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.window, self.blocks, self.shift = causal, num_heads, window, blocks, shift
+        self.causal = causal
+        self.num_heads = num_heads
+        self.window = window
+        self.blocks = blocks
+        self.shift = shift
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.qkv.weight.chunk(3), self.out.weight):
             nn.init.xavier_uniform_(block)
 
@@ -65,9 +70,12 @@ class Local(SelfMixer):
 
     def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Each block of w queries (B, T, H, d) with the span of keys that any of them sees: no T x T matrix."""
-        batch_size, length, window = q.shape[0], q.shape[1], self.window
+        batch_size = q.shape[0]
+        length = q.shape[1]
+        window = self.window
         before, after = self._reach()
-        span, count = before + window + after, -(-(length + self.shift) // window)
+        span = before + window + after
+        count = -(-(length + self.shift) // window)
         rest = count * window - self.shift - length  # after the last position
         sides = (self.shift + before, rest + after)
         q = F.pad(q, (0, 0, 0, 0, self.shift, rest)).reshape(-1, window, *q.shape[2:])  # (B blocks, w, H, d)
@@ -125,5 +133,6 @@ class Local(SelfMixer):
 
     def _allowed(self, query: Tensor, key: Tensor, real: Tensor) -> Tensor:
         """(B, ..., Q, K) of positions (..., Q) and (..., K): real keys that are seen, and oneself even in padding."""
-        query, key = query[..., :, None], key[..., None, :]
+        query = query[..., :, None]
+        key = key[..., None, :]
         return (self._sees(query, key) & real) | (query == key)

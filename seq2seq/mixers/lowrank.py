@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 
 
 class LowRank(SelfMixer):
@@ -42,9 +42,13 @@ class LowRank(SelfMixer):
         if max_len < 1:
             raise ValueError(f"max_len is {max_len}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.rank, self.max_len = causal, num_heads, rank, max_len
+        self.causal = causal
+        self.num_heads = num_heads
+        self.rank = rank
+        self.max_len = max_len
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         position = torch.arange(max_len)
         self.key_slots = nn.Parameter(torch.randn(rank, max_len) * (rank + position) ** -0.5)  # E
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
@@ -54,7 +58,8 @@ class LowRank(SelfMixer):
         length = x.shape[1]
         self._require_fits(length)
         query, key, value = self.qkv(x).chunk(3, -1)
-        key_slots, value_slots = self.key_slots[:, :length], self.value_slots[:, :length]
+        key_slots = self.key_slots[:, :length]
+        value_slots = self.value_slots[:, :length]
         drop = self.dropout if self.training else 0.0
         if self.causal:
             q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))

@@ -48,7 +48,8 @@ class MemoryUnit(nn.Module):
 
     def loop(self, x: Tensor) -> Tensor:
         """What forward computes, one position at a time."""
-        gates, states = self.input(x), []
+        gates = self.input(x)
+        states = []
         hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)
         for t in range(x.shape[1]):
             hidden, cell = self.update(gates[:, t], hidden, cell)
@@ -74,7 +75,9 @@ class LSTM(SelfMixer):
         super().__init__()
         if not causal and dim % 2:
             raise ValueError(f"an lstm's two directions need an even width, not {dim}; change model.dim")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
         self.ahead = MemoryUnit(input_dim=dim, hidden_dim=dim if causal else dim // 2)
         self.back = None if causal else MemoryUnit(input_dim=dim, hidden_dim=dim // 2)
 

@@ -25,7 +25,8 @@ class PositionMatrix(nn.Module):
         super().__init__()
         if max_len < 1:
             raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
-        self.max_len, self.causal = max_len, causal
+        self.max_len = max_len
+        self.causal = causal
         offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
         scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())
         used = scale[:max_len] if causal else scale
@@ -87,8 +88,11 @@ class MLP(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.inner, self.out = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.inner = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
         nn.init.xavier_uniform_(self.inner.weight)
         nn.init.xavier_uniform_(self.out.weight)

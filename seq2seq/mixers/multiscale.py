@@ -35,9 +35,13 @@ class Multiscale(SelfMixer):
         super().__init__()
         if not kernel_sizes or min(kernel_sizes) < 1:
             raise ValueError(f"kernel_sizes is {list(kernel_sizes)}; list one width or more, each 1 or more")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.kernel_sizes, self.kernel_size = list(kernel_sizes), max(kernel_sizes)
-        self.glu, self.backend = glu, require_backend(backend)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.kernel_sizes = list(kernel_sizes)
+        self.kernel_size = max(kernel_sizes)
+        self.glu = glu
+        self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
@@ -67,7 +71,8 @@ class Multiscale(SelfMixer):
 
     def merged(self) -> Tensor:
         """The gated sum of all scales as one kernel (D, K) of the widest."""
-        total, parts = self.weight.new_zeros(self.dim, self.kernel_size), self.weight.split(self.kernel_sizes, 1)
+        total = self.weight.new_zeros(self.dim, self.kernel_size)
+        parts = self.weight.split(self.kernel_sizes, 1)
         for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
             size = part.shape[1]
             before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)

@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
@@ -45,13 +45,16 @@ class NonLocal(SelfMixer):
         if pairwise not in PAIRWISE:
             raise ValueError(f"pairwise is {pairwise!r}; choose one of {', '.join(PAIRWISE)}")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.pairwise = causal, num_heads, pairwise
+        self.causal = causal
+        self.num_heads = num_heads
+        self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
         self.qk = None if pairwise == "gaussian" else projection(dim, dim, dim)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
-        self.value, self.out = projection(dim, dim), projection(dim, dim)
+        self.value = projection(dim, dim)
+        self.out = projection(dim, dim)
         widths = {"additive": head_dim, "concatenation": 2 * head_dim}
         self.score = None
         if pairwise in widths:

@@ -12,7 +12,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -36,9 +36,12 @@ class PostconvAttention(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.causal = causal
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0

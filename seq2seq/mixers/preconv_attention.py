@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -41,12 +41,15 @@ class PreconvAttention(SelfMixer):
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.kernel_size = causal, num_heads, kernel_size
+        self.causal = causal
+        self.num_heads = num_heads
+        self.kernel_size = kernel_size
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
         )
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
         self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
         with torch.no_grad():

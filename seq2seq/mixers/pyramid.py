@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -34,9 +34,12 @@ class Pyramid(SelfMixer):
         if reduction < 1:
             raise ValueError(f"reduction is {reduction}; choose 1 (attention) or more")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.reduction = causal, num_heads, reduction
+        self.causal = causal
+        self.num_heads = num_heads
+        self.reduction = reduction
         self.dropout = require_probability(dropout, "attention dropout")
-        self.query, self.out = projection(dim, dim), projection(dim, dim)
+        self.query = projection(dim, dim)
+        self.out = projection(dim, dim)
         self.key_value = projection(dim, dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -45,10 +48,12 @@ class Pyramid(SelfMixer):
         drop = self.dropout if self.training else 0.0
         if self.causal:
             return self.out(merge(self._read_past(q, self.key_value(x), drop)))
-        x, real = self._blocks(x.masked_fill(~mask[:, :, None], 0.0)), self._blocks(mask[:, :, None])
+        x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))
+        real = self._blocks(mask[:, :, None])
         count = real.sum(2)  # (B, blocks, 1)
         key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
-        k, v = split(mark_mixing(key), self.num_heads), split(value, self.num_heads)
+        k = split(mark_mixing(key), self.num_heads)
+        v = split(value, self.num_heads)
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
     class State(NamedTuple):
@@ -85,13 +90,15 @@ class Pyramid(SelfMixer):
 
     def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
         """The causal form: complete blocks are keys of all later ones, the mean of t's own so far is one of t alone."""
-        size, length = self.reduction, q.shape[2]
+        size = self.reduction
+        length = q.shape[2]
         ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()
         running = (ones / ones.sum(1, keepdim=True)) @ self._blocks(key_value)  # means within a block, up to each place
         complete = running[:, : length // size, -1]
         key, value = complete.chunk(2, -1)
         own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))
-        k, v = split(mark_mixing(key), self.num_heads), split(value, self.num_heads)
+        k = split(mark_mixing(key), self.num_heads)
+        v = split(value, self.num_heads)
         scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]

@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, split
+from seq2seq.mixers.projections import merge, split
 from seq2seq.state import Cache
 
 
@@ -55,7 +55,10 @@ class Quadratic(SelfMixer):
             raise ValueError(f"centre_std is {centre_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
+        self.causal = causal
+        self.num_heads = num_heads
+        self.content = content
+        self.grid_width = grid_width
         self.width = num_heads * head_dim
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
@@ -129,6 +132,7 @@ class Quadratic(SelfMixer):
     def _scores(self, offset: Tensor) -> Tensor:
         """-a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
         dtype = torch.promote_types(self.centers.dtype, torch.float32)
-        centers, sharpness = self.centers.to(dtype), self.sharpness.to(dtype)
+        centers = self.centers.to(dtype)
+        sharpness = self.sharpness.to(dtype)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)

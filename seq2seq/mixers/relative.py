@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, split
+from seq2seq.mixers.projections import merge, split
 from seq2seq.state import Cache
 
 ENCODINGS = ("learned", "sinusoidal")
@@ -52,8 +52,12 @@ class Relative(SelfMixer):
         if max_offset < 1:
             raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its encoding)")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.content, self.grid_width = causal, num_heads, content, grid_width
-        self.encoding, self.max_offset = encoding, max_offset
+        self.causal = causal
+        self.num_heads = num_heads
+        self.content = content
+        self.grid_width = grid_width
+        self.encoding = encoding
+        self.max_offset = max_offset
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
@@ -62,7 +66,8 @@ class Relative(SelfMixer):
         if dim % parts:
             raise ValueError(f"dim {dim} is not divisible by {parts}, as {encoding} encodings need; change model.dim")
         self.inner = nn.Linear(dim, 3 * dim if content else dim, bias=False)  # queries, keys, values; or values alone
-        self.place, self.out = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.place = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.inner.weight.split(dim), self.place.weight, self.out.weight):
             nn.init.xavier_uniform_(block)
         self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
@@ -127,7 +132,8 @@ class Relative(SelfMixer):
 
     def _scores(self, query: Tensor, offset: Tensor, extent: tuple[int, ...]) -> Tensor:
         """query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
-        query, total = query * self.head_dim**-0.5, None
+        query = query * self.head_dim**-0.5
+        total = None
         for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
             every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
             index = d.clamp(-size, 0 if self.causal else size) + size

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.heads import merge, split
+from seq2seq.mixers.projections import merge, split
 from seq2seq.state import Cache
 
 
@@ -33,9 +33,12 @@ class RelativeBias(SelfMixer):
         if max_offset < 1:
             raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its bias)")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.max_offset = causal, num_heads, max_offset
+        self.causal = causal
+        self.num_heads = num_heads
+        self.max_offset = max_offset
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.qkv.weight.chunk(3), self.out.weight):
             nn.init.xavier_uniform_(block)
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))

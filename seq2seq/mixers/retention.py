@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
-from seq2seq.mixers.heads import merge, projection, split
+from seq2seq.mixers.projections import merge, projection, split
 
 EPSILON = 1e-5
 
@@ -37,18 +37,22 @@ class Retention(SelfMixer):
         if self.head_dim % 2:
             raise ValueError(f"{dim} channels in num_heads {num_heads} heads do not pair up; choose an even head width")
         self.dim = self.out_dim = dim
-        self.causal, self.num_heads, self.norm = causal, num_heads, norm
+        self.causal = causal
+        self.num_heads = num_heads
+        self.norm = norm
         self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
         )
-        self.qkv, self.out = projection(dim, dim, dim, dim), projection(dim, dim)
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         time = torch.arange(x.shape[1], device=x.device)
         query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
-        q, k = mark_mixing(self._turn(query, time)), mark_mixing(self._turn(key, time))
+        q = mark_mixing(self._turn(query, time))
+        k = mark_mixing(self._turn(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
@@ -68,7 +72,8 @@ class Retention(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Fade the memory, add this position's key and value, then read it."""
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
-        q, k = self._turn(query, position[:, None]), self._turn(key, position[:, None])
+        q = self._turn(query, position[:, None])
+        k = self._turn(key, position[:, None])
         y, memory = retention_step(q, k, value, state.memory, decay=self.decay(q))
         return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), self.State(memory)
 
@@ -85,7 +90,8 @@ class Retention(SelfMixer):
         channel = torch.arange(0, self.head_dim, 2, device=x.device, dtype=wide)
         angle = position[..., None].to(wide) * (channel * (-math.log(1e4) / self.head_dim)).exp()
         even, odd = (x.to(wide) * self.head_dim**-0.25).unflatten(-1, (-1, 2)).unbind(-1)
-        cos, sin = angle.cos(), angle.sin()
+        cos = angle.cos()
+        sin = angle.sin()
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:

@@ -30,8 +30,11 @@ class Separable(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.before, self.after = _channel_mlp(dim), _channel_mlp(dim)
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.before = _channel_mlp(dim)
+        self.after = _channel_mlp(dim)
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

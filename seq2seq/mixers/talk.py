@@ -31,8 +31,12 @@ class TaLK(SelfMixer):
         require_divisible(dim, num_heads)
         if kernel_size < 2:
             raise ValueError(f"kernel_size is {kernel_size}; choose 2 or more, for there must be sizes to choose from")
-        self.dim, self.out_dim, self.causal = dim, dim, causal
-        self.num_heads, self.glu, self.kernel_size = num_heads, glu, kernel_size
+        self.dim = dim
+        self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.glu = glu
+        self.kernel_size = kernel_size
         self.left = left_padding(kernel_size, causal)
         self.right = kernel_size - 1 - self.left
         self.properties = MixingProperties(

@@ -14,7 +14,7 @@ from conftest import child_cpu_seconds
 
 from seq2seq import score
 from seq2seq.config.search import SearchSettings
-from seq2seq.evaluation import metrics
+from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,14 +231,20 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
     assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
 
 
-def test_settings_of_a_named_data_set(ckpt):
-    """A data set's file is merged with the one it builds on, and with what the user changes."""
+def test_settings_of_a_named_data_set(ckpt, tmp_path):
+    """A data set's file is merged with the one it builds on, with the cache, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
-    data = score.data_plan([], ckpt=str(ckpt), meta=meta)
+
+    def settings(*words: str) -> dict:
+        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, cache=tmp_path)
+
+    data = settings()
     assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")
     assert "clean" in data
-    data = score.data_plan(["multi30k", "max_tokens=77", "columns={en: x, de: y}"], ckpt=str(ckpt), meta=meta)
+    data = settings("multi30k", "max_tokens=77", "columns={en: x, de: y}")
     assert (data["max_tokens"], data["columns"], data["test"]) == (77, {"en": "x", "de": "y"}, "test")
+    meta |= {"src_lang": "png"}
+    assert settings("drawn_words")["test"] == f"{tmp_path}/drawn_words/test"
 
 
 def test_help_is_quick_and_files_need_no_torch(files):

@@ -1,4 +1,4 @@
-"""Sweeps: the records of jobs, a watch on them, and that one failure does not end the others."""
+"""Sweeps: records of jobs, watching them, launchers, median stopping, and that one failure does not end the rest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
-from seq2seq.experiments import job_records
+from seq2seq.experiments import job_records, sweep_watch
 from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
@@ -63,14 +63,11 @@ def call(folder: Path, command: list[str], timeout: float = PATIENCE) -> tuple[i
 
 
 def only_sweep(folder: Path) -> Path:
-    (found,) = (folder / "runs" / "sweeps").iterdir()
-    return found
+    (sweep,) = (folder / "runs" / "sweeps").iterdir()
+    return sweep
 
 
-# ---- records
-
-
-def test_a_record_survives_moving_its_tree(tmp_path):
+def test_record_survives_moving_the_tree_of_runs(tmp_path):
     run_folder = tmp_path / "runs" / "one"
     job = Job(tmp_path / "runs" / "sweeps" / "today" / "7", ("mixer=gru", "seed=3"), "failed", run_folder, "too wide",
               "log.out", Process("here", 12, "4_2"))  # fmt: skip
@@ -84,7 +81,7 @@ def test_a_record_survives_moving_its_tree(tmp_path):
     assert read_jobs(moved.folder.parent) == []
 
 
-def test_a_job_without_its_process_has_failed(tmp_path):
+def test_job_without_its_process_has_failed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     here = dataclasses.replace(Process.here(), pid=process.pid, slurm="")
     job = Job(tmp_path / "0", (), "running", process=here)
@@ -93,16 +90,16 @@ def test_a_job_without_its_process_has_failed(tmp_path):
     process.communicate(b"\n")
     assert job.checked().state == "failed"
     elsewhere = dataclasses.replace(job, process=Process("elsewhere", process.pid))
-    assert elsewhere.checked() == elsewhere  # nothing is known of it
+    assert elsewhere.checked() == elsewhere  # it cannot be looked for
     dataclasses.replace(job, state="finished").write()
-    assert job.checked().state == "finished"  # it ended between two looks
+    assert job.checked().state == "finished"  # it ended after its record was read
 
 
-def test_what_slurm_says_of_an_array(tmp_path, monkeypatch):
+def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
     script = tmp_path / "squeue"
-    script.write_text(
-        '#!/bin/sh\necho "$@" >> "$0.asked"\necho "7_0 RUNNING"\necho "7_1 NODE_FAIL"\necho "7_2 PENDING"\n'
-    )
+    states = ("7_0 RUNNING", "7_1 NODE_FAIL", "7_2 PENDING")
+    answers = "".join(f'echo "{state}"\n' for state in states)
+    script.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\n{answers}')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
@@ -117,7 +114,7 @@ def test_what_slurm_says_of_an_array(tmp_path, monkeypatch):
 
 
 def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Let `squeue` say `lines` from now on."""
+    """Let `squeue` print `lines` from now on."""
     script = folder / "squeue"
     script.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
     script.chmod(0o755)
@@ -125,7 +122,7 @@ def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     job_records._array_states.cache_clear()
 
 
-def test_a_job_that_was_cancelled_before_it_started_is_told(tmp_path, monkeypatch, capsys):
+def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypatch, capsys):
     """Also by a watch that outlives the launcher; SLURM forgets its jobs after some minutes."""
     sweep = tmp_path / "sweep"
     for number in range(4):
@@ -144,12 +141,12 @@ def test_a_job_that_was_cancelled_before_it_started_is_told(tmp_path, monkeypatc
     queue(tmp_path, monkeypatch)
     assert watch([sweep], interval=0.01) == 4
     assert "FAILED    job 3 (seed=3): cancelled before it started" in capsys.readouterr().out
-    # one that had started meanwhile is not taken for cancelled
+    # a job that has started meanwhile is not taken for canceled
     dataclasses.replace(first, state="finished", run=tmp_path).write()
     assert first.checked().state == "finished"
 
 
-def test_a_local_job_that_is_killed_before_it_starts_is_told(tmp_path):
+def test_local_job_that_is_killed_before_it_starts_is_reported(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     job = Job(tmp_path / "0", (), "waiting")
     job.write()
@@ -159,7 +156,7 @@ def test_a_local_job_that_is_killed_before_it_starts_is_told(tmp_path):
     assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]
 
 
-def test_a_job_that_nobody_will_submit_is_told(tmp_path):
+def test_job_that_nobody_will_submit_is_reported(tmp_path):
     job = Job(tmp_path / "0", (), "waiting")
     job.write()
     write_sweep(tmp_path, ended=False)
@@ -168,10 +165,7 @@ def test_a_job_that_nobody_will_submit_is_told(tmp_path):
     assert job.checked().error == "never started: the process that launches the sweep has ended"
 
 
-# ---- watch
-
-
-def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys, monkeypatch):
+def test_watch_reports_every_change_and_ends_with_the_sweep(tmp_path, capsys, monkeypatch):
     write_sweep(tmp_path, ended=False)
     first = Job(tmp_path / "0", ("seed=1", "mixer=gru"), "running", tmp_path / "run", process=Process.here())
     second = Job(tmp_path / "1", ("seed=2", "mixer=gru"), "waiting")
@@ -179,16 +173,21 @@ def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys,
         job.write()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text(json.dumps({"valid": {"bleu": 1}, "test": {"bleu": 12.345}}))
-
-    changes = iter((
-        lambda: dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write(),
-        lambda: dataclasses.replace(second, state="running", process=Process.here()).write(),
-        lambda: dataclasses.replace(second, state="finished", run=first.run).write(),
-        lambda: write_sweep(tmp_path, ended=True),
-    ))  # fmt: skip
-    monkeypatch.setattr(time, "sleep", lambda seconds: next(changes)())
-    failed = watch([tmp_path], interval=0.05)
-    assert failed == 1
+    events = iter(
+        (
+            lambda: None,
+            lambda: dataclasses.replace(first, state="failed", error="ValueError: too wide", log="log.out").write(),
+            lambda: dataclasses.replace(second, state="running", process=Process.here()).write(),
+            lambda: dataclasses.replace(second, state="finished", run=first.run).write(),
+            lambda: None,
+            lambda: write_sweep(tmp_path, ended=True),
+        )
+    )
+    # between two rounds one thing happens
+    clock = SimpleNamespace(sleep=lambda seconds: next(events)(), monotonic=time.monotonic, strftime=time.strftime)
+    monkeypatch.setattr(sweep_watch, "time", clock)
+    assert watch([tmp_path], interval=9) == 1
+    assert not list(events)
     lines = [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "running   job 0 (seed=1)",
@@ -199,24 +198,32 @@ def test_a_watch_tells_of_every_change_and_ends_with_the_sweep(tmp_path, capsys,
     ]
 
 
-def test_a_finished_job_without_results_is_described(tmp_path):
+def test_watch_gives_up_on_a_launcher_elsewhere_that_is_silent(tmp_path, monkeypatch):
+    """Whether it lives cannot be found out from here; nothing has changed for SILENT_SECONDS."""
+    write_sweep(tmp_path, ended=False)
+    monkeypatch.setattr(sweep_watch, "launcher", lambda sweep: Process(host="elsewhere", pid=1))
+    moments = iter(range(0, 1000, 25))
+    clock = SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: next(moments))
+    monkeypatch.setattr(sweep_watch, "time", clock)
+    assert watch([tmp_path], interval=9) == 0
+    assert next(moments) > sweep_watch.SILENT_SECONDS
+
+
+def test_finished_job_without_results_is_described(tmp_path):
     assert "no results" in describe(Job(tmp_path / "0", (), "finished", tmp_path / "nowhere"))
 
 
-# ---- median stopping
-
-
-def test_the_median_counts_who_got_so_far():
+def test_median_is_of_the_jobs_that_have_got_so_far():
     curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
-    best = [max(score for place, score in curve if place <= 7) for curve in curves[1:]]
+    best = [max(score for x, score in curve if x <= 7) for curve in curves[1:]]
     assert median_at(7, curves, peers=4) == pytest.approx(statistics.median(best))
     assert median_at(7, curves, peers=5) is None
     assert median_at(0.5, curves, peers=1) is None
     assert median_at(1, [*curves, []], peers=5) == pytest.approx(np.median([curve[0][1] for curve in curves]))
 
 
-def peers(sweep: Path, scores: list[float]) -> None:
-    """Other jobs, with these scores at steps 2, 4, 6 and 8."""
+def write_peers(sweep: Path, scores: list[float]) -> None:
+    """Write the records of other jobs, with these scores at steps 2, 4, 6 and 8."""
     for number, score in enumerate(scores, 1):
         run_folder = sweep / f"run{number}"
         run_folder.mkdir(parents=True)
@@ -236,18 +243,18 @@ def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str |
     return state.stopped
 
 
-def test_a_job_below_the_median_stops(tmp_path):
-    peers(tmp_path, [10.0, 20.0, 30.0])
+def test_job_below_the_median_stops(tmp_path):
+    write_peers(tmp_path, [10.0, 20.0, 30.0])
     Job(tmp_path / "0", (), "running", tmp_path / "own").write()
     assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
     assert stopped(tmp_path, 20.0) is None
     assert stopped(tmp_path, 1.0, count=4) is None
-    assert stopped(tmp_path, 1.0, step=9) is None  # nobody has been there
+    assert stopped(tmp_path, 1.0, step=9) is None  # no job has got so far
 
 
-def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
+def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
     sweep = tmp_path / "sweep"
-    peers(sweep, [99.0, 99.0])
+    write_peers(sweep, [99.0, 99.0])
     monkeypatch.setattr(run.hydra_callback, "job_folder", lambda: sweep / "0")
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
@@ -260,17 +267,14 @@ def test_a_run_that_is_stopped_says_so_and_is_not_scored(corpus, tmp_path, monke
     assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
 
 
-# ---- loggers
-
-
-def test_a_logger_that_is_not_installed_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
+def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
         run.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
     assert not (tmp_path / "runs").exists()
 
 
-def test_loggers_by_name(corpus, tmp_path):
+def test_loggers_are_chosen_by_name(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
     run.train(config, mixer="transformer")
     assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
@@ -278,11 +282,8 @@ def test_loggers_by_name(corpus, tmp_path):
     assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
 
 
-# ---- whole sweeps
-
-
 @pytest.mark.slow
-def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
+def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     status, output = call(tmp_path, sweep_command(corpus, "mixer=transformer", "model.num_heads=2,3,4", "seed=5"))
     assert status == 1
     assert "Traceback" not in output
@@ -297,7 +298,7 @@ def test_a_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert "| transformer | model.num_heads=2 | 5" in compared
 
 
-def test_jobs_have_folders_of_their_own():
+def test_jobs_of_one_name_are_refused():
     same = [["run=it", "seed=1"], ["run=it", "seed=2"]]
     for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
         with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
@@ -321,8 +322,8 @@ def test_local_processes_run_side_by_side(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(("most", "together"), [(None, 5), (2, 2), (1, 1)])
-def test_so_many_local_jobs_run_at_a_time(tmp_path, monkeypatch, most, together):
-    """Made-up jobs, each of which ends when it has been looked at three times."""
+def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
+    """Each of these simulated jobs ends at the third look at it."""
     pytest.importorskip("submitit")
     running, seen = [], []
 
@@ -350,13 +351,13 @@ def test_so_many_local_jobs_run_at_a_time(tmp_path, monkeypatch, most, together)
     for record in records:
         record.write()
     submitted: list[Any] = []
-    found = launcher._run(records, [(number,) for number in range(5)], submitted)
-    assert [each.return_value for each in found] == list(range(5))
+    results = launcher._run(records, [(number,) for number in range(5)], submitted)
+    assert [each.return_value for each in results] == list(range(5))
     assert max(seen) == together
     assert len(submitted) == 5
 
 
-def test_no_local_job_at_a_time_is_refused():
+def test_zero_local_jobs_at_a_time_is_refused():
     with pytest.raises(ValueError, match=r"array_parallelism=0: a whole number"):
         launchers.LocalLauncher(submitit_folder="", array_parallelism=0)._room(0)
 
@@ -368,18 +369,15 @@ def test_optuna_finds_the_better_of_two(corpus, tmp_path):
              "optim.warmup_init_lr=1e-9", "trainer.max_steps=150", "trainer.test=false")  # fmt: skip
     status, output = call(tmp_path, sweep_command(corpus, *given, "run=trial-${hydra:job.num}"))
     assert status == 0, output
-    found = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
+    best = (only_sweep(tmp_path) / "optimization_results.yaml").read_text()
     scores = {job.number: _valid(job) for job in read_jobs(only_sweep(tmp_path))}
     assert len(scores) == 4
-    assert f"best_value: {max(scores.values())}" in found
+    assert f"best_value: {max(scores.values())}" in best
 
 
 def _valid(job: Job) -> float:
     assert job.run
     return json.loads((job.run / "results.json").read_text())["valid"]["bleu"]
-
-
-# ---- a real SLURM
 
 
 def slurm_command(corpus: Path, *overrides: str) -> list[str]:
@@ -389,17 +387,17 @@ def slurm_command(corpus: Path, *overrides: str) -> list[str]:
 
 @pytest.mark.slurm
 @needs_slurm
-def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
+def test_slurm_array_of_four_mixers(corpus, tmp_path):
     pytest.importorskip("submitit")
     layers = ("model.encoder_layers=4", "model.decoder_layers=4")
     given = ("mixer=bahdanau,transformer,lightconv,dynamicconv", *layers)
     status, output = call(tmp_path, slurm_command(corpus, *given), timeout=PATIENCE)
     assert status == 0, output
-    found = read_jobs(only_sweep(tmp_path))
-    assert [job.state for job in found] == ["finished"] * 4
-    arrays = {job.process.slurm.split("_")[0] for job in found}
+    jobs = read_jobs(only_sweep(tmp_path))
+    assert [job.state for job in jobs] == ["finished"] * 4
+    arrays = {job.process.slurm.split("_")[0] for job in jobs}
     assert len(arrays) == 1
-    assert sorted(job.process.slurm.split("_")[1] for job in found) == ["0", "1", "2", "3"]
+    assert sorted(job.process.slurm.split("_")[1] for job in jobs) == ["0", "1", "2", "3"]
     (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
     for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
         assert expected in script.read_text()
@@ -409,8 +407,8 @@ def test_a_slurm_array_of_all_mixers(corpus, tmp_path):
 
 @pytest.mark.slurm
 @needs_slurm
-def test_slurm_failures_are_told_at_once(corpus, tmp_path):
-    """One job has a wrong setting and one is killed; both are told of while the third, which is first, goes on."""
+def test_slurm_failures_are_reported_at_once(corpus, tmp_path):
+    """One job has a wrong setting and one is killed; both are reported while the third, job 0, goes on."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "model.num_heads=2,3,4", "trainer.max_steps=100000", "trainer.val_steps=200")
     process = start(tmp_path, slurm_command(corpus, *given, "hydra.launcher.array_parallelism=2"))
@@ -442,7 +440,7 @@ def kill_when_running(sweep: Path, number: int) -> None:
 
 @pytest.mark.slurm
 @needs_slurm
-def test_a_slurm_job_of_two_processes(corpus, tmp_path):
+def test_slurm_job_of_two_processes(corpus, tmp_path):
     """Two runs, each of two processes that SLURM starts, end with the weights of one process that accumulates."""
     pytest.importorskip("submitit")
     given = ("mixer=transformer", "seed=1,2", "trainer.max_steps=6", "trainer.keep_last=1")
@@ -464,7 +462,7 @@ def test_a_slurm_job_of_two_processes(corpus, tmp_path):
 
 @pytest.mark.slurm
 @needs_slurm
-def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
+def test_preempted_slurm_job_resumes(corpus, tmp_path):
     """SIGUSR1, which comes before the time limit: the run saves and SLURM runs the job again, to the same weights."""
     pytest.importorskip("submitit")
     given = ("trainer.max_steps=400", "trainer.val_steps=40", "trainer.test=false")
@@ -496,5 +494,5 @@ def test_a_preempted_slurm_job_goes_on_where_it_was(corpus, tmp_path):
 def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.2)

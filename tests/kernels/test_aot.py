@@ -19,6 +19,7 @@ TRITON = importlib.util.find_spec("triton")
 TOOLS = Path(TRITON.origin).parent / "backends" / "nvidia" / "bin" if TRITON and TRITON.origin else Path()
 
 pytestmark = [
+    pytest.mark.exhaustive,  # compilers in processes of their own
     pytest.mark.skipif(TRITON is None, reason="triton is not installed"),
     pytest.mark.skipif(not (TOOLS / "cuobjdump").exists(), reason="triton came without cuobjdump"),
 ]

@@ -28,6 +28,24 @@ from seq2seq.kernels.launch_config import Config, override
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.kernels.lightconv import triton as lightconv_triton
 
+# What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
+REPRESENTATIVE = {
+    "test_every_kernel": ["3-dynamicconv", "17-dynamicconv", "5-lightconv", "16-lightconv-glu"],
+    "test_narrow_types": ["bfloat16-float32-dynamicconv"],
+    "test_tiles_and_chunks": ["16-lightconv"],
+    "test_a_keep_probability_without_a_mask_scales_nothing": ["3-dynamicconv"],
+    "test_parts_of_a_head": ["24-dynamicconv"],
+    "test_programs_that_work_through_many_units": ["3-lightconv"],
+    "test_layouts_in_memory": ["3-dynamicconv"],
+    "test_channels_of_a_head": ["24-lightconv-glu"],
+    "test_dropped_taps": ["33"],
+    "test_logits_far_from_zero": ["3"],
+    "test_padding_does_not_leak": ["both-3-dynamicconv", "end-9-lightconv"],
+    "test_again_to_the_bit": ["lightconv"],
+    "test_nothing_to_do": ["dynamicconv"],
+    "test_decoding_step": ["3-dynamicconv", "15-lightconv", "33-dynamicconv"],
+    "test_masks_have_the_probability_they_say": ["0.1", "0.999"],
+}
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)

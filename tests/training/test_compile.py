@@ -29,6 +29,7 @@ class Graphs(L.Callback):
 @pytest.mark.parametrize(
     "mixer", ["transformer", "lightconv", "dynamicconv", pytest.param("bahdanau", marks=pytest.mark.slow)]
 )
+@pytest.mark.exhaustive
 def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, monkeypatch, mixer):
     """Batches of all shapes in three epochs, DropConnect and all; what is saved loads without compiling."""
     torch._dynamo.reset()

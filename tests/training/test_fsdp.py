@@ -190,6 +190,7 @@ def in_two_processes(rank: int, folder: str, seed: int) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.exhaustive  # two minutes
 def test_parts_do_what_the_whole_does(tmp_path, seed):
     mp.spawn(in_two_processes, (str(tmp_path), seed), nprocs=2)
 

@@ -10,7 +10,9 @@ def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: T
     """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c} (see `window`); shapes as there."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
-    rows, taps, beam = owner.shape[0], weights.shape[-1], values.shape[2]
+    rows = owner.shape[0]
+    taps = weights.shape[-1]
+    beam = values.shape[2]
     time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
     slot = time.clamp(min=0)
     sentence = torch.arange(rows, device=owner.device) // beam

@@ -19,7 +19,8 @@ def dynamicconv_reference(
     """
     batch_size, length, heads, taps = logits.shape
     weights = drop_weights(logits.softmax(-1), keep, keep_prob)
-    left, values = left_padding(taps, causal), x.view(batch_size, length, heads, -1)
+    left = left_padding(taps, causal)
+    values = x.view(batch_size, length, heads, -1)
     y = torch.zeros_like(values)
     for t in range(length):
         for k in range(max(0, left - t), min(taps, length + left - t)):

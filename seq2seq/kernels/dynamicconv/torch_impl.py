@@ -38,7 +38,8 @@ def backward(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """dx (B, T, C) and dlogits (B, T, H, K): w (g - sum_k w g), where g is the slope of the weights w."""
-    taps, left = logits.shape[-1], left_padding(logits.shape[-1], causal)
+    taps = logits.shape[-1]
+    left = left_padding(logits.shape[-1], causal)
     weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()
     slopes = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # for two products
     values = _heads(within(x, start, end), logits)

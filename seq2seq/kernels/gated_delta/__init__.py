@@ -27,7 +27,8 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
-    state, outputs = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
+    state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+    outputs = []
     with without_autocast(q):
         for piece in zip(*(part.split(chunk, 2) for part in parts), strict=True):
             y, state = _chunk(*piece, state=state)
@@ -40,7 +41,8 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, sta
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
     # masked before the exponential, which would overflow above the diagonal
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(future, float("-inf")).exp()  # g_t / g_i
-    grown, rate = total.exp()[..., None], rate[..., None]
+    grown = total.exp()[..., None]
+    rate = rate[..., None]
     lower = (rate * ratio * (k @ k.transpose(-1, -2))).tril(-1)
     target = rate * (v - grown * (k @ state))
     u = torch.linalg.solve_triangular(lower, target, upper=False, unitriangular=True)

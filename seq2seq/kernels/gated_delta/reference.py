@@ -11,7 +11,8 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
 
     q, k (B, H, T, d), v (B, H, T, e), log_decay = log a and rate = b (B, H, T).
     """
-    state, outputs = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
+    state = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+    outputs = []
     for t in range(q.shape[2]):
         now = (part[:, :, t] for part in (q, k, v, log_decay, rate))
         y, state = gated_delta_step(*now, state=state)

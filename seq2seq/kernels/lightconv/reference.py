@@ -19,7 +19,8 @@ def lightconv_reference(
     """
     heads, taps = weights.shape
     weights = drop_weights(weights, keep, keep_prob)
-    left, length = left_padding(taps, causal), x.shape[1]
+    left = left_padding(taps, causal)
+    length = x.shape[1]
     values = x.unflatten(-1, (heads, -1))
     y = torch.zeros_like(values)
     for t in range(length):

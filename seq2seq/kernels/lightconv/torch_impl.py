@@ -24,13 +24,15 @@ def backward(
 ) -> tuple[Tensor, Tensor]:
     """dx, as x, and dweights (H, K): dw_k is the sum over positions and channels of dy_t x_{t+k-left}."""
     heads, taps = weights.shape
-    left, length = left_padding(taps, causal), dy.shape[1]
+    left = left_padding(taps, causal)
+    length = dy.shape[1]
     values, slopes = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
     if length > 2 * BLOCK:
         dvalues = band_conv_transposed(slopes, _rows(weights, length)[None], left=left).flatten(-2)
         dweights = band_slopes(slopes, values, taps, left=left).sum((0, 2))
     else:
-        band, columns = _band(weights, values, left), _columns(slopes)
+        band = _band(weights, values, left)
+        columns = _columns(slopes)
         dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)
         products = columns @ _columns(values).transpose(-1, -2)  # (H, T, T)
         dweights = unskew(F.pad(products.to(weights.dtype), (left, taps - 1 - left))).sum(-2)

@@ -57,8 +57,10 @@ def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
     """What stands before each chunk, (B, H, chunks, d, e): the decayed sum of k v' over all earlier positions."""
     left = torch.arange(chunk - 1, -1, -1, device=k.device)
     fresh = k if decay is None else k * (decay[:, None].to(k) ** left)[:, None, :, None]
-    added, fade = fresh.transpose(-1, -2) @ v, 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]
-    state, states = torch.zeros_like(added[:, :, 0]), []
+    added = fresh.transpose(-1, -2) @ v
+    fade = 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]
+    state = torch.zeros_like(added[:, :, 0])
+    states = []
     for number in range(added.shape[2]):
         states.append(state)
         state = state * fade + added[:, :, number]

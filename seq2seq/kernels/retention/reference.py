@@ -11,7 +11,8 @@ def retention_reference(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None
 
     q, k (B, H, T, d), v (B, H, T, e), decay gamma (H,) or None for 1.
     """
-    state, outputs = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1]), []
+    state = q.new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+    outputs = []
     for t in range(q.shape[2]):
         y, state = retention_step(q[:, :, t], k[:, :, t], v[:, :, t], state, decay=decay)
         outputs.append(y)

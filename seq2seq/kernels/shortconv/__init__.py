@@ -14,9 +14,11 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
 
     x (B, T, C), weight (H, K) with C divisible by H: channel c has kernel h = c // (C / H). Cost O(T K C).
     """
-    taps, length = weight.shape[1], x.shape[1]
+    taps = weight.shape[1]
+    length = x.shape[1]
     left = left_padding(taps, causal)
-    padded, kernel = F.pad(x, (0, 0, left, taps - 1 - left)), _per_channel(weight, x)
+    padded = F.pad(x, (0, 0, left, taps - 1 - left))
+    kernel = _per_channel(weight, x)
     y = padded[:, :length] * kernel[0]
     for k in range(1, taps):
         y = y + padded[:, k : k + length] * kernel[k]

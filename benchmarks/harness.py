@@ -1,0 +1,82 @@
+"""What the benchmarks share: a command line with --out, the machine, the clock, and results as tables and JSON.
+
+Needs nothing but torch, which is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def parser_for(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Create the parser of `python -m benchmarks.<name>`, which has the option --out.
+
+    Args:
+        name: the module's name below `benchmarks`.
+        description: the module's docstring, shown by --help.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {name}.json there, and its table")
+    return parser
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Describe what a benchmark runs on: the device's name, versions, threads and the date."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return {
+        "name": name,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def median_seconds(
+    work: Callable[[], Any],
+    *,
+    repeat: int,
+    warm_up: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Return the median time of `work` over `repeat` calls, after `warm_up` calls that are not counted.
+
+    Args:
+        clock: time.perf_counter, or time.process_time for the CPU seconds of all threads.
+    """
+    times = []
+    for _ in range(warm_up + repeat):
+        start = clock()
+        work()
+        times.append(clock() - start)
+    return statistics.median(times[warm_up:])
+
+
+def write(out: Path | None, name: str, result: Any, table: str = "", *, indent: int | None = 1) -> None:
+    """Write `<name>.json`, and `<name>.md` if there is a table.
+
+    Args:
+        out: the folder; None writes nothing.
+        indent: of the JSON; None writes it in one line, for long lists of numbers.
+    """
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, ensure_ascii=False, indent=indent)
+    (out / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    if table:
+        (out / f"{name}.md").write_text(table.rstrip("\n") + "\n", encoding="utf-8")

@@ -1,0 +1,67 @@
+"""Score a checkpoint on a split of a data set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from seq2seq.cli import require_output
+from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
+from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.moses_bleu import check_convention
+from seq2seq.evaluation.scoring import ScoreSettings, Warn
+from seq2seq.files import write_lines
+from seq2seq.inference.translator import Translator
+
+
+def score_checkpoint(
+    translator: Translator,
+    settings: ScoreSettings,
+    *,
+    ckpt: str,
+    data: Sequence[str],
+    split: str,
+    cache: Path,
+    warn: Warn,
+    limit: int | None = None,
+    save: Path | None = None,
+) -> dict[str, Any]:
+    """Translate a split with a checkpoint, score the translations, and return the report.
+
+    Args:
+        data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
+        cache: Folder of prepared data.
+        limit: Number of sentences, from the first (default: all).
+        save: File that the translations are written to.
+
+    Raises:
+        ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
+    """
+    meta = translator.meta
+    if settings.convention:
+        check_convention(settings.convention, settings.lang or meta["tgt_lang"])
+    section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
+    if save:
+        require_output(save, "--save", inputs=data_files(section, split))
+    settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
+    sources, references = load_pairs(section, split, cache=cache, limit=limit)
+    evaluator = Evaluator(translator, sources, references)
+    began = time.perf_counter()
+    evaluator.translate(lambda note: warn(f"sentence {note.position + 1} {note}"))
+    seconds = time.perf_counter() - began
+    hypotheses = evaluator.texts().hypotheses
+    if save:
+        write_lines(save, hypotheses)
+    return {
+        "checkpoint": ckpt,
+        "data": section["name"],
+        "split": split,
+        "direction": f"{section['src']}-{section['tgt']}",
+        "lines": len(sources),
+        "seconds": round(seconds, 2),
+        "beam_size": translator.settings.beam_size,
+        "length_penalty": translator.settings.length_penalty,
+        "scores": settings.scores(hypotheses, [references]),
+    }

@@ -1,0 +1,101 @@
+"""Find the data that `score --ckpt` translates: by name, by file of settings, or by the checkpoint's run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seq2seq.config.compose import compose_settings
+from seq2seq.config.data import corpus_settings
+from seq2seq.config.yaml_file import read_yaml
+from seq2seq.data.corpus import find_source, load_corpus, open_split
+from seq2seq.resources import conf_dir
+
+
+def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
+    """Return the section `data` that `--data` asks for, in the checkpoint's direction.
+
+    Args:
+        words: A name in conf/data or a YAML file, then settings key=value. Without a name it is the data of the run
+            that the checkpoint lies in, else the data set that the checkpoint names.
+        meta: The `seq2seq` entry of the checkpoint.
+        cache: Folder of prepared data, in which some data sets lie.
+
+    Raises:
+        ValueError: There is no such data set or setting, or the languages are others than the checkpoint's.
+    """
+    names = [word for word in words if "=" not in word]
+    changes = [word.removeprefix("data.") for word in words if "=" in word]
+    if len(names) > 1:
+        raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
+    section = OmegaConf.create(_section(names[0] if names else None, ckpt, meta, cache))
+    unknown = [change for change in changes if change.split("=")[0].split(".")[0] not in section]
+    if unknown:
+        known = ", ".join(str(key) for key in section)
+        raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
+    languages = {"src": meta["src_lang"], "tgt": meta["tgt_lang"]}
+    merged = OmegaConf.merge(section, languages, OmegaConf.from_dotlist(changes))
+    data = OmegaConf.to_container(merged, resolve=True)
+    assert isinstance(data, dict)
+    for side, language in languages.items():
+        if data[side] != language:
+            raise ValueError(
+                f"this checkpoint translates {languages['src']} to {languages['tgt']}; "
+                f"--data {side}={data[side]} does not fit it"
+            )
+    return {str(key): None if value == "???" else value for key, value in data.items()}
+
+
+def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
+    """Read a section `data`."""
+    run = Path(ckpt).absolute().parent.parent / "config.yaml"
+    if name is None and run.is_file():
+        return read_yaml(run)["data"]
+    chosen = name or meta["data"]
+    if chosen.endswith((".yaml", ".yml")):
+        loaded = read_yaml(Path(chosen))
+        return loaded.get("data", loaded)
+    known = sorted(path.stem for path in (conf_dir() / "data").glob("*.yaml"))
+    if chosen not in known:
+        hint = "" if name else " (what the checkpoint was trained on); name one with --data"
+        raise ValueError(f"there is no data set '{chosen}'{hint}; known are {', '.join(known)}")
+    config = compose_settings([f"data={chosen}"])
+    config["cache"] = str(cache)
+    return OmegaConf.to_container(config["data"], resolve=True)  # type: ignore[return-value]
+
+
+def load_pairs(
+    data: dict[str, Any], split: str, *, cache: Path, limit: int | None = None
+) -> tuple[list[str], list[str]]:
+    """Read the raw source and reference lines of a split; one that training holds out, by preparing the corpus.
+
+    Raises:
+        ValueError: The split is empty, or the settings do not say where it is.
+    """
+    settings = corpus_settings(data)
+    if settings.place(split) is None:
+        if settings.train is None:
+            raise ValueError(
+                f"--data {data['name']}: say where the text is, as in --data {data['name']} {split}=<path>"
+            )
+        rows = load_corpus(settings, cache_dir=cache).splits[split][:limit]
+        pairs = list(zip(rows["src"], rows["tgt"], strict=True))
+    else:
+        blocks = open_split(split, settings, cache_dir=cache)
+        pairs = list(islice((pair for block in blocks for pair in zip(*block, strict=True)), limit))
+    if not pairs:
+        raise ValueError(f"--data {data['name']}: its {split} split is empty")
+    return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+
+def data_files(data: dict[str, Any], split: str) -> list[str]:
+    """List the files that `load_pairs` reads; none for what is on the hub, or is missing."""
+    settings = corpus_settings(data)
+    read = split if settings.place(split) is not None else "train"
+    if settings.path or settings.place(read) is None:
+        return []
+    return find_source(read, settings).files
