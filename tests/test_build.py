@@ -183,7 +183,7 @@ def test_dim_and_heads_in_every_mixer():
 FORBIDDEN = [
     "os.system",
     "builtins.eval",
-    "seq2seq.data.corpus.os.getcwd",
+    "seq2seq.files.os.getcwd",
     "seq2seq.build.importlib.import_module",
     "seq2seq.mixer.SelfMixer",
     "seq2seq.mixer.CrossMixer",

@@ -437,7 +437,7 @@ def test_pickle_payload_is_not_run(good, path, tmp_path, where):
         "os.system",
         "builtins.exec",
         "subprocess.Popen",
-        "seq2seq.data.corpus.os.mkdir",
+        "seq2seq.files.os.mkdir",
         "seq2seq.checkpoint.os.mkdir",
         "seq2seq.checkpoint.Path",
         "seq2seq.checkpoint.save",

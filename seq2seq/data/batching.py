@@ -1,4 +1,4 @@
-"""Batches by token budget: which sentences go together, in which order, and how ids become padded tensors."""
+"""Batches with a token budget: composition, order, and padding of ids into tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Right-padded pairs; masks are True at real tokens; `tgt_in` is bos + `tgt_out` without its last token."""
+    """Right-padded pairs; masks are True at real tokens, and `tgt_in` is bos + `tgt_out` without its last token."""
 
     src: Tensor  # (B, S) int64
     src_mask: Tensor  # (B, S) bool
@@ -30,9 +30,9 @@ class Batch(NamedTuple):
 
 
 def padded_width(lengths: np.ndarray | int) -> np.ndarray:
-    """The width that a length is padded to: the next multiple of 2 up to 16, of 4 up to 64, then of 8.
+    """Round lengths up to the width they are padded to: a multiple of 2 up to 16, of 4 up to 64, then of 8.
 
-    So batches come in few shapes: matrix libraries prepare a kernel per shape (on a CPU, training tokens/s of a small
+    Batches then come in few shapes: matrix libraries prepare a kernel per shape (on a CPU, training tokens/s of a small
     model fall by a third when every batch has its own), and a compiled model is compiled a few times only.
     """
     lengths = np.asarray(lengths)
@@ -41,7 +41,7 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
 
 
 def longest_width(max_tokens: int) -> int:
-    """The largest padded width, and so the longest side of a pair, that fits a budget of `max_tokens`."""
+    """Find the largest padded width, and so the longest side of a pair, that fits a budget of `max_tokens`."""
     return int(next(width for width in range(max_tokens, 0, -1) if padded_width(width) <= max_tokens))
 
 
@@ -55,20 +55,33 @@ def token_batches(
     shuffle: bool = True,
     multiple_of: int = 1,
 ) -> list[np.ndarray]:
-    """Every index once, in batches whose cost, rows * the longer side's `padded_width`, is at most `max_tokens`.
+    """Group pairs of similar length into batches with a token budget.
 
-    Shuffled: the members among pairs of equal widths and the order of the batches follow (seed, epoch); the number of
-    batches does not. Not shuffled: longest first, and a row that alone exceeds the budget is a batch by itself, where
-    the shuffled form raises ValueError. The count is made a multiple of `multiple_of` by halving the fullest batches.
+    The cost of a batch is rows * the longer side's `padded_width`. Every index comes once.
+
+    Args:
+        src_lengths: (N,) tokens of the sources.
+        tgt_lengths: (N,) tokens of the targets.
+        max_tokens: Highest cost of a batch.
+        shuffle: Draw the members among pairs of equal widths, and the order of batches, from (seed, epoch); the number
+            of batches does not depend on them. Otherwise the longest come first.
+        multiple_of: Make the number of batches a multiple of this by halving the fullest ones.
+
+    Returns:
+        The indices of each batch.
+
+    Raises:
+        ValueError: With `shuffle`, a row alone exceeds the budget; otherwise it becomes a batch by itself. Or there are
+            too few rows for `multiple_of` batches.
     """
     if not len(src_lengths):
         return []
     rng = np.random.default_rng([seed, epoch])
     classes = _WidthClasses.of(int(max(src_lengths.max(), tgt_lengths.max())))
-    kinds = classes.rank(src_lengths, tgt_lengths)
-    ends = np.cumsum(np.bincount(kinds, minlength=len(classes.cost)))
-    order = _stable_order(kinds, rng if shuffle else None)
-    widest = int(classes.cost[kinds[order[-1]]])
+    ranks = classes.rank(src_lengths, tgt_lengths)
+    ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))
+    order = _stable_order(ranks, rng if shuffle else None)
+    widest = int(classes.cost[ranks[order[-1]]])
     if shuffle and widest > max_tokens:
         first = int(ends[np.searchsorted(classes.cost, widest) - 1]) if widest > classes.cost[0] else 0
         raise ValueError(
@@ -83,11 +96,13 @@ def token_batches(
 
 
 def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray]) -> float:
-    """The part of all cells, source and target together, that is padding: 1 - tokens / cells."""
+    """Compute the share of padding in all cells, source and target together: 1 - tokens / cells."""
     if not batches:
         return 0.0
-    rows, sizes = np.concatenate(batches), np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
-    tokens = cells = 0
+    rows = np.concatenate(batches)
+    sizes = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
+    tokens = 0
+    cells = 0
     for lengths in (src_lengths[rows], tgt_lengths[rows]):
         tokens += int(lengths.sum(dtype=np.int64))
         widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))
@@ -96,30 +111,31 @@ def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: lis
 
 
 class _WidthClasses(NamedTuple):
-    """All pairs of padded widths (source, target) in the order of batching, so that a pair is one small number.
+    """All pairs of padded widths (source, target) in the order of batching, so that a pair of sentences is one number.
 
     40 million pairs are then sorted by counting, in a tenth of the time and a third of the memory of their widths.
     """
 
-    width_of: np.ndarray  # (longest length + 1,): the number of a length's padded width among the widths
-    order_of: np.ndarray  # (widths, widths): the place of a source and a target width in the order
+    width_of: np.ndarray  # (longest length + 1,): index of a length's padded width among the widths
+    order_of: np.ndarray  # (widths, widths): position of a source and a target width in the order
     cost: np.ndarray  # (classes,) int64: the wider side, rising
 
     @classmethod
     def of(cls, longest: int) -> _WidthClasses:
-        """The classes of pairs whose sides have at most `longest` pieces: by rising width, close in both sides."""
+        """Order the classes of pairs with sides of at most `longest` tokens: by rising width, close in both sides."""
         widths, width_of = np.unique(padded_width(np.arange(longest + 1)), return_inverse=True)
         src, tgt = (side.ravel() for side in np.meshgrid(widths, widths, indexing="ij"))
-        longer, shorter = np.maximum(src, tgt).astype(np.int64), np.minimum(src, tgt).astype(np.int64)
-        # Serpentine: the shorter side rises and falls in turn, so that neighbours across a step stay alike.
+        longer = np.maximum(src, tgt).astype(np.int64)
+        shorter = np.minimum(src, tgt).astype(np.int64)
+        # Serpentine: the shorter side rises and falls in turn, so that neighbors across a step stay alike.
         second = np.where(longer % 2 == 0, shorter, (1 << 30) - shorter)
         order = np.argsort(((longer << 31) | second) * 2 + (src > tgt))
-        place = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
-        place[order] = np.arange(len(order))
-        return cls(width_of.astype(np.uint32), place.reshape(len(widths), -1), longer[order])
+        position = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
+        position[order] = np.arange(len(order))
+        return cls(width_of.astype(np.uint32), position.reshape(len(widths), -1), longer[order])
 
     def rank(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> np.ndarray:
-        """The class of every pair (N,)."""
+        """Compute the class of every pair, (N,)."""
         ranks = np.empty(len(src_lengths), dtype=self.order_of.dtype)
         for start in range(0, len(ranks), 1 << 20):
             part = slice(start, start + (1 << 20))
@@ -127,19 +143,21 @@ class _WidthClasses(NamedTuple):
         return ranks
 
 
-def _stable_order(kinds: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
-    """Indices by rising class; those of a class in random order when `rng` is given, else in their own."""
-    start = np.arange(len(kinds), dtype=np.int32 if len(kinds) < 1 << 31 else np.int64)
+def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
+    """Sort indices by rising class; `rng` shuffles those of a class."""
+    start = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)
     if rng is not None:
         rng.shuffle(start)
-    return start[np.argsort(kinds[start], kind="stable")]
+    return start[np.argsort(ranks[start], kind="stable")]
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Greedy cuts of rows in classes of rising cost, class i ending before row ends[i]: (batches + 1,) positions."""
+    """Cut rows, in classes of rising cost that end before `ends`, greedily into batches: (batches + 1,) positions."""
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))  # of the classes that cost the same
-    ends, cost = ends[last], cost[last]
-    bounds, start = [np.zeros(1, dtype=np.int64)], 0
+    ends = ends[last]
+    cost = cost[last]
+    bounds = [np.zeros(1, dtype=np.int64)]
+    start = 0
     for i, end in enumerate(ends.tolist()):
         if start >= end:
             continue
@@ -153,7 +171,7 @@ def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarr
 
 
 def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
-    """Where a batch ends that begins with the last rows of class i: it takes costlier ones while they fit."""
+    """Find the end of a batch that begins with the last rows of class i and takes costlier ones while they fit."""
     stop = int(ends[i])
     for later in range(i + 1, len(ends)):
         fits = min(int(ends[later]), start + int(rows[later]))
@@ -179,7 +197,7 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
 
 
 def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """`count` batches: the fullest halved if there are fewer, the last left out if there are more."""
+    """Make it `count` batches: halve the fullest if there are fewer, leave out the last if there are more."""
     batches = batches[:count]
     while missing := count - len(batches):
         rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
@@ -190,12 +208,16 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
 
 
 class TokenBatchSampler(Sampler[np.ndarray]):
-    """The batches of one rank: every index once per epoch over all ranks, equal steps, a function of (seed, epoch).
+    """Batch sampler with a token budget, of one rank.
 
-    A `window` of micro-batches on one rank is the same update as a micro-batch on each of `window` ranks: their number
-    is a multiple of window * world_size where there are sentences enough, of world_size in any case. Nothing is
-    computed before it is asked for; `len` finds impossible settings (ValueError).
-    Lightning calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
+    Every index comes once per epoch over all ranks, ranks have equally many batches, and the order is a function of
+    (seed, epoch). Batches are computed on first use, and `len` raises ValueError for impossible settings. Lightning
+    calls `set_epoch` of a batch sampler's `sampler` and of nothing else, hence that property.
+
+    Args:
+        window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
+            each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
+            sentences, of world_size in any case.
     """
 
     def __init__(
@@ -212,27 +234,36 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
-        self.src_lengths, self.tgt_lengths = src_lengths, tgt_lengths
-        self.max_tokens, self.seed, self.shuffle = max_tokens, seed, shuffle
-        self.rank, self.world_size, self.window = rank, world_size, window
-        self.epoch, self.start = 0, 0
+        self.src_lengths = src_lengths
+        self.tgt_lengths = tgt_lengths
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self.shuffle = shuffle
+        self.rank = rank
+        self.world_size = world_size
+        self.window = window
+        self.epoch = 0
+        self.start = 0
         self.mixture: Mixture | None = None
         self._cached: tuple[int, list[np.ndarray]] | None = None
-        self._count = 0  # batches of every epoch of a mixture
+        self._count = 0  # batches in every epoch of a mixture
 
     @property
     def sampler(self) -> TokenBatchSampler:
-        """Itself: where Lightning looks for `set_epoch`."""
+        """The sampler itself: Lightning looks for `set_epoch` here."""
         return self
 
     def draw_from(self, mixture: Mixture) -> None:
         """Let every epoch consist of the rows that `mixture` draws for it.
 
         Their lengths differ by epoch, but the number of batches is that of epoch 0: the fullest are halved, or the last
-        ones left out, a matter of a few sentences.
+        ones left out, which concerns a few sentences.
         """
-        self.mixture, self._cached, self._count = mixture, None, 0
-        epoch, self.epoch = self.epoch, 0
+        self.mixture = mixture
+        self._cached = None
+        self._count = 0
+        epoch = self.epoch
+        self.epoch = 0
         self.batches()
         self.epoch = epoch
 
@@ -244,40 +275,48 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         """Let the next iteration (only) begin at this rank's batch `step` of `epoch`."""
         if not 0 <= step <= len(self):
             raise ValueError(f"step {step} is outside the epoch's {len(self)} batches")
-        self.epoch, self.start = int(epoch), int(step)
+        self.epoch = int(epoch)
+        self.start = int(step)
 
     def batches(self) -> list[np.ndarray]:
-        """The whole epoch's batches of all ranks, in order; step i of rank r is number i * world_size + r."""
+        """Compute the epoch's batches of all ranks, in order; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
             if self.mixture is None:
                 batches = self._token_batches(self.src_lengths, self.tgt_lengths)
             else:
                 rows = self.mixture.rows(self.epoch)
-                found = self._token_batches(self.src_lengths[rows], self.tgt_lengths[rows])
-                self._count = self._count or len(found)
-                batches = exactly([rows[inside] for inside in found], self._count)
+                drawn = self._token_batches(self.src_lengths[rows], self.tgt_lengths[rows])
+                self._count = self._count or len(drawn)
+                batches = exactly([rows[inside] for inside in drawn], self._count)
             self._cached = (self.epoch, batches)
         return self._cached[1]
 
     def _token_batches(self, *lengths: np.ndarray) -> list[np.ndarray]:
-        given = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
+        options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
         if self.window > 1:
-            with contextlib.suppress(ValueError):
-                return token_batches(*lengths, **given, multiple_of=self.window * self.world_size)
-        return token_batches(*lengths, **given, multiple_of=self.world_size)
+            with contextlib.suppress(ValueError):  # too few sentences for whole windows
+                return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)
+        return token_batches(*lengths, **options, multiple_of=self.world_size)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """The index arrays of this rank, from the position that `seek` left."""
-        start, self.start = self.start, 0
+        """Iterate over the index arrays of this rank, from the position that `seek` set."""
+        start = self.start
+        self.start = 0
         yield from self.batches()[self.rank :: self.world_size][start:]
 
     def __len__(self) -> int:
-        """Steps of a rank in a whole epoch: the same for every rank and epoch."""
+        """Count the batches of a rank in a whole epoch: the same for every rank and epoch."""
         return len(self.batches()) // self.world_size
 
 
 def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int) -> Batch:
-    """Pad ids that end in eos into a Batch; `src` and `tgt` hold exactly the batch's rows, `index` names them."""
+    """Pad ids that end in eos into a Batch.
+
+    Args:
+        src: Exactly the sources of the batch.
+        tgt: Their targets.
+        index: (B,) positions in the split.
+    """
     src_ids, src_mask = _pad(src, pad_id)
     tgt_out, tgt_mask = _pad(tgt, pad_id)
     tgt_in = np.full_like(tgt_out, bos_id)

@@ -1,4 +1,4 @@
-"""A split as ids on disk: what a data loader asks for the batch of some rows."""
+"""Data sets of encoded pairs, and the loader of their batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from seq2seq.data.tokenizer import Tokenizer
 class PairDataset(Dataset):
     """A split as ids; indexed by a whole batch of positions, it returns the padded Batch.
 
-    `rows` says which rows of the ids and of the text the split consists of (None: all).
+    Args:
+        text: The raw pairs, in the order of the ids.
+        rows: The rows of ids and text that the split consists of (None: all).
+        tags: Ids before every source; those in `src` are there already.
+        sample_seed: Seed of subword regularization; None turns it off.
     """
 
     def __init__(
@@ -33,13 +37,17 @@ class PairDataset(Dataset):
         tags: list[int] | None = None,
         sample_seed: int | None = None,
     ) -> None:
-        self.src, self.tgt, self.text, self.tokenizer, self.rows = src, tgt, text, tokenizer, rows
-        self.tags = tags or []  # ids before every source; those in `src` are there already
-        self.sample_seed = sample_seed  # None: no subword regularisation
+        self.src = src
+        self.tgt = tgt
+        self.text = text
+        self.tokenizer = tokenizer
+        self.rows = rows
+        self.tags = tags or []
+        self.sample_seed = sample_seed
         self.sampler: TokenBatchSampler | None = None
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Count the pairs."""
         return len(self.src.lengths) if self.rows is None else len(self.rows)
 
     def sampled_by(self, sampler: TokenBatchSampler) -> PairDataset:
@@ -50,46 +58,49 @@ class PairDataset(Dataset):
 
     @property
     def src_lengths(self) -> np.ndarray:
-        """Pieces of every source."""
+        """Tokens of every source, (N,)."""
         return self.src.lengths if self.rows is None else self.src.lengths[self.rows]
 
     @property
     def tgt_lengths(self) -> np.ndarray:
-        """Pieces of every target."""
+        """Tokens of every target, (N,)."""
         return self.tgt.lengths if self.rows is None else self.tgt.lengths[self.rows]
 
     def lines(self, side: str) -> list[str]:
-        """All text of a side, in memory: of a split that is scored."""
+        """Load all text of a side into memory: meant for a split that is scored."""
         return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
-        """The Batch of the pairs at `rows`."""
+        """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
         src, tgt = self.ids(rows)
         return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
 
     def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
-        """Both sides of the pairs at `rows`."""
+        """Return both sides of the pairs at `rows`."""
         inside = rows if self.rows is None else self.rows[rows]
-        src, tgt = self.src.select(inside), self.tgt.select(inside)
+        src = self.src.select(inside)
+        tgt = self.tgt.select(inside)
         return (src, tgt) if self.sample_seed is None else self._resegment(rows, inside, src, tgt)
 
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
-        """Draw new segmentations; a row that would outgrow the batch keeps its best one, so the budget still holds."""
+        """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""
         width = int(max(src.lengths.max(), tgt.lengths.max()))
         text = self.text[inside.tolist()]
         epoch = self.sampler.epoch if self.sampler else 0
         seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
         src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
         tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
-        drawn = []
-        for best, ids in ((src, [[*self.tags, *row] for row in src_ids]), (tgt, tgt_ids)):
-            drawn.append(Ragged.from_rows([r if len(r) <= width else best.row(i).tolist() for i, r in enumerate(ids)]))
-        return drawn[0], drawn[1]
+        tagged = [[*self.tags, *row] for row in src_ids]
+        return _no_wider(tagged, src, width), _no_wider(tgt_ids, tgt, width)
+
+
+def _no_wider(sampled: list[list[int]], best: Ragged, width: int) -> Ragged:
+    return Ragged.from_rows([row if len(row) <= width else best.row(i).tolist() for i, row in enumerate(sampled)])
 
 
 class MixedPairs(Dataset):
-    """Several data sets as one, the rows of the first before those of the second."""
+    """Concatenation of several data sets."""
 
     def __init__(self, parts: list[PairDataset]) -> None:
         self.parts = parts
@@ -98,7 +109,7 @@ class MixedPairs(Dataset):
         self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
 
     def __len__(self) -> int:
-        """Number of pairs."""
+        """Count the pairs."""
         return int(self.ends[-1])
 
     def sampled_by(self, sampler: TokenBatchSampler) -> MixedPairs:
@@ -108,20 +119,20 @@ class MixedPairs(Dataset):
         return data
 
     def lines(self, side: str) -> list[str]:
-        """All text of a side, in memory: of a split that is scored."""
+        """Load all text of a side into memory: meant for a split that is scored."""
         return [line for part in self.parts for line in part.lines(side)]
 
     def __getitems__(self, rows: np.ndarray) -> Batch:
-        """The Batch of the pairs at `rows`."""
+        """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
         which = np.searchsorted(self.ends, rows, side="right")
-        order = np.argsort(which, kind="stable")
-        found = []
+        pairs = []
         for number in np.unique(which):
             part = self.parts[number]
-            found.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
-        back = np.argsort(order, kind="stable")
-        src, tgt = (Ragged.joined(list(side)).select(back) for side in zip(*found, strict=True))
+            pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
+        # The pairs come sorted by part: bring them into the order of `rows`.
+        order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
+        src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))
         tokenizer = self.parts[0].tokenizer
         return collate(src, tgt, rows, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
 
@@ -134,13 +145,13 @@ class Packed(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> Packed:
-        """All of a batch, numbers before masks."""
+        """Pack a batch, ids before masks."""
         parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
         data = np.concatenate([part.numpy().ravel().view(np.uint8) for part in parts])
         return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
 
     def unpack(self) -> Batch:
-        """The Batch, as views of the bytes."""
+        """Unpack the Batch, as views of the bytes."""
         data = torch.from_numpy(self.data)
         rows, src, tgt = self.shape
         words = [(rows,), (rows, src), (rows, tgt), (rows, tgt)]
@@ -156,7 +167,7 @@ def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
 
 
 class BatchLoader(DataLoader):
-    """A DataLoader of Batches, which it gets from its workers packed."""
+    """DataLoader of Batches, which its workers send packed."""
 
     def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
         super().__init__(
@@ -167,11 +178,11 @@ class BatchLoader(DataLoader):
         )
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """The batches."""
+        """Iterate over the batches."""
         for batch in super().__iter__():
             yield batch.unpack() if isinstance(batch, Packed) else batch
 
 
 def unchanged(batch: Any) -> Any:
-    """The batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
+    """Return the batch as the data set made it; DataLoader's own way is to make tensors of arrays."""
     return batch

@@ -14,15 +14,17 @@ import numpy as np
 
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
-from seq2seq.data import corpus as corpora
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
-from seq2seq.data.corpus import Corpus
+from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
+from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.images import PictureError, encode_pictures
+from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.sources import resolve
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
@@ -32,7 +34,7 @@ from seq2seq.files import Pace, build_once
 log = logging.getLogger(__name__)
 
 # Part of the id cache's fingerprint: raise it when the same text and tokenizer give another file.
-CODE_VERSION = 2
+IDS_VERSION = 2
 _INT32 = (1 << 31) - 1
 
 Split = PairDataset | MixedPairs
@@ -135,10 +137,10 @@ def validate_corpora(plan: DataPlan) -> None:
     """
     tokenizer = plan.tokenizer
     for part in plan.all_parts:
-        corpora.validate_corpus(part.corpus, cache_dir=plan.cache_dir)
+        validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
             split = part.corpus.splits[0]
-            sample = corpora.sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
+            sample = sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
             if tokenizer.patches:
                 _check_pictures(tokenizer.patches, sample, split)
             else:
@@ -153,7 +155,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     """
     if validate:
         validate_corpora(plan)
-    loaded = [corpora.load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
+    loaded = [load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
@@ -204,7 +206,7 @@ def _fingerprint(plan: DataPlan, loaded: Sequence[Corpus]) -> str:
 
 
 def _is_remote(settings: CorpusSettings) -> bool:
-    return bool(settings.path) and not corpora.resolve(str(settings.path)).is_dir()
+    return bool(settings.path) and not resolve(str(settings.path)).is_dir()
 
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:
@@ -278,7 +280,7 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
     text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
-    key = repr([corpora.CODE_VERSION, text, values])
+    key = repr([TEXT_VERSION, text, values])
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
@@ -294,7 +296,7 @@ def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
 def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str) -> Path:
     """Encode a split of a corpus unless the cache has it; return the folder."""
     tags = tokenizer.tag_ids(part.tags)
-    key = " ".join([f"{CODE_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
+    key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     def build(building: Path) -> None:

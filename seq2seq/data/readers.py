@@ -1,4 +1,4 @@
-"""Files of parallel text as blocks of raw pairs: line-aligned text, TSV, and tables of the hub's schemas."""
+"""Readers of parallel text, in blocks of raw pairs: line-aligned files, TSV, and tables of the hub's schemas."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from seq2seq.data.cleaning import Pairs
 
@@ -20,19 +22,23 @@ ROWS = 16_384  # pairs that are in memory as Python strings at a time
 
 
 class Columns(NamedTuple):
-    """The source and target language, and the names (or, in a TSV, numbers) of columns that are not called by them."""
+    """The two languages of a table, and the columns that are not named by them.
+
+    Args:
+        names: Column names (or, in a TSV, numbers) by language.
+    """
 
     src: str
     tgt: str
     names: Mapping[str, str | int] | None = None
 
     def of(self, language: str) -> str | int:
-        """The column of `language`."""
+        """Return the column of `language`."""
         return (self.names or {}).get(language, language)
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """A file's bytes, decompressed by its suffix (.gz, .xz, .zst)."""
+    """Open a file for reading, decompressed by its suffix (.gz, .xz, .zst)."""
     if path.suffix == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if path.suffix == ".xz":
@@ -43,19 +49,19 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """The decompressed bytes of a file, some megabytes at a time; ValueError for a damaged one."""
+    """Read the decompressed bytes of a file, some megabytes at a time; ValueError for a damaged one."""
     try:
         with open_bytes(path) as file:
             while block := file.read(1 << 22):
                 yield block
     except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk's own trouble
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
             raise
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Lines of a file, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end."""
+    """Read lines, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end."""
     rest = b""
     for block in read_blocks(path):
         *lines, rest = (rest + block).split(b"\n")
@@ -66,26 +72,29 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def decode(line: bytes) -> str:
-    """The text of a line; bytes that are not UTF-8 become U+FFFD."""
+    """Decode a line; bytes that are not UTF-8 become U+FFFD."""
     return line.decode("utf-8", errors="replace")
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    """Pairs of two files, line by line; ValueError when one has more lines."""
-    src_lines, tgt_lines = read_lines(src), read_lines(tgt)
+    """Read pairs of two files, line by line; ValueError when one has more lines."""
+    src_lines = read_lines(src)
+    tgt_lines = read_lines(tgt)
     count = 0
     while True:
-        left, right = list(itertools.islice(src_lines, ROWS)), list(itertools.islice(tgt_lines, ROWS))
-        if len(left) != len(right):
-            left_count, right_count = count + len(left) + _count(src_lines), count + len(right) + _count(tgt_lines)
+        src_block = list(itertools.islice(src_lines, ROWS))
+        tgt_block = list(itertools.islice(tgt_lines, ROWS))
+        if len(src_block) != len(tgt_block):
+            src_count = count + len(src_block) + _count(src_lines)
+            tgt_count = count + len(tgt_block) + _count(tgt_lines)
             raise ValueError(
-                f"{src} has {left_count} lines and {tgt} has {right_count}: "
+                f"{src} has {src_count} lines and {tgt} has {tgt_count}: "
                 "line i of one must be the translation of line i of the other"
             )
-        if not left:
+        if not src_block:
             return
-        count += len(left)
-        yield list(map(decode, left)), list(map(decode, right))
+        count += len(src_block)
+        yield list(map(decode, src_block)), list(map(decode, tgt_block))
 
 
 def _count(lines: Iterator[bytes]) -> int:
@@ -93,22 +102,23 @@ def _count(lines: Iterator[bytes]) -> int:
 
 
 def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
-    """Pairs of a file with tabs between its columns; the first line names them unless they are given by number."""
+    """Read pairs of a file with tabs between its columns; its first line names them, unless they have numbers."""
     lines = read_lines(path)
     first = next(lines, b"")
     src, tgt = _tsv_columns(path, decode(first).split("\t"), columns)
     if isinstance(columns.of(columns.src), int):
         lines = itertools.chain([first], lines)  # columns by number: there is no header
-    need, number = max(src, tgt) + 1, 0
+    needed = max(src, tgt) + 1
+    count = 0
     while block := list(itertools.islice(lines, ROWS)):
         rows = [decode(line).split("\t") for line in block]
-        short = next((i for i, row in enumerate(rows) if len(row) < need), None)
+        short = next((i for i, row in enumerate(rows) if len(row) < needed), None)
         if short is not None:
             raise ValueError(
-                f"{path}: data row {number + short + 1} has {len(rows[short])} columns where {need} are needed; "
+                f"{path}: data row {count + short + 1} has {len(rows[short])} columns where {needed} are needed; "
                 "a tab must separate them"
             )
-        number += len(rows)
+        count += len(rows)
         yield [row[src] for row in rows], [row[tgt] for row in rows]
 
 
@@ -129,7 +139,7 @@ def _tsv_columns(path: Path, header: list[str], columns: Columns) -> tuple[int, 
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
-    """Pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
+    """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
     for table in tables:
         src = _column(table.schema, columns.src, columns, where)
         tgt = _column(table.schema, columns.tgt, columns, where)
@@ -154,11 +164,9 @@ def _column(schema: pa.Schema, language: str, columns: Columns, where: str) -> t
 
 
 def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
-    """The text of a column, or of a field inside one; a null is an empty line."""
+    """Read the text of a column, or of a field inside one; a null is an empty line."""
     column = table.column(path[0])
     if len(path) == 2:
-        import pyarrow.compute as pc
-
         column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]
     # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
     values = ("" if value is None else str(value) for value in column.to_pylist())
@@ -166,7 +174,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
 
 
 def json_head(path: Path, size: int) -> pa.Table:
-    """The first rows of a file of JSON lines."""
+    """Read the first rows of a file of JSON lines."""
     lines = itertools.islice(read_lines(path), size)
     try:
         return pa.Table.from_pylist([json.loads(decode(line)) for line in lines if line.strip()])
@@ -175,9 +183,7 @@ def json_head(path: Path, size: int) -> pa.Table:
 
 
 def parquet_head(path: Path, size: int) -> pa.Table:
-    """The first rows of a parquet file."""
-    import pyarrow.parquet as pq
-
+    """Read the first rows of a parquet file."""
     try:
         with pq.ParquetFile(path) as file:
             batches = list(itertools.islice(file.iter_batches(batch_size=size), 1))

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from seq2seq.config.data import CleanSettings, CorpusSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
-from seq2seq.data.corpus import corpus_fingerprint, open_split
 from seq2seq.data.dataset import Packed, unchanged
+from seq2seq.data.fingerprints import corpus_fingerprint
+from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import SIDES, Encoder

@@ -12,7 +12,9 @@ from omegaconf import OmegaConf
 from seq2seq.config.compose import compose_settings
 from seq2seq.config.data import corpus_settings
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.data.corpus import find_source, load_corpus, open_split
+from seq2seq.data.corpus import load_corpus
+from seq2seq.data.loading import open_split
+from seq2seq.data.sources import find_source
 from seq2seq.resources import conf_dir
 
 

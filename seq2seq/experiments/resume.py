@@ -50,6 +50,7 @@ class Resumed(NamedTuple):
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
         max_tokens: What data.max_tokens=auto came to.
+        threads: Threads of a run on a CPU.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class Resumed(NamedTuple):
     corpus: str
     tokenizer: dict[str, Any]
     max_tokens: int | None = None
+    threads: int | None = None
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
@@ -84,8 +86,14 @@ class Resumed(NamedTuple):
         if budgets:
             shown = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
             log.info("the run goes on under another budget: %s", shown)
-        tokenizer = payload[checkpoint.KEY]["tokenizer"]
-        return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], tokenizer, max_tokens)
+        return cls(
+            path=path,
+            step=payload["global_step"],
+            corpus=payload[ORIGIN]["corpus"],
+            tokenizer=payload[checkpoint.KEY]["tokenizer"],
+            max_tokens=max_tokens,
+            threads=payload[ORIGIN].get("threads"),
+        )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
         """Raise ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 MAX_TAPS = 64
 MAX_HEAD_DIM = 256
-# longer chunks amortise a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
+# longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
 PROGRAMS = 528
 # up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
 DIRECT_TAPS = 3

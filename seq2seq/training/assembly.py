@@ -19,8 +19,8 @@ from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.checkpoint_io import plugins
 from seq2seq.training.checks import picture_sizes
+from seq2seq.training.fsdp import make_strategy
 from seq2seq.training.plan import RunPlan
-from seq2seq.training.strategy import make_strategy
 from seq2seq.training.task import TranslationTask
 
 

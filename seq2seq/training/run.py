@@ -33,6 +33,7 @@ from seq2seq.training.loggers import make_loggers
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
+from seq2seq.training.threads import known_threads, measure_threads, typical_shape, use_threads
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,10 @@ class Run:
     def execute(self) -> float:
         """Prepare, train, test and report; return the best validation BLEU."""
         self.data = self._prepared_data()
+        with use_threads(self._threads()) as threads:
+            return self._train(threads if self.accelerator == "cpu" else None)
+
+    def _train(self, threads: int | None) -> float:
         if distributed.is_first_process():
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
@@ -93,7 +98,7 @@ class Run:
             settings=self.plan.trainer,
             folder=self.folder,
             config_yaml=self.plan.config_yaml,
-            origin={"settings": self.plan.config, "corpus": self.prepared.fingerprint},
+            origin={"settings": self.plan.config, "corpus": self.prepared.fingerprint, "threads": threads},
             job=self.plan.job,
         )
         trainer = make_trainer(
@@ -109,7 +114,7 @@ class Run:
         self._fit(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(state.ended_by, trainer.global_step)
-        self._report(trainer, task, self._results(task, trainer, state))
+        self._report(trainer, task, self._results(task, trainer, state) | {"threads": threads})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", translate_command(self.folder.best))
         return state.best.bleu
@@ -124,6 +129,17 @@ class Run:
         data = TranslationDataModule(self.prepared)
         data.describe()
         return data
+
+    def _threads(self) -> int | None:
+        """Choose the number of threads of a run on a CPU; None leaves it to torch."""
+        if self.accelerator != "cpu":
+            return None
+        settings = self.plan.trainer
+        count = known_threads(settings.threads, self.resumed.threads if self.resumed else None)
+        # Several processes share the cores, and compiling takes longer than a wrong choice costs.
+        if count is not None or settings.processes > 1 or settings.compile:
+            return count
+        return measure_threads(self._task, typical_shape(self.prepared), precision=self.precision)
 
     def _largest_batch(self) -> int:
         """Find the batch size for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""

@@ -26,6 +26,7 @@ from seq2seq.config.settings import read_section
 from seq2seq.data import corpus
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
 from seq2seq.data.corpus import load_corpus, validate_corpus
+from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
 from seq2seq.data.readers import read_lines
 from seq2seq.data.swapped_sides import looks_swapped
 from seq2seq.resources import conf_dir, data_dir
@@ -236,14 +237,14 @@ def test_a_huge_file_changed_in_its_middle_within_its_time(tmp_path):
     path = tmp_path / "huge"
     with path.open("wb") as file:
         file.truncate((1 << 28) + 9)  # a hole: it fills no disk
-    before = corpus.file_fingerprint(path)
-    assert corpus.file_fingerprint(path) == before
+    before = file_fingerprint(path)
+    assert file_fingerprint(path) == before
     times = path.stat()
     with path.open("r+b") as file:
         file.seek(1 << 27)
         file.write(b"x")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert corpus.file_fingerprint(path) != before
+    assert file_fingerprint(path) != before
 
 
 # ---- the hub's layout
@@ -438,17 +439,17 @@ def test_fingerprint_follows_data_and_settings_only(tmp_path):
     for split in ("train", "valid", "test"):
         write_text(tmp_path, split)
     base = options(tmp_path, clean=CleanSettings())
-    fingerprint = corpus.corpus_fingerprint(base)
-    assert fingerprint == corpus.corpus_fingerprint(replace(base, clean=CleanSettings(max_length=9)))
+    fingerprint = corpus_fingerprint(base)
+    assert fingerprint == corpus_fingerprint(replace(base, clean=CleanSettings(max_length=9)))
     changed = [
         replace(base, src="en", tgt="de"),
         replace(base, clean=CleanSettings(duplicates=False)),
         replace(base, valid=None),
     ]
-    assert len({fingerprint, *map(corpus.corpus_fingerprint, changed)}) == 4
+    assert len({fingerprint, *map(corpus_fingerprint, changed)}) == 4
     with (tmp_path / "test.de").open("a") as file:
         file.write("x")
-    assert corpus.corpus_fingerprint(base) != fingerprint
+    assert corpus_fingerprint(base) != fingerprint
 
 
 def test_second_load_reads_no_raw_data(tmp_path, monkeypatch):

@@ -12,7 +12,8 @@ import pytest
 import torch
 import toycorpus
 
-from seq2seq.data import corpus as corpora
+from seq2seq.config.data import CorpusSettings
+from seq2seq.data import loading
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.training.datamodule import TranslationDataModule
@@ -144,7 +145,7 @@ def test_segmentations_are_drawn_anew_every_round(folder):
 
 def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
     read: Counter[str] = Counter()
-    whole = corpora.open_split
+    whole = loading.open_split
 
     def counted(split, *args, **options):
         for block in whole(split, *args, **options):
@@ -159,10 +160,10 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
 
 def test_remote_text_is_not_downloaded_first(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(corpora, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
-    settings = corpora.CorpusSettings(src="de", tgt="en", path="wmt/wmt14", train="train")
+    monkeypatch.setattr(loading, "_tables", lambda path, options, **rest: asked.append((path, options)) or iter(()))
+    settings = CorpusSettings(src="de", tgt="en", path="wmt/wmt14", train="train")
     for streaming in (False, True):
-        list(corpora.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
+        list(loading.open_split("train", settings, cache_dir=tmp_path, streaming=streaming))
     assert [options.get("streaming", False) for _, options in asked] == [False, True]
 
 

@@ -147,7 +147,7 @@ def test_changed_data_never_meets_a_stale_cache(folder, tmp_path):
 def test_code_version_is_part_of_the_cache(folder, monkeypatch):
     prepared(folder)
     before = cached(folder, "cache")
-    monkeypatch.setattr(preparation, "CODE_VERSION", -1)
+    monkeypatch.setattr(preparation, "IDS_VERSION", -1)
     prepared(folder)
     assert {name.split("-")[0] for name in cached(folder, "cache") - before} == {"ids"}
 

@@ -1,4 +1,4 @@
-"""DynamicConv: a convolution whose normalised kernel is predicted at every position."""
+"""DynamicConv: a convolution whose normalized kernel is predicted at every position."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dynamicconv(
     """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4); left = K - 1 or K // 2.
 
     x (B, T, C) counts as zero outside positions [start, end), both (B,); logits (B, T, H, K); keep: DropConnect words
-    (B, T, H, ceil(K / 32)) for the normalised weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
+    (B, T, H, ceil(K / 32)) for the normalized weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
     taken in float32 at least. backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:

@@ -1,4 +1,4 @@
-"""LightConv: a depthwise convolution whose kernels are normalised and shared by the channels of a head."""
+"""LightConv: a depthwise convolution whose kernels are normalized and shared by the channels of a head."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lightconv(
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2); left = K - 1 (causal) or K // 2.
 
     x (B, T, C) counts as zero outside positions [start, end), both (B,); with glu it is (B, T, 2 C) and what is
-    convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalised; keep: their DropConnect words
+    convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalized; keep: their DropConnect words
     (H, ceil(K / 32)), scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are taken in float32 at least.
     backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
@@ -49,7 +49,7 @@ def lightconv(
 def lightconv_step(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """One causal position of N hypotheses: normalised weights (H, K) weigh their last K inputs -> (N, C).
+    """One causal position of N hypotheses: normalized weights (H, K) weigh their last K inputs -> (N, C).
 
     values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
     """

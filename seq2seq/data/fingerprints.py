@@ -1,0 +1,54 @@
+"""Fingerprints of raw text: cache folders and runs are recognized by them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.data.sources import find_source, resolve
+
+# Part of every fingerprint: raise it when the same raw data and settings give other text.
+TEXT_VERSION = 1
+# Files of a folder in the hub's layout that decide its text; its README may say which files are which split.
+_DATA_FILE = re.compile(r"^README\.md$|\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
+_HASHED_WHOLE = 1 << 28  # bytes
+
+
+def corpus_fingerprint(settings: CorpusSettings) -> str:
+    """Hash the raw data, every setting that decides the text, and this code's version, as 16 hexadecimal digits."""
+    clean = settings.clean
+    parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
+    parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
+    parts += [settings.splits] if settings.splits != SPLITS else []
+    if settings.path:
+        parts += [settings.path, settings.config, settings.data_dir, settings.revision]
+        parts.append([settings.place(split) for split in SPLITS])
+        local = resolve(settings.path)
+        files = sorted(path for path in local.rglob("*") if _DATA_FILE.search(path.name)) if local.is_dir() else []
+        parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
+    else:
+        for split in SPLITS:
+            files = find_source(split, settings).files if settings.place(split) is not None else []
+            parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def file_fingerprint(path: Path) -> str:
+    """Hash a file's content; beyond 256 MiB, its size, times (of any change too), first and last MiB."""
+    digest = hashlib.blake2b(digest_size=8)
+    status = path.stat()
+    with path.open("rb") as file:
+        if status.st_size <= _HASHED_WHOLE:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        else:
+            # cp -p and tar keep the time of the content; nobody can keep that of the inode
+            times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+            digest.update(times.encode() + file.read(1 << 20))
+            file.seek(-(1 << 20), os.SEEK_END)
+            digest.update(file.read())
+    return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""Raw pairs of a split, block by block, from files, the hub, or a local folder in the hub's layout."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from seq2seq.config.data import CorpusSettings
+from seq2seq.data.cleaning import Pairs
+from seq2seq.data.readers import (
+    COMPRESSIONS,
+    ROWS,
+    Columns,
+    json_head,
+    parquet_head,
+    read_blocks,
+    table_pairs,
+    text_pairs,
+    tsv_pairs,
+)
+from seq2seq.data.sources import Source, find_source, resolve
+from seq2seq.files import scratch_folder
+
+
+def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
+    """Read blocks of raw pairs of a split, in their order.
+
+    Args:
+        streaming: Do not download what is remote before reading it.
+
+    Raises:
+        ValueError: A file is missing or damaged, or a column or the network is missing.
+    """
+    columns = _columns(settings)
+    if settings.path:
+        where = f"{settings.path} ({settings.place(split)})"
+        return table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
+    source = find_source(split, settings)
+    if source.type == "text":
+        return text_pairs(Path(source.files[0]), Path(source.files[1]))
+    if source.type == "tsv":
+        return itertools.chain.from_iterable(tsv_pairs(Path(file), columns) for file in source.files)
+    return table_pairs(_file_tables(source, cache_dir, streaming), columns, source.files[0])
+
+
+def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
+    """Read the first pairs of a split before any work: nothing is converted or copied for it."""
+    if settings.path:
+        # of train[:1000], train: only whole splits are read without being converted
+        settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
+        blocks = open_split(split, settings, cache_dir=cache_dir)
+    else:
+        source = find_source(split, settings)
+        if "://" in source.files[0]:
+            return [], []
+        if source.type in ("json", "parquet"):
+            path = Path(source.files[0])
+            head = json_head(path, size) if source.type == "json" else parquet_head(path, size)
+            blocks = table_pairs([head], _columns(settings), str(path))
+        else:
+            blocks = open_split(split, settings, cache_dir=cache_dir)
+    src, tgt = next(iter(blocks), ([], []))
+    return src[:size], tgt[:size]
+
+
+def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
+    """Iterate over a data set of `datasets` as Arrow tables."""
+    yield from dataset.with_format("arrow").iter(batch_size=ROWS)
+
+
+def _columns(settings: CorpusSettings) -> Columns:
+    return Columns(settings.src, settings.tgt, settings.columns)
+
+
+def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    options: dict[str, Any] = {"encoding_errors": "replace"} if source.type == "json" else {}
+    if "://" not in source.files[0]:
+        return _local_file_tables(source, options, cache_dir)
+    options |= {"cache_dir": str(cache_dir / "hub")}
+    if streaming:
+        options["streaming"] = True
+    return _tables(source.type, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
+
+
+def _local_file_tables(source: Source, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
+    # The cache of `datasets` knows files by path and time, so that it would give the old text of a file that changed
+    # within the same time: what it writes about local files goes when they have been read.
+    with scratch_folder(cache_dir) as scratch:
+        files = [_unpacked(Path(file), scratch / str(i)) for i, file in enumerate(source.files)]
+        options = {"data_files": {"train": files}, "split": "train", **options, "cache_dir": str(scratch)}
+        yield from _tables(source.type, {**options, "streaming": True}, remote=False, name=source.files[0])
+
+
+def _unpacked(path: Path, folder: Path) -> str:
+    """Return the path, or that of a decompressed copy in `folder`: `datasets` itself cannot open every compression."""
+    if path.suffix not in COMPRESSIONS[1:]:
+        return str(path)
+    folder.mkdir()
+    with (folder / path.stem).open("wb") as file:
+        file.writelines(read_blocks(path))
+    return file.name
+
+
+def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    path = str(settings.path)
+    options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
+    if path.startswith("package://") or resolve(path).is_dir():
+        return _local_hub_tables(path, options, cache_dir)
+    if streaming:
+        options["streaming"] = True
+    return _tables(path, {**options, "revision": settings.revision}, remote=True)
+
+
+def _local_hub_tables(path: str, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
+    # A part of a split, as in train[:1000], cannot be streamed.
+    streaming = "[" not in str(options["split"])
+    with scratch_folder(cache_dir) as scratch:
+        options = {**options, "cache_dir": str(scratch), "streaming": streaming}
+        yield from _tables(str(resolve(path)), options, remote=False, name=path)
+
+
+def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:
+    """Load Arrow tables with `datasets`; its many errors become one ValueError with the remedy."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    datasets.utils.logging.set_verbosity_error()
+    for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    if remote:
+        datasets.enable_progress_bars()
+    else:
+        datasets.disable_progress_bars()
+    try:
+        yield from arrow_tables(datasets.load_dataset(path, **options))
+    except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(
+            f"{name or path} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a "
+            "copy); a local copy works too: data.path=<folder>, or data=files (see data/README.md)"
+        ) from error

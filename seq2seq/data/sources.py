@@ -1,0 +1,109 @@
+"""Sources of a corpus: the files that the settings of a split name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.config.data import CorpusSettings
+from seq2seq.data.readers import COMPRESSIONS
+from seq2seq.resources import data_dir
+
+TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
+
+
+class Source(NamedTuple):
+    """The files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
+
+    type: str
+    files: list[str]
+
+
+def resolve(name: str) -> Path:
+    """Resolve a path of the settings; `package://x` is x in the corpora that come with this package."""
+    name = str(name)
+    if name.startswith("package://"):
+        return data_dir() / name.removeprefix("package://")
+    return Path(name).expanduser()
+
+
+def find_source(split: str, settings: CorpusSettings) -> Source:
+    """Find the files of a split.
+
+    `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz), a list [source, target],
+    a mapping {de: path, en: path}, or files that hold both sides (a path, a pattern with *, or a hf:// address).
+
+    Raises:
+        ValueError: A file is missing, or the two files of a list look swapped.
+    """
+    location = settings.place(split)
+    name = f"data.{split}"
+    if isinstance(location, Mapping):
+        languages = (settings.src, settings.tgt)
+        missing = [language for language in languages if language not in location]
+        if missing:
+            raise ValueError(f"{name} has no language column {missing[0]!r}; it has {', '.join(map(repr, location))}")
+        return Source("text", [_existing(location[language], name) for language in languages])
+    if isinstance(location, Sequence) and not isinstance(location, str):
+        if len(location) != 2:
+            raise ValueError(f"{name} lists {len(location)} files; a list is [source file, target file]")
+        files = [_existing(entry, name) for entry in location]
+        _refuse_swapped_files(files, name, settings)
+        return Source("text", files)
+    file_type = _file_type(str(location), settings)
+    if file_type == "text":
+        prefix = resolve(location)
+        return Source("text", [_by_language(prefix, language, name) for language in (settings.src, settings.tgt)])
+    if "://" in str(location) and not str(location).startswith("package://"):
+        return Source(file_type, [str(location)])
+    return Source(file_type, _matching(location, name))
+
+
+def _file_type(name: str, settings: CorpusSettings) -> str:
+    """Return the type of a file by `data.format`, else by its suffix (compression aside)."""
+    if settings.format:
+        if settings.format not in ("text", "json", "parquet", "tsv"):
+            raise ValueError(f"data.format={settings.format!r}: choose text, json, tsv, parquet, or null (by suffix)")
+        return settings.format
+    path = Path(name)
+    suffix = path.with_suffix("").suffix if path.suffix in COMPRESSIONS[1:] else path.suffix
+    return TABULAR.get(suffix, "text")
+
+
+def _matching(pattern: str, name: str) -> list[str]:
+    path = resolve(pattern)
+    if "*" not in path.name:
+        return [_existing(pattern, name)]
+    files = sorted(map(str, path.parent.glob(path.name)))
+    if not files:
+        raise ValueError(f"{name}: no file matches {path}")
+    return files
+
+
+def _existing(location: Any, name: str) -> str:
+    path = resolve(location)
+    if not path.is_file():
+        raise ValueError(f"{name}: the file {path} does not exist")
+    return str(path)
+
+
+def _by_language(prefix: Path, language: str, name: str) -> str:
+    tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in COMPRESSIONS]
+    for path in tried:
+        if path.is_file():
+            return str(path)
+    near = sorted(path.name for path in prefix.parent.glob(f"{prefix.name}.*"))[:8]
+    hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
+    raise ValueError(f"{name}={prefix}: the file {tried[0]} (or .gz, .xz, .zst) does not exist; {hint}")
+
+
+def _refuse_swapped_files(paths: list[str], name: str, settings: CorpusSettings) -> None:
+    """Refuse two files whose suffixes name the languages in the other order."""
+    names = [Path(path).name for path in paths]
+    src_suffixes, tgt_suffixes = (set(file.split(".")[1:]) for file in names)
+    if settings.tgt in src_suffixes and settings.src in tgt_suffixes and settings.src not in src_suffixes:
+        raise ValueError(
+            f"{name} looks swapped: {names[0]} is given as the source ({settings.src}) and {names[1]} as the "
+            f"target ({settings.tgt}); exchange the files, or data.src and data.tgt"
+        )
