@@ -1,4 +1,4 @@
-"""From raw text to batches: seconds of preparation, padding, shapes in an epoch, batches a second.
+"""Measure the way from raw text to batches: seconds of preparation, padding, shapes in an epoch, batches a second.
 
     python -m benchmarks.data
     python -m benchmarks.data data=files data.train=corpus/train data.max_tokens=1500 --out results
@@ -15,21 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
-
 from benchmarks import harness
+from seq2seq.config.compose import resolved_settings
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
-
-
-def read_config(overrides: list[str]) -> dict[str, Any]:
-    """Compose the settings of a training run with these overrides."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config: Any = OmegaConf.to_container(compose("train", overrides), resolve=True)
-    return config
 
 
 def data_plan(config: dict[str, Any]) -> DataPlan:
@@ -79,7 +69,7 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
-        result = measure(read_config(options.overrides))
+        result = measure(resolved_settings(options.overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -137,14 +137,15 @@ def run(command: list[str]) -> dict[str, Any]:
 
 def read(overrides: list[str], most: int) -> None:
     """In a child of its own: the order of an epoch, then `most` batches with 0 and with 2 workers; prints JSON."""
-    from benchmarks.data import data_plan, read_config
+    from benchmarks.data import data_plan
+    from seq2seq.config.compose import resolved_settings
     from seq2seq.data.batching import token_batches
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training.datamodule import TranslationDataModule
 
     result: dict[str, Any] = {}
     for workers in (0, 2):
-        prepared = prepare_corpora(data_plan(read_config([*overrides, f"+data.num_workers={workers}"])))
+        prepared = prepare_corpora(data_plan(resolved_settings([*overrides, f"data.num_workers={workers}"])))
         data = TranslationDataModule(prepared)
         data.describe()
         if not workers:

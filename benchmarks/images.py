@@ -95,7 +95,8 @@ def draw(run: Path, path: Path) -> None:
     trained = centers(loaded.model)
     initial = centers(untrained(run))
     figure = new_figure(1.9 * max(len(trained), 4), 3.6)
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 2.2])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 2.2])
+    above, below = parts
     assert loaded.tokenizer.patches is not None
     lines = tested.test_lines("src") or []
     hypotheses = tested.test_lines("hyp") or []

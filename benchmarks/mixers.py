@@ -13,13 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from benchmarks import harness
 from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.config.compose import presets
+from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.resources import conf_dir
@@ -31,7 +29,7 @@ Figures = dict[str, float]
 
 def self_mixer(preset: str) -> str:
     """Return the preset's encoder, the name of a file in conf/mixer/self."""
-    defaults: Any = OmegaConf.load(conf_dir() / "mixer" / f"{preset}.yaml")["defaults"]
+    defaults = read_yaml(conf_dir() / "mixer" / f"{preset}.yaml")["defaults"]
     return next(str(entry["self@encoder"]) for entry in defaults if "self@encoder" in entry)
 
 

@@ -1,4 +1,4 @@
-"""CPU training speed: target tokens per CPU-second of one core, against fairseq's recorded figures.
+"""Measure training speed on a CPU: target tokens per CPU-second of one core, against fairseq's recorded figures.
 
     python -m benchmarks.train
     python -m benchmarks.train --only base --steps 20 --out benchmarks/results/train
@@ -23,12 +23,10 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from benchmarks import harness
 from seq2seq.build import build_model
-from seq2seq.resources import conf_dir
+from seq2seq.config.compose import resolved_settings
 from seq2seq.training.flops import training_flops
 from seq2seq.training.loss import projected_cross_entropy
 
@@ -46,12 +44,11 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], float, float]] = {
 
 
 def settings(overrides: tuple[str, ...], vocabularies: tuple[int, int]) -> dict[str, Any]:
-    """What build_model takes."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        found: Any = OmegaConf.to_container(compose("train", list(overrides)), resolve=True)
+    """Return the settings of `build_model`."""
+    config = resolved_settings(overrides)
     src, tgt = vocabularies
     sizes = {"src_vocab_size": src, "tgt_vocab_size": tgt, "pad_id": 0, "joint": src == tgt}
-    return {"model": found["model"], "mixer": found["mixer"], **sizes}
+    return {"model": config["model"], "mixer": config["mixer"], **sizes}
 
 
 class Step:
@@ -65,7 +62,7 @@ class Step:
         self.mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
 
     def __call__(self) -> None:
-        """One step."""
+        """Run one step."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = self.model.features(self.src, self.mask, self.tgt_in, self.mask)
             loss = projected_cross_entropy(features, self.model.output, self.tgt_out, self.mask, smoothing=0.1).loss
@@ -74,7 +71,7 @@ class Step:
 
 
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
-    """This core's rate of bf16 products, by CPU time."""
+    """Measure this core's rate of bf16 products, by CPU time."""
     a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
     a @ b
     start = time.process_time()
@@ -84,7 +81,7 @@ def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
 
 
 def measure(name: str, *, steps: int) -> dict[str, Any]:
-    """The median step of one model."""
+    """Measure the median step of one model."""
     overrides, vocabularies, recorded, floor = MODELS[name]
     config = settings(overrides, vocabularies)
     step, seconds, rates = Step(config), [], []

@@ -1,14 +1,16 @@
-"""MkDocs hooks: API pages by package, the table of mixers, and pages that live outside docs/.
+"""MkDocs hooks: API pages by package, tables of mixers and settings, and pages that live outside docs/.
 
-All of it is read from the repository at build time, so that neither a module nor a mixer needs a line here.
+All of it is read from the repository at build time, so that neither a module, a mixer nor a setting needs a line here.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import posixpath
 import re
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from omegaconf import OmegaConf
 
+from seq2seq.config.settings import defaults, keys
+from seq2seq.config.store import SECTIONS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "seq2seq"
 LINK = re.compile(r"(\[[^\]\n]*\])\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE_MARK = re.compile(r"<!-- code: (\S+) -->")
-TABLE_MARK = "<!-- table of presets -->"
+PRESETS_MARK = "<!-- table of presets -->"
+SETTINGS_MARK = "<!-- tables of settings -->"
 SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
 PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
@@ -65,7 +71,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = LINK.sub(site_link, markdown)
     markdown = CODE_MARK.sub(code_block, markdown)
-    return markdown.replace(TABLE_MARK, preset_table()) if TABLE_MARK in markdown else markdown
+    for mark, table in ((PRESETS_MARK, preset_table), (SETTINGS_MARK, settings_tables)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, table())
+    return markdown
 
 
 def site_page(target: str, pages: dict[str, str]) -> str | None:
@@ -99,6 +108,40 @@ def api_pages() -> list[tuple[str, str, list[str]]]:
     for folder in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):
         pages.append((f"api/{folder.name}.md", folder.name, [f"seq2seq.{folder.name}"]))
     return pages
+
+
+def settings_tables() -> str:
+    """Return a table of keys, defaults and help for each section of the settings."""
+    tables = []
+    for section, cls in SECTIONS.items():
+        title = f"`{section}`" if section else "Top level"
+        rows = settings_rows(cls, defaults(cls), f"{section}." if section else "")
+        tables.append(f"## {title}\n\n| setting | default | meaning |\n|---|---|---|\n{''.join(rows)}")
+    return "\n".join(tables)
+
+
+def settings_rows(cls: type, values: Mapping[str, Any], prefix: str) -> list[str]:
+    """Return the rows of one dataclass; one that it contains follows with its own keys."""
+    rows = []
+    for name, field in keys(cls).items():
+        value, meaning = values[name], in_cell(field.metadata.get("help", ""))
+        nested = nested_class(cls, name) if isinstance(value, Mapping) else None
+        default = "" if nested else code("null" if value is None else shown(value))
+        rows.append(f"| {code(prefix + name)} | {default} | {meaning} |\n")
+        if nested:
+            rows += settings_rows(nested, value, f"{prefix}{name}.")
+    return rows
+
+
+def nested_class(cls: type, name: str) -> type | None:
+    """Return the dataclass that a field holds, or None."""
+    hint = typing.get_type_hints(cls)[name]
+    return hint if dataclasses.is_dataclass(hint) and isinstance(hint, type) else None
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value).replace("'", "")
 
 
 def preset_table(presets: Sequence[str] = ()) -> str:
@@ -149,9 +192,9 @@ def slot_settings(mixer: dict[str, Any]) -> str:
 def values_of(slot: dict[str, Any]) -> str:
     """Return `key: value` of the plain values of a slot."""
     hidden = ("_target_", "per_layer", "backend", "kernel")
-    shown = {key: value for key, value in slot.items() if key not in hidden and value is not None}
-    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
-    return ", ".join(code(f"{key}: {text}") for key, text in texts.items() if "${" not in text)
+    own = {key: value for key, value in slot.items() if key not in hidden and value is not None}
+    texts = [f"{key}: {shown(value)}" for key, value in own.items()]
+    return ", ".join(code(text) for text in texts if "${" not in text)
 
 
 def describe(module: str, cls: str) -> tuple[str, str, str]:
@@ -190,8 +233,8 @@ def leading_comment(path: Path) -> str:
 
 
 def in_cell(text: str) -> str:
-    """Return prose for a cell of a table, which a bare `|` would end."""
-    return text.replace("|", "&#124;")
+    """Return prose for a cell of a table, in which `|` and `<` would be markup."""
+    return text.replace("<", "&lt;").replace("|", "&#124;")
 
 
 def code(text: str, style: str = "") -> str:

@@ -15,9 +15,14 @@ POSITIONS = ("sinusoidal", "learned", "none")
 class Embedding(nn.Module):
     """Token embedding plus position, with dropout: dropout(scale * E[token] + P[position]).
 
-    scale is sqrt(dim) (Vaswani et al. 2017, section 3.4) or 1. Tokens (B, T) -> (B, T, dim).
-    `table` may be given to share it between source, target and output layer; E[token] of a picture's patches is
-    computed (PatchProjection).
+    Shape:
+        tokens (B, T) -> (B, T, dim).
+
+    Args:
+        table: E, which source, target and output layer may share; E[token] of an image's patches is computed.
+        positions: P, or None.
+        dropout: Probability to drop a number.
+        scale: Multiply E by sqrt(dim) (Vaswani et al. 2017, section 3.4).
     """
 
     def __init__(
@@ -50,10 +55,18 @@ class Embedding(nn.Module):
 
 
 class PatchProjection(nn.Module):
-    """E[token] = W p + b of the size^2 grey levels p in [-1, 1] that a token packs: a strided convolution of a picture.
+    """Embedding of an image's patches: E[token] = W p + b of the size^2 gray levels p that a token packs.
 
     token = sum_i level_i 2^(bits i) over the patch's pixels i, p_i = 2 level_i / (2^bits - 1) - 1: black is -1, white
-    1. Equal to Conv2d(1, dim, size, stride=size) over the whole picture. Tokens (..., ) -> (..., dim).
+    1. Equal to Conv2d(1, dim, size, stride=size) over the whole image.
+
+    Shape:
+        tokens (...) -> (..., dim).
+
+    Args:
+        dim: Width of the embedding.
+        size: Pixels on a patch's side.
+        bits: Bits of a pixel's gray level.
     """
 
     def __init__(self, *, dim: int, size: int, bits: int) -> None:
@@ -71,7 +84,11 @@ class PatchProjection(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """P[p, 2i] = sin(p / 10000^(2i/D)), P[p, 2i+1] = cos(p / 10000^(2i/D)) (Vaswani et al. 2017); no length limit."""
+    """Sinusoidal positions, without a limit: P[p, 2i] = sin(p / 10000^(2i/D)), P[p, 2i+1] = cos(p / 10000^(2i/D)).
+
+    Reference:
+        Vaswani et al. 2017, section 3.5.
+    """
 
     def __init__(self, *, dim: int) -> None:
         super().__init__()
@@ -88,7 +105,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class GridPositions(nn.Module):
-    """[P_row; P_column] of a grid that is read row by row: sinusoidal positions of either axis in half the dim each."""
+    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each."""
 
     def __init__(self, *, dim: int, width: int) -> None:
         super().__init__()
@@ -105,7 +122,7 @@ class GridPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """P[p] is a parameter; positions from `max_len` on are a ValueError."""
+    """Learned positions: P[p] is a parameter; positions from `max_len` on are a ValueError."""
 
     def __init__(self, *, dim: int, max_len: int) -> None:
         super().__init__()
@@ -123,7 +140,14 @@ class LearnedPositions(nn.Module):
 
 
 def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.positions") -> nn.Module | None:
-    """The position encoding named `kind` in `setting`: sinusoidal, learned (up to max_len) or none."""
+    """Make a position encoding.
+
+    Args:
+        kind: "sinusoidal", "learned" or "none".
+        dim: Width of the embedding.
+        max_len: Positions of a learned encoding.
+        setting: Which setting says so, for the error message.
+    """
     if kind not in POSITIONS:
         raise ValueError(f"{setting} is {kind!r}; choose one of {', '.join(POSITIONS)}")
     if kind == "none":
@@ -132,7 +156,7 @@ def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.p
 
 
 def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
-    """A token table drawn from N(0, 1/dim), zero at padding."""
+    """Draw a token table from N(0, 1/dim), zero at padding."""
     table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
     nn.init.normal_(table.weight, std=dim**-0.5)
     with torch.no_grad():

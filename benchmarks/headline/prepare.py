@@ -117,29 +117,26 @@ def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
 
 def _models(tokenizer: Tokenizer, *, tiny: bool) -> dict[str, dict[str, Any]]:
     """Return the settings of every mixer and size; `small` has the data's vocabulary, the others the published one."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    # Hydra is missing on the machine that runs the other parts of this benchmark
+    from seq2seq.config.compose import resolved_settings
 
-    from seq2seq.resources import conf_dir
-
-    found: dict[str, dict[str, Any]] = {}
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for size in SIZES:
-            shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
-            for mixer in MIXERS:
-                plain: Any = OmegaConf.to_container(compose("train", [f"mixer={mixer}", *shape]), resolve=True)
-                if tiny:
-                    _shallow(plain)
-                vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
-                sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
-                found[f"{size}/{mixer}"] = {key: plain[key] for key in ("model", "mixer", "optim")} | sizes
-    return found
+    settings: dict[str, dict[str, Any]] = {}
+    for size in SIZES:
+        shape = ["model=tiny", "model.dim=16", "model.ffn_dim=32"] if tiny else [f"model={size}"]
+        vocab = tokenizer.tgt_vocab_size if size == "small" or tiny else SYNTHETIC_VOCAB
+        sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab, "pad_id": tokenizer.pad_id, "joint": True}
+        for mixer in MIXERS:
+            config = resolved_settings([f"mixer={mixer}", *shape])
+            if tiny:
+                _shallow(config)
+            settings[f"{size}/{mixer}"] = {key: config[key] for key in ("model", "mixer", "optim")} | sizes
+    return settings
 
 
-def _shallow(plain: dict[str, Any]) -> None:
+def _shallow(config: dict[str, Any]) -> None:
     """Reduce a model to one layer a side, in place."""
-    plain["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
-    plain["mixer"].pop("extra_encoder_layers", None)
-    for slot in plain["mixer"].values():
+    config["model"] |= {"encoder_layers": 1, "decoder_layers": 1}
+    config["mixer"].pop("extra_encoder_layers", None)
+    for slot in config["mixer"].values():
         if "per_layer" in slot:
             slot["per_layer"] = {key: values[:1] for key, values in slot["per_layer"].items()}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
-from seq2seq.mixer import SelfMixer
 from seq2seq.model import Seq2Seq
 
 # Outputs are differentiated in so many random directions, or in all channels of a narrower output.
@@ -136,7 +135,7 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
             mixer = getattr(block, name)
             if mixer is not None:
                 handles.append(mixer.register_forward_pre_hook(_recorder(inputs, (part, layer))))
-    memories: list[Tensor] = []
+    memories: list[Any] = []
     handles.append(model.encoder.register_forward_hook(lambda _, __, memory: memories.append(memory)))
     try:
         with torch.no_grad():
@@ -156,7 +155,7 @@ def _recorder(
     return record
 
 
-def _self_view(mixer: SelfMixer, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
+def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
     """Look at a self mixer as a function of its input x (1, T, D)."""
 
     def function(z: Tensor) -> Tensor:

@@ -55,6 +55,9 @@ class TrainerSettings:
     accelerator: str = setting("auto", "auto, cpu or gpu")
     devices: int = setting(1, "processes per machine, each with a device of its own")
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there")
+    threads: int | None = setting(
+        None, "threads of a run on a CPU; null: OMP_NUM_THREADS, else one or all, whichever trains faster"
+    )
     strategy: str = setting("ddp", "of several processes: ddp (a whole model each) or fsdp (a shard each)")
     compile: bool = setting(False, "compile the model with torch.compile")
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
@@ -70,7 +73,7 @@ class TrainerSettings:
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         for key in (
             *("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience"),
-            *("devices", "nodes", "log_steps", "keep_last", "keep_best", "median_stop"),
+            *("devices", "nodes", "threads", "log_steps", "keep_last", "keep_best", "median_stop"),
         ):
             self._require_whole(key, least=1)
         for key in ("samples", "max_skipped"):

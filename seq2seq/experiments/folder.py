@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 # Settings that change neither the data, the model nor the course of training.
 _HARMLESS_TRAINER = (
-    "accelerator", "devices", "nodes", "strategy", "checkpoint_activations", "max_skipped", "profile", "log_steps",
-    "line_time", "samples", "save_time", "test", "keep_last", "keep_best", "median_stop",
+    "accelerator", "devices", "nodes", "threads", "strategy", "checkpoint_activations", "max_skipped", "profile",
+    "log_steps", "line_time", "samples", "save_time", "test", "keep_last", "keep_best", "median_stop",
 )  # fmt: skip
 HARMLESS = (
     "resume",
@@ -174,6 +174,7 @@ class Resumed(NamedTuple):
     corpus: str
     tokenizer: dict[str, Any]
     max_tokens: int | None = None  # what data.max_tokens=auto came to
+    threads: int | None = None  # of a run on a CPU
 
     @classmethod
     def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
@@ -204,7 +205,9 @@ class Resumed(NamedTuple):
             told = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
             log.info("the run goes on under another budget: %s", told)
         tokenizer = payload[checkpoint.KEY]["tokenizer"]
-        return cls(path, payload["global_step"], payload[ORIGIN]["corpus"], tokenizer, budget)
+        return cls(
+            path, payload["global_step"], payload[ORIGIN]["corpus"], tokenizer, budget, payload[ORIGIN].get("threads")
+        )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
         """ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""

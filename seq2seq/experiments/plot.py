@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:
             continue
-        style = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
+        style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
         axes.plot(result.axis / unit, result.mean, label=group.label, markersize=3, **style)
         if len(group.runs) > 1:
             color = style["color"]

@@ -51,7 +51,7 @@ def reciprocal(x):
 
 @triton.jit
 def place(heads, chunks, chunk, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's part of a head, head, first tile and sentence: parts of a head, then heads, are neighbours."""
+    """This program's part of a head, head, first tile and sentence: parts of a head, then heads, are neighbors."""
     parts: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0) // parts
     sentence = (program // heads // chunks).to(tl.int64)
@@ -77,7 +77,7 @@ def taps_of(taps, TILE: tl.constexpr):
     """Which tap joins row i and column j of the same tile; s tiles further back it is s * TILE less.
 
     A square matrix is held as (TILE / 8, TILE, 8), columns around rows: eight lanes share a row, so that its sum
-    takes three exchanges instead of five, while neighbouring lanes still read neighbouring taps.
+    takes three exchanges instead of five, while neighboring lanes still read neighboring taps.
     """
     i = tl.arange(0, TILE)[None, :, None]
     j = tl.arange(0, TILE // LANES)[:, None, None] * LANES + tl.arange(0, LANES)[None, None, :]
@@ -139,7 +139,7 @@ def narrow(weights, values, WIDE: tl.constexpr):
 
 
 def aligned(x: Tensor) -> Tensor:
-    """x itself where neighbours of the last dimension are neighbours in memory and rows start at multiples of 16 bytes
+    """x itself where neighbors of the last dimension are neighbors in memory and rows start at multiples of 16 bytes
     as far as their width allows, else a contiguous copy."""
     unit = x.stride(-1) == 1 or x.shape[-1] == 1
     even = x.data_ptr() % 16 == 0 and all(stride * x.element_size() % 16 == 0 for stride in x.stride()[:-1])
@@ -147,7 +147,7 @@ def aligned(x: Tensor) -> Tensor:
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """x itself where neighbours of the last dimension are neighbours in memory, else a contiguous copy."""
+    """x itself where neighbors of the last dimension are neighbors in memory, else a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 

@@ -13,9 +13,20 @@ from seq2seq.state import NoState
 
 
 class AdditiveScore(nn.Module):
-    """e_ij = v' tanh(W s_i + U h_j), masked and normalised over j (Bahdanau et al. 2015, appendix A.1.2).
+    """Additive attention weights.
 
-    Queries s (B, T, Q), keys U h (B, S, A) computed beforehand -> weights (B, T, S).
+    softmax over j of e_ij = v' tanh(W s_i + U h_j), where the mask allows.
+
+    Shape:
+        query s (B, T, Q), keys U h (B, S, A), computed beforehand, mask (B, S) -> weights (B, T,
+        S).
+
+    Args:
+        query_dim: Width Q of the queries.
+        score_dim: Width A of the hidden layer.
+
+    Reference:
+        Bahdanau et al. 2015, appendix A.1.2.
     """
 
     def __init__(self, *, query_dim: int, score_dim: int) -> None:
@@ -33,9 +44,21 @@ class AdditiveScore(nn.Module):
 
 
 class AdditiveAttention(CrossMixer):
-    """c_i = sum_j softmax_j(v' tanh(W x_i + U h_j)) h_j, then an output projection (Bahdanau et al. 2015).
+    """Additive attention to the source.
 
-    A is `score_dim` (default dim). Parameters D A + M A + A + M D, cost O(T S A), no state.
+    c_i = sum_j softmax_j(v' tanh(W x_i + U h_j)) h_j, then an output projection.
+
+    Args:
+        dim: Width D of the target's side.
+        memory_dim: Width M of the encoder's output.
+        score_dim: Width A of the scores' hidden layer (default: dim).
+
+    Cost:
+        D A + M A + A + M D parameters, O(T S A) time, no state.
+
+    Reference:
+        Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
+        Translate'.
     """
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:
@@ -57,7 +80,7 @@ class AdditiveAttention(CrossMixer):
         mask: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> AdditiveAttention.Context:
-        """Keys of memory (B, S, M)."""
+        """Compute keys of memory (B, S, M)."""
         return self.Context(memory, self.key(memory), memory_mask)
 
     def forward(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:

@@ -30,12 +30,27 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
 
 
 class Attention(SelfMixer):
-    """Attention(Q, K, V) = softmax(Q K' / sqrt(D / H)) V, in H heads (Vaswani et al. 2017, eq. 1).
+    """Multi-head scaled dot-product attention within a sequence.
 
-    Q, K, V = x W_q, x W_k, x W_v and an output projection, without biases as published. dropout acts on the
-    attention weights. rotary turns queries and keys by their positions (RoPE, Su et al. 2021). With num_kv_heads = G
-    each key and value head serves H / G query heads (Shazeer 2019 for G = 1; Ainslie et al. 2023).
-    Parameters 2 D^2 (1 + G / H), cost O(T^2 D + T D^2), state O(T D G / H).
+    softmax(Q K' / sqrt(D / H)) V with Q, K, V = x W_q, x W_k, x W_v, and an output projection.
+
+    Projections have no biases, as published.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        num_kv_heads: G key and value heads, each of which serves H / G query heads (default: H). G
+            = 1 is multi-query, others are grouped-query attention.
+        rotary: Turn queries and keys by their positions (RoPE).
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        2 D^2 (1 + G / H) parameters, O(T^2 D + T D^2) time, O(T D G / H) state.
+
+    Reference:
+        Vaswani et al. 2017, 'Attention Is All You Need', eq. 1; Su et al. 2021 (rotary); Shazeer
+        2019 (G = 1); Ainslie et al. 2023 (grouped queries).
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -86,7 +101,7 @@ class Attention(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
-        """An empty cache of keys and values."""
+        """Return an empty cache of keys and values."""
         return self.State(Cache.empty(batch_size, max_len, 2 * self.kv_dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -115,10 +130,21 @@ class Attention(SelfMixer):
 
 
 class CrossAttention(CrossMixer):
-    """Attention with queries from the target and keys and values from the source (Vaswani et al. 2017).
+    """Multi-head attention with queries from the target and keys and values from the source.
 
-    Keys and values of a source sentence are computed once and shared by its hypotheses. Parameters
-    2 D^2 + 2 D M for a memory of width M, cost O(T S D), no state.
+    Keys and values of a source sentence are computed once and shared by its hypotheses.
+
+    Args:
+        dim: Width D of the target's side.
+        memory_dim: Width M of the encoder's output.
+        num_heads: H; must divide dim.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        2 D^2 + 2 D M parameters, O(T S D) time, no state.
+
+    Reference:
+        Vaswani et al. 2017, 'Attention Is All You Need', section 3.2.3.
     """
 
     def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0) -> None:
@@ -140,7 +166,7 @@ class CrossAttention(CrossMixer):
         mask: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
-        """Keys and values of memory (B, S, M)."""
+        """Compute keys and values of memory (B, S, M)."""
         k, v = (split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))
         return self.Context(k, v, memory_mask[:, None, None, :])
 

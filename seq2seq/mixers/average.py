@@ -12,10 +12,18 @@ from seq2seq.mixer import SelfMixer
 
 
 class Average(SelfMixer):
-    """y_t = W mean_{s <= t} x_s + b, or the mean of all positions where not causal: M_ts = 1 / t, or 1 / T.
+    """Cumulative mean of the past.
 
-    Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network', without feed-forward and
-    gate. Parameters D^2 + D, cost O(T D^2), state: D numbers.
+    y_t = W mean_{s <= t} x_s + b; where not causal, the mean of all positions.
+
+    The mixing matrix is M_ts = 1 / t for s <= t, or 1 / T.
+
+    Cost:
+        D^2 + D parameters, O(T D^2) time, D numbers of state.
+
+    Reference:
+        Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network', here
+        without their feed-forward and gate.
     """
 
     state_growth = "constant"
@@ -46,7 +54,7 @@ class Average(SelfMixer):
         total: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
-        """Nothing summed yet."""
+        """Return a sum of nothing."""
         wide = torch.promote_types(dtype or torch.float32, torch.float32)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 

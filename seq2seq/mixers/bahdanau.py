@@ -17,13 +17,31 @@ INITIALS = ("mean", "backward")
 
 
 class Bahdanau(CrossMixer):
-    """e_ij = v' tanh(W s_{i-1} + U h_j), c_i = sum_j softmax_j(e_ij) h_j, s_i = GRU([x_i; c_i], s_{i-1}).
+    """Recurrent decoder of RNNsearch: a GRU that attends to the source at every step.
 
-    Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and Translate', appendix A; x_i is
-    the layer's input (in RNNsearch the embedding of y_{i-1}). readout="linear": W_s s_i + W_c c_i;
-    "maxout": max over pairs of U s_{i-1} + V x_i + C c_i (A.2.2). initial="mean": s_0 = tanh(W mean_j h_j);
-    "backward": from the backward half of h_1, as published. U h_j is computed once per source sentence.
-    Cost O(T S A), serial in T; state H numbers.
+    s_i = GRU([x_i; c_i], s_{i-1}), c_i = sum_j softmax_j(v' tanh(W s_{i-1} + U h_j)) h_j.
+
+    It reads the source at every step of its recurrence; x_i is the layer's input (in RNNsearch the
+    embedding of y_{i-1}). U h_j is computed once per source sentence.
+
+    Args:
+        dim: Width of the input.
+        memory_dim: Width of the encoder's output h.
+        out_dim: Width of the output (default: dim).
+        hidden_dim: Width H of the state s (default: dim).
+        score_dim: Width A of the scores' hidden layer (default: H).
+        readout: "linear": W_s s_i + W_c c_i; "maxout": max over pairs of U s_{i-1} + V x_i + C c_i
+            (A.2.2).
+        initial: "mean": s_0 = tanh(W mean_j h_j); "backward": from the backward half of h_1, as
+            published.
+        reset: Form of the GRU, see GatedUnit.
+
+    Cost:
+        O(T S A) time, serial in T, H numbers of state.
+
+    Reference:
+        Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
+        Translate', appendix A.
     """
 
     def __init__(
@@ -78,7 +96,7 @@ class Bahdanau(CrossMixer):
         hidden: Tensor
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Bahdanau.Context:
-        """Keys of memory (B, S, M) and the first hidden state."""
+        """Compute keys of memory (B, S, M) and the first hidden state."""
         if self.initial == "backward":
             summary = memory[:, 0, self.memory_dim // 2 :]
         else:
@@ -98,7 +116,7 @@ class Bahdanau(CrossMixer):
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
-        """The weights of each step's own read (B, 1, T, S); the Jacobian also has what earlier steps have read."""
+        """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that h carries."""
         with freeze_mixing() as weights:
             self.forward(x, context)
         return {"weights": torch.cat(weights, 1)[:, None]}

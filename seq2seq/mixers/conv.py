@@ -14,12 +14,23 @@ from seq2seq.mixer import SelfMixer
 
 
 class Conv(SelfMixer):
-    """y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
+    """Full convolution: every output channel reads every input channel of the window.
 
-    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset in place of a number: it mixes
-    positions and channels at once, so it has no projections of its own. The convolution of Gehring et al. 2017,
-    'Convolutional Sequence to Sequence Learning', without their gate. Parameters K D^2 + D, cost O(T K D^2), state:
-    the last K - 1 inputs.
+    y_t = sum_k W_k x_{t+k-left} + b, each W_k of D x D; left = K - 1 (causal) or K // 2.
+
+    As a matrix over positions it is Toeplitz, with a D x D matrix for each offset in place of a
+    number: it mixes positions and channels at once, so it has no projections of its own.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        kernel_size: K taps.
+
+    Cost:
+        K D^2 + D parameters, O(T K D^2) time, the last K - 1 inputs as state.
+
+    Reference:
+        Gehring et al. 2017, 'Convolutional Sequence to Sequence Learning', here without their gate.
     """
 
     state_growth = "constant"
@@ -50,7 +61,7 @@ class Conv(SelfMixer):
         past: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Conv.State:
-        """Zeros stand before the sentence."""
+        """Return zeros, which stand before the sentence."""
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:

@@ -16,12 +16,28 @@ from seq2seq.mixer import SelfMixer
 
 
 class Depthwise(SelfMixer):
-    """y = W_o DW(z), z = GLU(W_i x); DW(z)_{t,c} = sum_k w_{c,k} z_{t+k-left,c}, left = K - 1 (causal) or K // 2.
+    """Depthwise convolution, each channel with a kernel of its own.
 
-    LightConv (Wu et al. 2019) without its two restrictions: channels share no kernel and kernels are not normalised.
-    For each channel a Toeplitz matrix of width K. Static depthwise convolution is that of Chollet 2017, 'Xception',
-    and of Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise Convolution'. Parameters
-    3 D^2 + 3 D + D K (2 D^2 + D + D K without GLU), cost O(T K D + T D^2), state: the last K - 1 inputs.
+    y = W_o DW(z), z = GLU(W_i x), DW(z)_{t,c} = sum_k w_{c,k} z_{t+k-left,c}.
+
+    left = K - 1 (causal) or K // 2. This is LightConv (Wu et al. 2019) without its two
+    restrictions: channels share no kernel, and kernels are not normalized. For each channel it is a
+    Toeplitz matrix of width K.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        kernel_size: K taps.
+        glu: Gate the input.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        3 D^2 + 3 D + D K parameters (2 D^2 + D + D K without GLU), O(T K D + T D^2) time, the last
+        K - 1 inputs as state.
+
+    Reference:
+        Chollet 2017, 'Xception'; Han et al. 2022, 'On the Connection between Local Attention and
+        Dynamic Depth-wise Convolution'.
     """
 
     state_growth = "constant"
@@ -73,7 +89,7 @@ class Depthwise(SelfMixer):
         past: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Depthwise.State:
-        """Zeros stand before the sentence."""
+        """Return zeros, which stand before the sentence."""
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Depthwise.State, position: Tensor) -> tuple[Tensor, Depthwise.State]:

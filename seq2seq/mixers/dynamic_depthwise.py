@@ -16,15 +16,31 @@ from seq2seq.mixer import SelfMixer
 
 
 class DynamicDepthwise(SelfMixer):
-    """y = W_o DW(z; w(p)), z = GLU(W_i x): a depthwise convolution with kernels w(p) = V gelu(U p) + w_0 (K x D).
+    """Depthwise convolution with kernels predicted from the whole sentence.
 
-    The homogeneous form of Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
-    Convolution' (D-DW-Conv): p is the mean of z over the sentence's real tokens, and every position has the same
-    kernels, where dynamicconv predicts each position's from that position alone. Causal: p_t is the mean of z_1 .. z_t,
-    so kernels change along the sentence. U halves the width twice, as there; their ReLU is a GELU here. For each
-    channel a Toeplitz matrix of width K (causal: banded, rows of p_t). Parameters (13 + K) D^2 / 4 + D K + 13 D / 4;
-    cost O(T K D + T D^2 + K D^2), causal O(T K D^2 / 4 + T D^2) with B T K D numbers of memory; state: the last
-    K - 1 inputs and the sum of all.
+    y = W_o DW(z; w(p)), z = GLU(W_i x).
+
+    The kernels are w(p) = V gelu(U p) + w_0 (K x D) with p the mean of z over the sentence's real
+    tokens: every position has the same ones, where dynamicconv predicts each position's from that
+    position alone. Causal: p_t is the mean of z_1 .. z_t, so kernels change along the sentence. For
+    each channel this is a Toeplitz matrix of width K (causal: banded, rows of p_t). U halves the
+    width twice, as published; the published ReLU is a GELU here.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        kernel_size: K taps.
+        glu: Gate the input.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        (13 + K) D^2 / 4 + D K + 13 D / 4 parameters; O(T K D + T D^2 + K D^2) time, causal O(T K
+        D^2 / 4 + T D^2) with B T K D numbers of memory; the last K - 1 inputs and the sum of all as
+        state.
+
+    Reference:
+        Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+        Convolution' (D-DW-Conv, the homogeneous form).
     """
 
     state_growth = "constant"
@@ -79,7 +95,7 @@ class DynamicDepthwise(SelfMixer):
         total: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicDepthwise.State:
-        """Zeros stand before the sentence, and nothing is summed yet."""
+        """Return zeros, which stand before the sentence, and nothing is summed yet."""
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         wide = torch.promote_types(past.dtype, torch.float32)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))
@@ -101,7 +117,7 @@ class DynamicDepthwise(SelfMixer):
         return self.weight(F.gelu(self.squeeze(mean))).unflatten(-1, (self.kernel_size, self.dim))
 
     def _windows(self, z: Tensor) -> Tensor:
-        """What each position of z (B, T, D) reads, (B, T, K, D); a copy, since overlapping views multiply slowly."""
+        """Copy what each position of z (B, T, D) reads, (B, T, K, D); overlapping views multiply slowly."""
         padded = F.pad(z, (0, 0, self.kernel_size - 1, 0))
         return torch.stack([padded[:, k : k + z.shape[1]] for k in range(self.kernel_size)], 2)
 

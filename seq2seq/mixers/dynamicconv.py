@@ -17,13 +17,30 @@ from seq2seq.state import Cache
 
 
 class DynamicConv(SelfMixer):
-    """y = W_o DynamicConv(z), z = GLU(W_i x); DynamicConv(z)_{t,c} = sum_k softmax((W z_t)_h)_k z_{t+k-left,c}.
+    """Depthwise convolution whose normalized kernels are predicted at every position.
 
-    Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 4: W predicts H kernels
-    of K taps from the position alone. The softmax is over all K taps, then taps outside the sequence meet zeros.
-    weight_dropout is DropConnect on the normalised kernels, per (b, t, h, k). Parameters 3 D^2 + 3 D + D H K
-    (2 D^2 + 2 D + D H K without GLU), cost O(T K D + T D H K + T D^2), state O(T D): a cache of all inputs to the
-    convolution, which moves nothing when beams are reordered and of which a step reads the last K.
+    y = W_o DynamicConv(z), z = GLU(W_i x).
+
+    DynamicConv(z)_{t,c} = sum_k softmax((W z_t)_h)_k z_{t+k-left,c}, h = c // (D / H), left = K - 1
+    (causal) or K // 2: W predicts H kernels of K taps from the position alone. The softmax is over
+    all K taps, then taps outside the sequence meet zeros.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H groups of channels that share a kernel; must divide dim.
+        kernel_size: K taps.
+        glu: Gate the input.
+        weight_dropout: DropConnect on the normalized kernels, per (b, t, h, k).
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        3 D^2 + 3 D + D H K parameters (2 D^2 + 2 D + D H K without GLU), O(T K D + T D H K + T D^2)
+        time, O(T D) state: a cache of all inputs to the convolution, which moves nothing when beams
+        are reordered and of which a step reads the last K.
+
+    Reference:
+        Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 4.
     """
 
     def __init__(
@@ -80,7 +97,7 @@ class DynamicConv(SelfMixer):
         return self.out(y)
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """The normalised kernels that x (B, T, D) predicts, (B, T, H, K)."""
+        """Return the normalized kernels that x (B, T, D) predicts, (B, T, H, K)."""
         return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
 
     @classmethod
@@ -94,7 +111,7 @@ class DynamicConv(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
-        """An empty cache of gated inputs."""
+        """Return an empty cache of gated inputs."""
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -20,16 +20,35 @@ EPSILON = 1e-5
 
 
 class GatedDelta(SelfMixer):
-    """S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t' q_t)), in H heads.
+    """Gated delta rule: a fading memory that replaces what it holds for a key.
 
-    Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule': q, k, v are projections of x
-    followed by a causal depthwise convolution of K taps and swish; q and k have length 1; b = sigmoid(W_b x), a =
-    exp(-exp(A) softplus(W_a x + c)) with A and c a number a head; norm is the root mean square with a weight. Heads
-    have D / H channels, keys as values. Bidirectional, which is ours: the sum of this memory and one that reads each
-    sentence from its own end, with the same weights, before the norm. M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i
-    k_i k_i')) k_j is dense, dynamic, shared by the channels of a head but for the convolution; values are not
-    linear in x (swish). Parameters 5 D^2 + 3 D K + 2 D H + 2 H + D / H, without gate D^2 fewer; cost O(T (c + D / H) D
-    + T D^2) by chunks of c = 64, twice the former when bidirectional; state: D^2 / H + 3 D (K - 1) numbers.
+    S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t', y_t = W_o (swish(W_g x_t) * norm(S_t'
+    q_t)).
+
+    A fading memory S in each of H heads, which replaces what it holds for a key. q, k, v are
+    projections of x followed by a causal depthwise convolution of K taps and swish; q and k have
+    length 1; b = sigmoid(W_b x), a = exp(-exp(A) softplus(W_a x + c)) with A and c a number a head;
+    norm is the root mean square with a weight. Heads have D / H channels, keys as values.
+    Bidirectional, which is ours: the sum of this memory and one that reads each sentence from its
+    own end, with the same weights, before the norm.
+
+    M_tj = b_j q_t' (prod_{j < i <= t} a_i (I - b_i k_i k_i')) k_j is dense, dynamic, shared by the
+    channels of a head but for the convolution; values are not linear in x (swish).
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        kernel_size: K taps of the convolution of q, k and v.
+        gate: Gate the output by swish(W_g x).
+
+    Cost:
+        5 D^2 + 3 D K + 2 D H + 2 H + D / H parameters, D^2 fewer without gate; O(T (c + D / H) D +
+        T D^2) time by chunks of c = 64, twice the former when bidirectional; D^2 / H + 3 D (K - 1)
+        numbers of state.
+
+    Reference:
+        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule'.
     """
 
     state_growth = "constant"
@@ -77,7 +96,7 @@ class GatedDelta(SelfMixer):
         recent: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedDelta.State:
-        """An empty memory, in float32 at least, and zeros before the first position."""
+        """Return an empty memory, in float32 at least, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
         wide = torch.promote_types(recent.dtype, torch.float32)
@@ -91,7 +110,7 @@ class GatedDelta(SelfMixer):
         return self._finish(y.flatten(-2), x), self.State(memory, recent)
 
     def _recall(self, qkv: Tensor, log_decay: Tensor, rate: Tensor) -> Tensor:
-        """What the memory answers at each position when it is filled from the left: (B, T, D) of (B, T, 3 D)."""
+        """Read the memory, filled from the left, at each position: (B, T, 3 D) -> (B, T, D)."""
         mixed = F.silu(shortconv(qkv, self.weight, causal=True))
         q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))
         rates = (mark_mixing(part).transpose(1, 2) for part in (log_decay, rate))

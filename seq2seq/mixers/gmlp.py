@@ -15,12 +15,24 @@ from seq2seq.state import Cache
 
 
 class GatedMLP(SelfMixer):
-    """y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x): the spatial gating unit (* elementwise).
+    """Spatial gating unit: an MLP whose gate mixes positions.
 
-    Liu et al. 2021, 'Pay Attention to MLPs'. One N x N matrix M for all channels, lower-triangular where causal; it
-    starts near zero and b at one, so that the mixer starts as an MLP over channels alone. N = max_len: longer sequences
-    are a ValueError. u and v are as wide as the model. Parameters 3 D^2 + 5 D + N^2 + N, cost O(T^2 D + T D^2), state
-    O(T D): all of LN(v).
+    y_i = V (u_i * (sum_j M_ij LN(v_j) + b_i)), [u, v] = gelu(U x), * elementwise.
+
+    One N x N matrix M serves all channels, lower-triangular where causal. It starts near zero and b
+    at one, so that the mixer starts as an MLP over channels alone. u and v are as wide as the
+    model.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        max_len: N; longer sequences are a ValueError.
+
+    Cost:
+        3 D^2 + 5 D + N^2 + N parameters, O(T^2 D + T D^2) time, O(T D) state: all of LN(v).
+
+    Reference:
+        Liu et al. 2021, 'Pay Attention to MLPs'.
     """
 
     properties = MixingProperties(
@@ -54,7 +66,7 @@ class GatedMLP(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GatedMLP.State:
-        """An empty cache; ValueError if it is longer than the matrix."""
+        """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -16,11 +16,17 @@ RESETS = ("before", "after")
 
 
 class GatedUnit(nn.Module):
-    """A GRU whose input part is computed for whole sequences at once.
+    """GRU whose input part is computed for whole sequences at once.
 
-    reset="after" (torch.nn.GRU): r, z = sigmoid(W x + b + U h + b'), n = tanh(W_n x + b_n + r (U_n h + b'_n)),
-    h' = (1 - z) n + z h.  reset="before" (Cho et al. 2014; Bahdanau et al. 2015, appendix A.1.1):
-    n = tanh(W_n x + b_n + U_n (r h)), h' = (1 - z) h + z n.  Gates are ordered r, z, n.
+    reset="after" (torch.nn.GRU): r, z = sigmoid(W x + b + U h + b'), n = tanh(W_n x + b_n + r (U_n
+    h + b'_n)), h' = (1 - z) n + z h. reset="before" (Cho et al. 2014; Bahdanau et al. 2015,
+    appendix A.1.1): n = tanh(W_n x + b_n + U_n (r h)), h' = (1 - z) h + z n. Gates are ordered r,
+    z, n.
+
+    Args:
+        input_dim: Width of x.
+        hidden_dim: Width H of the state h.
+        reset: Apply the reset gate "before" or "after" the product with U_n.
     """
 
     def __init__(self, *, input_dim: int, hidden_dim: int, reset: str = "after") -> None:
@@ -39,7 +45,7 @@ class GatedUnit(nn.Module):
                 nn.init.zeros_(bias)
 
     def update(self, gates: Tensor, hidden: Tensor) -> Tensor:
-        """The next hidden state (..., H) from the input part of the gates (..., 3 H) and the hidden state (..., H)."""
+        """Compute the next hidden state (..., H) from the gates' input part (..., 3 H) and the last one (..., H)."""
         size = self.hidden_dim
         if self.reset == "after":
             recurrent = self.recurrent(hidden)
@@ -52,7 +58,7 @@ class GatedUnit(nn.Module):
         return hidden + z * (n - hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All hidden states (B, T, H) of x (B, T, D) from a zero state; torch's fused loop where it has our form."""
+        """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop where it has our form."""
         if self.reset == "after":
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
@@ -61,7 +67,7 @@ class GatedUnit(nn.Module):
         return self.loop(x)
 
     def loop(self, x: Tensor) -> Tensor:
-        """What forward computes, one position at a time."""
+        """Compute `forward` one position at a time."""
         gates = self.input(x)
         states = []
         hidden = gates.new_zeros(x.shape[0], self.hidden_dim)
@@ -72,10 +78,24 @@ class GatedUnit(nn.Module):
 
 
 class BiGRU(SelfMixer):
-    """h_j = [forward GRU; backward GRU]_j (Bahdanau et al. 2015, section 3.2); encoder only.
+    """Bidirectional GRU encoder of RNNsearch.
 
-    The backward unit reads each sentence from its own last token, so padding changes nothing. hidden_dim per
-    direction is out_dim / 2 (out_dim defaults to dim). Parameters 6 (D + H + 2) H, cost O(S (D + H) H), serial in S.
+    h_j = [forward GRU; backward GRU]_j; encoder only.
+
+    The backward unit reads each sentence from its own last token, so padding changes nothing.
+
+    Args:
+        dim: Width D of the input.
+        causal: Must be False.
+        out_dim: Width of the output, H = out_dim / 2 a direction (default: dim).
+        reset: Form of the GRU, see GatedUnit.
+
+    Cost:
+        6 (D + H + 2) H parameters, O(S (D + H) H) time, serial in S.
+
+    Reference:
+        Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
+        Translate', section 3.2.
     """
 
     properties = MixingProperties(
@@ -103,12 +123,25 @@ class BiGRU(SelfMixer):
 
 
 class GRU(SelfMixer):
-    """y_t = h_t = GRU(x_t, h_{t-1}), or [forward GRU; backward GRU]_t with units half as wide where not causal.
+    """Gated recurrent unit, in both directions where not causal.
 
-    Cho et al. 2014, 'Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine Translation'.
-    What position t has of s < t has passed through every state between: no matrix of weights, but a product of
-    Jacobians. Parameters 6 D^2 + 6 D (both ways 4.5 D^2 + 6 D; 3 D fewer with reset="before"), cost O(T D^2), serial in
-    T, state: D numbers.
+    y_t = h_t = GRU(x_t, h_{t-1}); where not causal, [forward GRU; backward GRU]_t, half as wide.
+
+    What position t has of s < t has passed through every state between: no matrix of weights, but a
+    product of Jacobians.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Read from left to right only.
+        reset: Form of the GRU, see GatedUnit.
+
+    Cost:
+        6 D^2 + 6 D parameters (both ways 4.5 D^2 + 6 D; 3 D fewer with reset="before"), O(T D^2)
+        time, serial in T, D numbers of state.
+
+    Reference:
+        Cho et al. 2014, 'Learning Phrase Representations using RNN Encoder-Decoder for Statistical
+        Machine Translation'.
     """
 
     state_growth = "constant"
@@ -136,7 +169,7 @@ class GRU(SelfMixer):
         hidden: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> GRU.State:
-        """Zeros, as in forward."""
+        """Return zeros, as in forward."""
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: GRU.State, position: Tensor) -> tuple[Tensor, GRU.State]:
@@ -153,7 +186,7 @@ def both_ways(ahead: nn.Module, back: nn.Module, x: Tensor, mask: Tensor) -> Ten
 
 
 def reverse_index(mask: Tensor) -> Tensor:
-    """Where each position of a right-padded batch goes when sentences are reversed in place; padding stays."""
+    """Return the index (B, T) that reverses each right-padded sentence in place; padding stays."""
     lengths = mask.sum(1, keepdim=True)
     time = torch.arange(mask.shape[1], device=mask.device)[None]
     return torch.where(time < lengths, lengths - 1 - time, time)

@@ -12,11 +12,16 @@ from seq2seq.state import NoState
 
 
 class Identity(SelfMixer):
-    """y_t = W x_t + b: the mixing matrix is the identity, M_ts = [t = s].
+    """Linear map of every position alone.
 
-    The floor of every comparison: what a model gains over it, it gains by its self mixer. Such a decoder knows of its
-    past only the last token and, where positions are encoded, how many there were. Parameters D^2 + D,
-    cost O(T D^2), no state.
+    y_t = W x_t + b; the mixing matrix is the identity, M_ts = [t = s].
+
+    The floor of every comparison: what a model gains over it, it gains by its self mixer. Such a
+    decoder knows of its past only the last token and, where positions are encoded, how many there
+    were.
+
+    Cost:
+        D^2 + D parameters, O(T D^2) time, no state.
     """
 
     state_growth = "constant"
@@ -36,7 +41,7 @@ class Identity(SelfMixer):
         return self.out(x)
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NoState:
-        """Nothing is remembered."""
+        """Return nothing: there is nothing to remember."""
         return NoState()
 
     def step(self, x: Tensor, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:

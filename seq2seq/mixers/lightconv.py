@@ -1,4 +1,4 @@
-"""LightConv: depthwise convolution with normalised, shared kernels (Wu et al. 2019)."""
+"""LightConv: depthwise convolution with normalized, shared kernels (Wu et al. 2019)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,29 @@ from seq2seq.state import Cache
 
 
 class LightConv(SelfMixer):
-    """y = W_o LightConv(GLU(W_i x)); LightConv(z)_{t,c} = sum_k softmax(w_h)_k z_{t+k-left,c}, h = c // (D / H).
+    """Depthwise convolution with normalized kernels, shared by the channels of a head.
 
-    Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 3. W_i is D x 2D with
-    GLU and D x D without. weight_dropout is DropConnect on the normalised kernels, [H, K] once per forward.
-    Parameters 3 D^2 + 3 D + H K (2 D^2 + 2 D + H K without GLU), cost O(T K D + T D^2), state O(T D): a cache of all
-    inputs to the convolution, which moves nothing when beams are reordered and of which a step reads the last K.
+    y = W_o LightConv(z), z = GLU(W_i x).
+
+    LightConv(z)_{t,c} = sum_k softmax(w_h)_k z_{t+k-left,c}, h = c // (D / H), left = K - 1
+    (causal) or K // 2. W_i is D x 2D with GLU and D x D without.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H groups of channels that share a kernel; must divide dim.
+        kernel_size: K taps.
+        glu: Gate the input.
+        weight_dropout: DropConnect on the normalized kernels, [H, K] once per forward.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        3 D^2 + 3 D + H K parameters (2 D^2 + 2 D + H K without GLU), O(T K D + T D^2) time, O(T D)
+        state: a cache of all inputs to the convolution, which moves nothing when beams are
+        reordered and of which a step reads the last K.
+
+    Reference:
+        Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 3.
     """
 
     def __init__(
@@ -83,7 +100,7 @@ class LightConv(SelfMixer):
         return self.out(y)
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """The normalised kernels (H, K)."""
+        """Return the normalized kernels (H, K)."""
         return {"kernels": self.weight.softmax(-1)}
 
     @classmethod
@@ -97,7 +114,7 @@ class LightConv(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LightConv.State:
-        """An empty cache of gated inputs."""
+        """Return an empty cache of gated inputs."""
         return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

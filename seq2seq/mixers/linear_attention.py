@@ -19,12 +19,25 @@ EPSILON = 1e-6
 
 
 class LinearAttention(SelfMixer):
-    """M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, over j' <= i when causal.
+    """Linear attention: a product of feature maps instead of a softmax.
 
-    Katharopoulos et al. 2020, 'Transformers are RNNs', in H heads with the projections of attention. M is
-    dense, dynamic, bidirectional of rank D / H in each head, shared by its channels. Sums are taken in float32 at
-    least. Parameters 4 D^2; cost O(T D^2 / H + T D^2), causal by chunks of c = 64 O(T c D) more; state: H (D / H)
-    (D / H + 1) numbers, whatever the length.
+    M_ij = phi(q_i) . phi(k_j) / sum_j' phi(q_i) . phi(k_j'), phi(x) = elu(x) + 1, in H heads.
+
+    Causal sums are over j' <= i. M is dense, dynamic, shared by the channels of a head;
+    bidirectional it has rank D / H in each head. Projections are those of attention; sums are taken
+    in float32 at least.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+
+    Cost:
+        4 D^2 parameters; O(T D^2 / H + T D^2) time, causal by chunks of c = 64 O(T c D) more; H (D
+        / H) (D / H + 1) numbers of state, whatever the length.
+
+    Reference:
+        Katharopoulos et al. 2020, 'Transformers are RNNs'.
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -57,7 +70,7 @@ class LinearAttention(SelfMixer):
         memory: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LinearAttention.State:
-        """An empty memory, in float32 at least."""
+        """Return an empty memory, in float32 at least."""
         dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)
         return self.State(torch.zeros(shape, device=device, dtype=dtype))

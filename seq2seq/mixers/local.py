@@ -14,13 +14,30 @@ from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 
 
 class Local(SelfMixer):
-    """M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H), y = M x W_v W_o.
+    """Attention within a sliding window or a block.
 
-    Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included (Luong et al. 2015's
-    idea; Ramachandran et al. 2019; Beltagy et al. 2020). blocks=True: q sees the block of w that it lies in,
-    (p + shift) // w, and no other, as Swin (Liu et al. 2021, which alternates shift between 0 and w / 2: Han et al.
-    2022 compare this with depthwise convolution); causal within the block. M is sparse, dynamic, and shared by the
-    D / H channels of a head. Parameters 4 D^2, cost O(T w D + T D^2), state: the last w keys and values, 2 w D.
+    M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H), y = M x W_v W_o.
+
+    Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included. In
+    blocks: q sees the block of w that it lies in, (p + shift) // w, and no other, as in Swin, which
+    alternates shift between 0 and w / 2; causal within the block. M is sparse, dynamic, and shared
+    by the D / H channels of a head.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        window: w positions.
+        blocks: See blocks instead of sliding windows.
+        shift: Positions by which blocks are shifted, 0 up to window - 1.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        4 D^2 parameters, O(T w D + T D^2) time, 2 w D numbers of state: the last w keys and values.
+
+    Reference:
+        Luong et al. 2015; Ramachandran et al. 2019; Beltagy et al. 2020 (sliding); Liu et al. 2021
+        (blocks); Han et al. 2022, who compare blocks with depthwise convolution.
     """
 
     state_growth = "constant"
@@ -63,13 +80,13 @@ class Local(SelfMixer):
         return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """All queries (B, T, H, d) with all keys, which costs T^2."""
+        """Attend with all queries (B, T, H, d) to all keys, which costs T^2."""
         position = torch.arange(q.shape[1], device=q.device)
         allowed = self._allowed(position, position, mask[:, None])  # (B, T, T)
         return self._attend(q, k, v, allowed)
 
     def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Each block of w queries (B, T, H, d) with the span of keys that any of them sees: no T x T matrix."""
+        """Attend with each block of w queries (B, T, H, d) to the span of keys that any of them sees."""
         batch_size = q.shape[0]
         length = q.shape[1]
         window = self.window
@@ -100,7 +117,7 @@ class Local(SelfMixer):
         past: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Local.State:
-        """An empty ring."""
+        """Return an empty ring."""
         return self.State(torch.zeros(batch_size, self.window, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -118,13 +135,13 @@ class Local(SelfMixer):
         return self.out(self._attend(q, k, v, visible[:, None]).flatten(1)), self.State(past)
 
     def _reach(self) -> tuple[int, int]:
-        """How many positions before and after a block of w its queries see."""
+        """Return how many positions before and after a block of w its queries see."""
         if self.blocks:
             return 0, 0
         return (self.window - 1, 0) if self.causal else (self.window // 2, self.window // 2)
 
     def _sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether the query's position sees the key's, broadcast."""
+        """Compare positions, broadcast: True where the query sees the key."""
         if self.blocks:
             near = (query + self.shift) // self.window == (key + self.shift) // self.window
             return near & (key <= query) if self.causal else near

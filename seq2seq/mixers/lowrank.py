@@ -15,17 +15,34 @@ from seq2seq.mixers.projections import merge, projection, split
 
 
 class LowRank(SelfMixer):
-    """M = softmax(Q (E K)' / sqrt(D / H)) F with learned E and F (r, max_len); bidirectional of rank r.
+    """Attention to a fixed number of learned slots instead of positions.
 
-    Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7. E and F are shared by heads and layers
-    have their own ('headwise sharing'). Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j} k_j and
-    likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not attended to, so that E = F =
-    identity, r = max_len, is attention. At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from
-    N(0, 1 / (1 + j)), so that a long sentence gives hardly more than a short one. M is dense, dynamic, shared by the
-    D / H channels of a head. dropout acts on the weights of slots. max_len bounds the length; positions that no
-    sentence of training reached keep what they started with. Parameters 4 D^2 + 2 r max_len; cost O(T r D +
-    T D^2) bidirectional, O(T^2 (D + r H) + T D^2) causal, where the slots of no position are stored; state:
-    2 r D numbers.
+    M = softmax(Q (E K)' / sqrt(D / H)) F, with learned E and F (r, max_len).
+
+    Bidirectional M has rank r. Causal: position t sees what has come, E_t K = sum_{j <= t} E_{:,j}
+    k_j and likewise F_t V, each of r slots. A slot to which E gives nothing of what is seen is not
+    attended to, so that E = F = identity, r = max_len, is attention. M is dense, dynamic, shared by
+    the D / H channels of a head. E and F are shared by heads; layers have their own ('headwise
+    sharing').
+
+    At position j = 0, 1, ... E starts from N(0, 1 / (r + j)) and F from N(0, 1 / (1 + j)), so that
+    a long sentence gives hardly more than a short one. Positions that no sentence of training
+    reached keep what they started with.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        max_len: Longest sequence.
+        rank: r slots, 2 or more.
+        dropout: Probability to drop the weight of a slot.
+
+    Cost:
+        4 D^2 + 2 r max_len parameters; O(T r D + T D^2) time bidirectional, O(T^2 (D + r H) + T
+        D^2) causal, where the slots of no position are stored; 2 r D numbers of state.
+
+    Reference:
+        Wang et al. 2020, 'Linformer: Self-Attention with Linear Complexity', eq. 7.
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -77,7 +94,7 @@ class LowRank(SelfMixer):
         seen: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRank.State:
-        """Empty slots, in float32 at least: sums of many small parts."""
+        """Return empty slots, in float32 at least: sums of many small parts."""
         self._require_fits(max_len)
         wide = torch.promote_types(dtype or torch.float32, torch.float32)
         empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)
@@ -104,7 +121,7 @@ class LowRank(SelfMixer):
 
 
 def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: Tensor, drop: float) -> Tensor:
-    """The causal form without a copy of the slots for each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
+    """Attend to the past, without the slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
     scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)

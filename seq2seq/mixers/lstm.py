@@ -14,11 +14,14 @@ from seq2seq.mixers.gru import both_ways
 
 
 class MemoryUnit(nn.Module):
-    """An LSTM whose input part is computed for whole sequences at once.
+    """LSTM whose input part is computed for whole sequences at once.
 
-    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o tanh(c'): torch.nn.LSTM
-    with one bias in place of two that are only ever added. Gates are ordered i, f, g, o. b_f starts at one, so
-    that memories last (Gers et al. 2000, 'Learning to Forget').
+    i, f, o = sigmoid(W x + b + U h), g = tanh(W_g x + b_g + U_g h), c' = f c + i g, h' = o
+    tanh(c'): torch.nn.LSTM with one bias in place of two that are only ever added. Gates are
+    ordered i, f, g, o. b_f starts at one, so that memories last.
+
+    Reference:
+        Gers et al. 2000, 'Learning to Forget'.
     """
 
     def __init__(self, *, input_dim: int, hidden_dim: int) -> None:
@@ -33,13 +36,13 @@ class MemoryUnit(nn.Module):
         nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
 
     def update(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """The next hidden and cell states (..., H) from the input part of the gates (..., 4 H) and both states."""
+        """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the last ones."""
         i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
     def forward(self, x: Tensor) -> Tensor:
-        """All hidden states (B, T, H) of x (B, T, D) from a zero state, by torch's fused loop."""
+        """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         with without_autocast(x):  # the fused loop takes one type only
             start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
@@ -47,7 +50,7 @@ class MemoryUnit(nn.Module):
             return torch.lstm(*given)[0]
 
     def loop(self, x: Tensor) -> Tensor:
-        """What forward computes, one position at a time."""
+        """Compute `forward` one position at a time."""
         gates = self.input(x)
         states = []
         hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)
@@ -58,12 +61,20 @@ class MemoryUnit(nn.Module):
 
 
 class LSTM(SelfMixer):
-    """y_t = h_t, (h_t, c_t) = LSTM(x_t, h_{t-1}, c_{t-1}), or forward and backward, half as wide, where not causal.
+    """Long short-term memory, in both directions where not causal.
 
-    Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; both ways as Graves & Schmidhuber 2005, 'Framewise phoneme
-    classification with bidirectional LSTM'. What position t has of s < t has passed through every state between: no
-    matrix of weights, but a product of Jacobians. Parameters 8 D^2 + 4 D (both ways 6 D^2 + 4 D), cost O(T D^2),
-    serial in T, state: 2 D numbers.
+    y_t = h_t, (h_t, c_t) = LSTM(x_t, h_{t-1}, c_{t-1}); both ways, half as wide, if not causal.
+
+    What position t has of s < t has passed through every state between: no matrix of weights, but a
+    product of Jacobians.
+
+    Cost:
+        8 D^2 + 4 D parameters (both ways 6 D^2 + 4 D), O(T D^2) time, serial in T, 2 D numbers of
+        state.
+
+    Reference:
+        Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; both ways as Graves & Schmidhuber
+        2005, 'Framewise phoneme classification with bidirectional LSTM'.
     """
 
     state_growth = "constant"
@@ -92,7 +103,7 @@ class LSTM(SelfMixer):
         cell: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LSTM.State:
-        """Zeros, as in forward."""
+        """Return zeros, as in forward."""
         zeros = torch.zeros(batch_size, self.dim, device=device, dtype=dtype)
         return self.State(zeros, zeros)
 

@@ -13,12 +13,21 @@ from seq2seq.state import Cache
 
 
 class PositionMatrix(nn.Module):
-    """y_i = sum_j M_{h(c),ij} z_j: a learned N x N matrix for each of H heads; lower-triangular where causal.
+    """Learned matrix over positions.
 
-    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation `std` a / (1 + |d|) and
-    a such that the squares of all w_d sum to about std^2. So a sentence of ten tokens starts out as a long one does, at
-    about the scale of its input, where entries of equal size 1 / sqrt(N) would leave nearly nothing of it. Rows and
-    columns that no sentence of training reached stay that convolution: max_len should be about the longest sentence.
+    y_i = sum_j M_{h(c),ij} z_j, N x N for each of H heads; lower-triangular where causal.
+
+    It starts as a random convolution, M_ij = w_{j-i} with independent w_d of standard deviation
+    `std` a / (1 + |d|) and a such that the squares of all w_d sum to about std^2. So a sentence of
+    ten tokens starts out as a long one does, at about the scale of its input, where entries of
+    equal size 1 / sqrt(N) would leave nearly nothing of it. Rows and columns that no sentence of
+    training reached stay that convolution: max_len should be about the longest sentence.
+
+    Args:
+        num_heads: H.
+        max_len: N; longer sequences are a ValueError.
+        causal: Keep the lower triangle only.
+        std: Scale of y at the start, for z of scale 1.
     """
 
     def __init__(self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0) -> None:
@@ -53,7 +62,7 @@ class PositionMatrix(nn.Module):
         return mixed.permute(2, 1, 0, 3).flatten(-2)
 
     def init_cache(self, batch_size: int, max_len: int, width: int, **place: Any) -> Cache:
-        """Room for max_len inputs of `width` channels."""
+        """Allocate a cache of max_len inputs of `width` channels."""
         self.check(max_len)
         return Cache.empty(batch_size, max_len, width, **place)
 
@@ -70,14 +79,26 @@ class PositionMatrix(nn.Module):
 
 
 class MLP(SelfMixer):
-    """y = W_o M_h (W_i x): a learned N x N matrix M_h over positions for each of H heads of channels.
+    """Learned matrix over positions between projections.
 
-    ResMLP's linear map over positions (Touvron et al. 2021, 'ResMLP: Feedforward networks for image classification with
-    data-efficient training'), whose MLP over positions is MLP-Mixer's (Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP
-    Architecture for Vision'); they have one matrix for all channels, so num_heads = 1. M is anything, lower-triangular
-    where causal, and the same for every sentence. N = max_len: longer sequences are a ValueError, and what is beyond
-    the longest sentence of training is untrained (see PositionMatrix). Parameters
-    2 D^2 + D + H N^2, cost O(T^2 D + T D^2), state O(T D): all inputs.
+    y = W_o M_h (W_i x), N x N for each of H heads of channels.
+
+    M is anything, lower-triangular where causal, and the same for every sentence. What is beyond
+    the longest sentence of training is untrained (see PositionMatrix).
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim. The published models have one matrix for all channels, H = 1.
+        max_len: N; longer sequences are a ValueError.
+
+    Cost:
+        2 D^2 + D + H N^2 parameters, O(T^2 D + T D^2) time, O(T D) state: all inputs.
+
+    Reference:
+        Touvron et al. 2021, 'ResMLP: Feedforward networks for image classification with
+        data-efficient training', whose map over positions is linear, too; Tolstikhin et al. 2021,
+        'MLP-Mixer: An all-MLP Architecture for Vision'.
     """
 
     properties = MixingProperties(
@@ -108,7 +129,7 @@ class MLP(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> MLP.State:
-        """An empty cache; ValueError if it is longer than the matrix."""
+        """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -17,14 +17,29 @@ from seq2seq.mixer import SelfMixer
 
 
 class Multiscale(SelfMixer):
-    """y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x): DW_s is a depthwise convolution of width K_s.
+    """Depthwise convolutions of several widths, weighed by gates.
 
-    The gates choose among scales for each channel, as in Li et al. 2019, 'Selective Kernel Networks', but do not see
-    the input: they are parameters, as in Zhao et al. 2019, 'MUSE: Parallel Multi-Scale Attention for Sequence to
-    Sequence Learning', which has one for each scale of a layer. Hence the sum is one depthwise convolution of the
-    widest K, and is computed so: for each channel a Toeplitz matrix whose taps near the centre belong to every scale.
-    With S scales of K_1 + ... + K_S taps, parameters 3 D^2 + D (sum K_s + S + 3), cost O(T K D + T D^2), state: the
-    last K - 1 inputs.
+    y = W_o sum_s softmax(g_c)_s DW_s(z), z = GLU(W_i x).
+
+    The gates choose among scales for each channel. They are parameters and do not see the input, so
+    the sum is one depthwise convolution of the widest K, and is computed so: for each channel a
+    Toeplitz matrix whose taps near the center belong to every scale.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        kernel_sizes: Widths K_1 ... K_S of the S scales.
+        glu: Gate the input.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        3 D^2 + D (sum K_s + S + 3) parameters, O(T K D + T D^2) time, the last K - 1 inputs as
+        state.
+
+    Reference:
+        Li et al. 2019, 'Selective Kernel Networks', whose gates see the input; Zhao et al. 2019,
+        'MUSE: Parallel Multi-Scale Attention for Sequence to Sequence Learning', which has one gate
+        for each scale of a layer.
     """
 
     state_growth = "constant"
@@ -70,7 +85,7 @@ class Multiscale(SelfMixer):
         return self.out(y)
 
     def merged(self) -> Tensor:
-        """The gated sum of all scales as one kernel (D, K) of the widest."""
+        """Return the gated sum of all scales as one kernel (D, K) of the widest."""
         total = self.weight.new_zeros(self.dim, self.kernel_size)
         parts = self.weight.split(self.kernel_sizes, 1)
         for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
@@ -90,7 +105,7 @@ class Multiscale(SelfMixer):
         past: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Multiscale.State:
-        """Zeros stand before the sentence."""
+        """Return zeros, which stand before the sentence."""
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: Multiscale.State, position: Tensor) -> tuple[Tensor, Multiscale.State]:

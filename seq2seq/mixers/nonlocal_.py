@@ -18,15 +18,33 @@ PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "ad
 
 
 class NonLocal(SelfMixer):
-    """y_i = W_o sum_j f(x_i, x_j) / C_i W_v x_j, in H heads (Wang et al. 2018, 'Non-local Neural Networks', eq. 1).
+    """Non-local operation with a choice of pairwise function.
 
-    With q = W_q x, k = W_k x, and N_i the number of positions that i sees (real ones, up to i when causal): gaussian f
-    = exp(x_i . x_j), embedded_gaussian f = exp(q_i . k_j), additive f = exp(w . tanh(q_i + k_j)) (Bahdanau et al.
-    2015), C the sum over j; dot_product f = q_i . k_j, concatenation f = ReLU(w . [q_i; k_j]), C = N_i. The mixing
-    matrix is dense, dynamic and shared by the channels of a head. Products are not scaled, as published; instead W_q
-    and W_k start smaller by (D / H)^(1/4) each where q . k is taken, so that no weight starts near 1 (the published
-    block starts as the identity). dropout acts on M's entries. Parameters 4 D^2 (2 D^2 for gaussian), and D more for
-    additive, 2 D for concatenation; cost O(T^2 D + T D^2), memory O(T^2 H), O(T^2 D) for additive alone; state O(T D).
+    y_i = W_o sum_j f(x_i, x_j) / C_i W_v x_j, in H heads, with a choice of f.
+
+    With q = W_q x, k = W_k x, and N_i the number of positions that i sees (real ones, up to i when
+    causal): gaussian f = exp(x_i . x_j), embedded_gaussian f = exp(q_i . k_j), additive f = exp(w .
+    tanh(q_i + k_j)), with C the sum over j; dot_product f = q_i . k_j, concatenation f = ReLU(w .
+    [q_i; k_j]), with C = N_i. The mixing matrix is dense, dynamic and shared by the channels of a
+    head.
+
+    Products are not scaled, as published; instead W_q and W_k start smaller by (D / H)^(1/4) each
+    where q . k is taken, so that no weight starts near 1 (the published block starts as the
+    identity).
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        pairwise: f, by its name above.
+        dropout: Probability to drop an entry of the mixing matrix.
+
+    Cost:
+        4 D^2 parameters (2 D^2 for gaussian), and D more for additive, 2 D for concatenation; O(T^2
+        D + T D^2) time; O(T^2 H) memory, O(T^2 D) for additive alone; O(T D) state.
+
+    Reference:
+        Wang et al. 2018, 'Non-local Neural Networks', eq. 1; Bahdanau et al. 2015 (additive).
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -76,7 +94,7 @@ class NonLocal(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> NonLocal.State:
-        """An empty cache of keys and values."""
+        """Return an empty cache of keys and values."""
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -107,7 +125,7 @@ class NonLocal(SelfMixer):
         return dropout(weights.to(v.dtype), drop) @ v
 
     def _scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """What the pairwise function makes of each pair, (B, H, T, S)."""
+        """Apply the pairwise function to all pairs: (B, H, T, S)."""
         if self.score is None:
             return q @ k.transpose(-1, -2)
         score = self.score.to(q.dtype)[:, :, None]  # (H, d or 2 d, 1)

@@ -17,15 +17,29 @@ from seq2seq.state import Cache
 
 
 class PostconvAttention(SelfMixer):
-    """M_ij = sum_k w_{h,k} A_{i, j - k + left}, A = softmax(Q K' / sqrt(D / H)): the weights convolved along the keys.
+    """Attention whose weights are convolved along the keys.
 
-    One kernel of K taps a head, shared by its channels (cf. Golovneva et al. 2025, 'Multi-Token Attention', who
-    convolve along queries and heads too). left = K // 2, or K - 1 when causal: then weight moves from a key to those
-    before it, never after, so that M is lower-triangular as A is. M is dense, dynamic, and not normalised again: its
-    rows sum to that of w, but for weight that leaves the sentence. M V = A (C V) with C_{sj} = w_{h, j - s + left}, so
-    the values are convolved and A is never stored. Kernels start as the identity with a little noise: as attention.
-    dropout acts on A. Parameters 4 D^2 + H K, cost O(T^2 D + T K D + T D^2), state O(T D): keys, convolved values, and
-    the last K - 1 values.
+    M_ij = sum_k w_{h,k} A_{i,j-k+left}, A = softmax(Q K' / sqrt(D/H)).
+
+    One kernel of K taps a head, shared by its channels. left = K // 2, or K - 1 when causal: then
+    weight moves from a key to those before it, never after, so that M is lower-triangular as A is.
+    M is dense, dynamic, and not normalized again: its rows sum to that of w, but for weight that
+    leaves the sentence. M V = A (C V) with C_{sj} = w_{h,j-s+left}, so the values are convolved and
+    A is never stored. Kernels start as the identity with a little noise: as attention.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        kernel_size: K taps.
+        dropout: Probability to drop an entry of A.
+
+    Cost:
+        4 D^2 + H K parameters, O(T^2 D + T K D + T D^2) time, O(T D) state: keys, convolved values,
+        and the last K - 1 values.
+
+    Reference:
+        Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too.
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -62,7 +76,7 @@ class PostconvAttention(SelfMixer):
         recent: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PostconvAttention.State:
-        """An empty cache, and zeros before the first value."""
+        """Return an empty cache, and zeros before the first value."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
 

@@ -16,14 +16,30 @@ from seq2seq.state import Cache
 
 
 class PreconvAttention(SelfMixer):
-    """M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c} (left = K - 1 if causal, else K // 2).
+    """Attention with convolved queries and keys.
 
-    A depthwise convolution of K taps follows the projections of queries and keys, each channel with its own kernel;
-    with values=true it follows that of the values too, as So et al. 2021 ('Primer', K = 3) have it, and then
-    each channel has a mixing matrix of its own. Without, M is shared by the D / H channels of a head; it is dense and
-    dynamic. Kernels start as the identity with a little noise: as attention. dropout acts on M. Parameters 4 D^2 + 2 D
-    K (3 D K with values), cost O(T^2 D + T K D + T D^2), state O(T D): convolved keys, values, and the last K - 1 of
-    what is convolved.
+    M = softmax(Q~ K~' / sqrt(D / H)), Q~_{t,c} = sum_k w_{c,k} Q_{t+k-left,c}.
+
+    left = K - 1 if causal, else K // 2. A depthwise convolution of K taps follows the projections
+    of queries and keys, each channel with its own kernel. M is dense and dynamic, shared by the D /
+    H channels of a head, unless values are convolved, too: then each channel has a mixing matrix of
+    its own. Kernels start as the identity with a little noise: as attention.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        kernel_size: K taps.
+        values: Convolve the values, too, as published.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        4 D^2 + 2 D K parameters (3 D K with values), O(T^2 D + T K D + T D^2) time, O(T D) state:
+        convolved keys, values, and the last K - 1 of what is convolved.
+
+    Reference:
+        So et al. 2021, 'Primer: Searching for Efficient Transformers for Language Modeling' (K = 3,
+        with values).
     """
 
     def __init__(
@@ -75,7 +91,7 @@ class PreconvAttention(SelfMixer):
         recent: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> PreconvAttention.State:
-        """An empty cache, and zeros before the first position."""
+        """Return an empty cache, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, self.convolved, device=device, dtype=dtype)
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype), recent)
 

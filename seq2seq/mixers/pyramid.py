@@ -17,13 +17,28 @@ from seq2seq.state import Cache
 
 
 class Pyramid(SelfMixer):
-    """M = softmax(Q (P K)' / sqrt(D / H)) P with P_bj = 1 / |b| for j in block b: a block of r positions is one key.
+    """Attention to keys and values at a lower resolution.
 
-    Wang et al. 2021, 'Pyramid Vision Transformer', reduce keys and values by a linear map of each block;
-    here it is the mean of its real positions; r = 1 is attention. M has rank T / r at most, but when causal: position t
-    sees the completed blocks before its own, and of its own the mean of what has come, up to and including t, as one
-    key more. M is dense, dynamic, shared by the D / H channels of a head. dropout acts on the weights of blocks.
-    Parameters 4 D^2, cost O(T^2 D / r + T D^2), state O(T D / r).
+    M = softmax(Q (P K)' / sqrt(D / H)) P, P_bj = 1 / |b| for j in block b of r positions.
+
+    A block's key and value are the means of its real positions; r = 1 is attention. M has rank T /
+    r at most, but when causal: position t sees the completed blocks before its own, and of its own
+    the mean of what has come, up to and including t, as one key more. M is dense, dynamic, shared
+    by the D / H channels of a head.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        reduction: r positions a block.
+        dropout: Probability to drop the weight of a block.
+
+    Cost:
+        4 D^2 parameters, O(T^2 D / r + T D^2) time, O(T D / r) state.
+
+    Reference:
+        Wang et al. 2021, 'Pyramid Vision Transformer', who reduce keys and values by a linear map
+        of each block.
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -63,7 +78,7 @@ class Pyramid(SelfMixer):
         running: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
-        """An empty cache of a slot for each block, and an empty block."""
+        """Return an empty cache of a slot for each block, and an empty block."""
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=dtype)
         blocks = -(-max_len // self.reduction)
         return self.State(Cache.empty(batch_size, blocks, 2 * self.dim, device=device, dtype=dtype), running)
@@ -89,7 +104,7 @@ class Pyramid(SelfMixer):
         return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
 
     def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
-        """The causal form: complete blocks are keys of all later ones, the mean of t's own so far is one of t alone."""
+        """Attend to the complete blocks before t's own, and to the mean of t's own up to t."""
         size = self.reduction
         length = q.shape[2]
         ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()

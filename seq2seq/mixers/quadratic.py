@@ -1,4 +1,4 @@
-"""Attention with a centre and a sharpness per head: the quadratic encoding by which attention is a convolution."""
+"""Attention with a center and a sharpness per head: the quadratic encoding by which attention is a convolution."""
 
 from __future__ import annotations
 
@@ -19,19 +19,38 @@ from seq2seq.state import Cache
 
 
 class Quadratic(SelfMixer):
-    """M_qk = softmax_k(-a |d - c|^2), d = k - q, with a learned centre c and sharpness a > 0 per head.
+    """Attention by quadratic relative positions, a center and a sharpness per head.
 
-    Up to a constant that is v'r_d with r_d = (|d|^2, d), v = -a (1, -2c), the quadratic encoding of Cordonnier et al.
-    2020 ('On the Relationship between Self-Attention and Convolutional Layers', section 3): as a grows, K heads
-    centred on the taps compute a convolution of width K, with the border's position repeated outside; it can be any
-    such convolution if head_dim = D (default D / H). content=True adds (x_q'W_q' + u')W_k x_k / sqrt(head_dim); the
-    product of x_q with r_d, which has no bound, is left out. With grid_width = w (encoder only) position p lies at
-    row p // w, column p % w. Without content M is static and the same for all positions; it is dense, though far
-    offsets get little, and shared by a head's channels. dropout acts on M, which without content a causal batch shares.
+    M_qk = softmax_k(-a |d - c|^2), d = k - q, with a center c and sharpness a per head.
 
-    Centres start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for the first head,
-    geometrically, to 1/512 for the last; on a grid, which is smaller each way, from 1 to 1/4. With E = H head_dim:
-    parameters 2 D E + H (1 + axes), and 2 D E + E for content; cost O(T^2 E + T D E), state O(T E).
+    Up to a constant that is v'r_d with r_d = (|d|^2, d), v = -a (1, -2c), the published quadratic
+    encoding: as a grows, K heads centered on the taps compute a convolution of width K, with the
+    border's position repeated outside; it can be any such convolution if head_dim = D. Without
+    content M is static and the same for all positions; it is dense, though far offsets get little,
+    and shared by a head's channels.
+
+    Centers start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for
+    the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
+    1 to 1/4.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H.
+        head_dim: Channels of a head (default: D / H); E = H head_dim.
+        content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
+            r_d, which has no bound, is left out.
+        centre_std: Standard deviation of the centers at the start.
+        grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
+        dropout: Probability to drop an entry of M, which without content a causal batch shares.
+
+    Cost:
+        2 D E + H (1 + axes) parameters, and 2 D E + E for content; O(T^2 E + T D E) time, O(T E)
+        state.
+
+    Reference:
+        Cordonnier et al. 2020, 'On the Relationship between Self-Attention and Convolutional
+        Layers', section 3.
     """
 
     def __init__(
@@ -88,7 +107,7 @@ class Quadratic(SelfMixer):
         return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, mark_mixing(scores), allowed)))
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """The centres, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
+        """Return the centers, (H,) on a line and (H, 2) on a grid, and the sharpness (H,)."""
         return {"centers": self.centers.squeeze(-1), "sharpness": self.sharpness}
 
     @classmethod
@@ -103,7 +122,7 @@ class Quadratic(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Quadratic.State:
-        """An empty cache of keys and values."""
+        """Return an empty cache of keys and values."""
         width = 2 * self.width if self.content else self.width
         return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 

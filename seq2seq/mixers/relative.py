@@ -21,15 +21,31 @@ ENCODINGS = ("learned", "sinusoidal")
 
 
 class Relative(SelfMixer):
-    """M_qk = softmax_k((x_q'W_q'W_k x_k + x_q'W_q'W_r r_d + u'W_k x_k + v'W_r r_d) / sqrt(D / H)), d = k - q.
+    """Attention that sees positions relative to each other, on a line or a grid.
 
-    Dai et al. 2019, 'Transformer-XL', section 3.3, with u and v per head and r shared by the heads: learned up to
-    max_offset either way (farther offsets share its encoding) or sinusoidal. content=False drops the terms with x and
-    leaves softmax(v'W_r r_d): static weights, the same for all positions. With grid_width = w (encoder only) position p
-    lies at row p // w, column p % w, and r_d = [r_row; r_column], D / 2 numbers each (Cordonnier et al. 2020,
-    section 4). M is dense, shared by the D / H channels of a head. dropout acts on M, which without content a causal
-    batch shares. Parameters 5 D^2 + 2 D (3 D^2 + D without content),
-    and D (2 max_offset + 1), when causal D (max_offset + 1), where learned; cost O(T^2 D + T D^2), state O(T D).
+    M_qk = softmax_k(((x_q'W_q' + u')W_k x_k + (x_q'W_q' + v')W_r r_d) / sqrt(D / H)).
+
+    d = k - q; u and v per head, r shared by the heads. M is dense, shared by the D / H channels of
+    a head.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        encoding: r, "learned" or "sinusoidal".
+        max_offset: Learned up to this offset either way; farther offsets share its encoding.
+        content: False drops the terms with x and leaves softmax(v'W_r r_d): static weights, the
+            same for all positions.
+        grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w,
+            and r_d = [r_row; r_column], D / 2 numbers each.
+        dropout: Probability to drop an entry of M, which without content a causal batch shares.
+
+    Cost:
+        5 D^2 + 2 D parameters (3 D^2 + D without content), and D (2 max_offset + 1), when causal D
+        (max_offset + 1), where learned; O(T^2 D + T D^2) time, O(T D) state.
+
+    Reference:
+        Dai et al. 2019, 'Transformer-XL', section 3.3; Cordonnier et al. 2020, section 4 (grid).
     """
 
     def __init__(
@@ -99,7 +115,7 @@ class Relative(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Relative.State:
-        """An empty cache of keys and values."""
+        """Return an empty cache of keys and values."""
         width = 2 * self.dim if self.content else self.dim
         return self.State(Cache.empty(batch_size, max_len, width, device=device, dtype=dtype))
 

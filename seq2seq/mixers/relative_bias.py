@@ -17,12 +17,27 @@ from seq2seq.state import Cache
 
 
 class RelativeBias(SelfMixer):
-    """M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h, k - q}), y = M x W_v W_o; b starts at zero.
+    """Attention with a learned bias per offset and head.
 
-    Shaw et al. 2018 ('Self-Attention with Relative Position Representations') clip offsets at max_offset, as here, so
-    that no length is too long; Raffel et al. 2020 make the term a number per head; Han et al. 2022 read it as static
-    weights beside dynamic ones. M is dense, dynamic, shared by the D / H channels of a head. Parameters
-    4 D^2 + H (2 max_offset + 1), H (max_offset + 1) when causal; cost O(T^2 D + T D^2), state O(T D).
+    M_qk = softmax_k(x_q' W_q' W_k x_k / sqrt(D / H) + b_{h,k-q}).
+
+    y = M x W_v W_o; b starts at zero. These are static weights beside dynamic ones in one softmax.
+    M is dense, dynamic, shared by the D / H channels of a head.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        max_offset: Farther offsets share the bias of this one, so that no length is too long.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        4 D^2 + H (2 max_offset + 1) parameters, H (max_offset + 1) when causal; O(T^2 D + T D^2)
+        time, O(T D) state.
+
+    Reference:
+        Shaw et al. 2018, 'Self-Attention with Relative Position Representations' (clipped offsets);
+        Raffel et al. 2020 (a number per head); Han et al. 2022 (static beside dynamic weights).
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -61,7 +76,7 @@ class RelativeBias(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> RelativeBias.State:
-        """An empty cache of keys and values."""
+        """Return an empty cache of keys and values."""
         return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -18,15 +18,31 @@ EPSILON = 1e-5
 
 
 class Retention(SelfMixer):
-    """M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i rotary.
+    """Attention without a softmax, whose memory fades at a rate of each head's own.
 
-    y = W_o (swish(W_g x) * norm(M W_v x)) (Sun et al. 2023, 'Retentive Network', eq. 5 to 8). norm divides each head by
-    its root mean square (what the authors' code has for the group norm); its divisor is part of M, since it weighs
-    whole rows. Bidirectional: gamma^|i-j| over the real positions, which is ours. Values and gate are D wide (in the
-    published models 2 D). gate=false and norm=false leave M alone. M is dense, dynamic, shared by the D / H channels of
-    a head, whose rows the gate then scales one by one.
-    Parameters 5 D^2 (4 D^2 without gate); cost O(T (c + D / H) D + T D^2), causal by chunks of c = 64, O(T^2 D + T D^2)
-    bidirectional; state: D^2 / H numbers.
+    M_ij = gamma_h^(i-j) (R_i q_i) . (R_j k_j) / sqrt(D / H) for j <= i, gamma_h = 1 - 2^(-5-h), R_i
+    rotary.
+
+    y = W_o (swish(W_g x) * norm(M W_v x)), where norm divides each head by its root mean square
+    (what the authors' code has for the group norm); its divisor is part of M, since it weighs whole
+    rows. Bidirectional, which is ours: gamma^|i-j| over the real positions. Values and gate are D
+    wide (in the published models 2 D). M is dense, dynamic, shared by the D / H channels of a head,
+    whose rows the gate then scales one by one.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim into heads of even width.
+        norm: Divide each head by its root mean square.
+        gate: Gate the output; norm=False and gate=False leave M alone.
+
+    Cost:
+        5 D^2 parameters (4 D^2 without gate); O(T (c + D / H) D + T D^2) time causal by chunks of c
+        = 64, O(T^2 D + T D^2) bidirectional; D^2 / H numbers of state.
+
+    Reference:
+        Sun et al. 2023, 'Retentive Network: A Successor to Transformer for Large Language Models',
+        eq. 5 to 8.
     """
 
     state_growth = "constant"
@@ -64,7 +80,7 @@ class Retention(SelfMixer):
         memory: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Retention.State:
-        """An empty memory, in float32 at least."""
+        """Return an empty memory, in float32 at least."""
         dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
         return self.State(torch.zeros(shape, device=device, dtype=dtype))

@@ -13,13 +13,25 @@ from seq2seq.state import Cache
 
 
 class Separable(SelfMixer):
-    """y = g(M_h f(x)): f and g are MLPs over channels, W_2 gelu(W_1 x), and M_h an N x N matrix over positions.
+    """Learned matrix over positions between two MLPs over channels.
 
-    Channels and positions are mixed in turns, as a separable filter does it, so the mixer alone is a whole MLP-Mixer in
-    small (Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP Architecture for Vision'); `mlp` is the same with f and g
-    linear. MLPs are as wide as the model. M is the same for every sentence, lower-triangular where causal.
-    N = max_len: longer sequences are a ValueError. Parameters 4 D^2 + 4 D + H N^2, cost O(T^2 D + T D^2), state O(T D):
-    all outputs of f.
+    y = g(M_h f(x)), f and g W_2 gelu(W_1 x).
+
+    Channels and positions are mixed in turns, as a separable filter does it, so the mixer alone is
+    a whole MLP-Mixer in small; `mlp` is the same with f and g linear. MLPs are as wide as the
+    model. M is the same for every sentence, lower-triangular where causal.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        max_len: N; longer sequences are a ValueError.
+
+    Cost:
+        4 D^2 + 4 D + H N^2 parameters, O(T^2 D + T D^2) time, O(T D) state: all outputs of f.
+
+    Reference:
+        Tolstikhin et al. 2021, 'MLP-Mixer: An all-MLP Architecture for Vision'.
     """
 
     properties = MixingProperties(
@@ -47,7 +59,7 @@ class Separable(SelfMixer):
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Separable.State:
-        """An empty cache; ValueError if it is longer than the matrix."""
+        """Return an empty cache; ValueError if it is longer than the matrix."""
         return self.State(self.positions.init_cache(batch_size, max_len, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

@@ -14,14 +14,30 @@ from seq2seq.mixer import SelfMixer, require_divisible
 
 
 class TaLK(SelfMixer):
-    """y = W_o s, s_t = (z_{t-l} + ... + z_{t+r}) / K, z = GLU(W_i x): windows [l, r] = sigmoid(U z_t)_h [L, R].
+    """Means of windows whose size each position predicts.
 
-    Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions'. Each position predicts for each of H heads how far its
-    window reaches: at most L = K // 2 to the left, R = K - 1 - L to the right; causal, L = K - 1 and r = 0.
-    Sizes are real numbers, so that they have gradients: the last position on either side counts by the fraction of it
-    that is reached, M_ij = min(1, max(0, 1 + l_i - (i - j))) / K to the left. Sums are differences of prefix sums, so
-    cost does not grow with K. As published, the divisor is the largest window K. Parameters 3 D^2 +
-    3 D + 2 (D + 1) H (causal (D + 1) H), cost O(T D^2), state: the last K - 1 inputs.
+    y = W_o s, s_t = (z_{t-l} + ... + z_{t+r}) / K, z = GLU(W_i x).
+
+    [l, r] = sigmoid(U z_t)_h [L, R]: each position predicts for each of H heads how far its window
+    reaches, at most L = K // 2 to the left and R = K - 1 - L to the right; causal, L = K - 1 and r
+    = 0. Sizes are real numbers, so that they have gradients: the last position on either side
+    counts by the fraction of it that is reached, M_ij = min(1, max(0, 1 + l_i - (i - j))) / K to
+    the left. Sums are differences of prefix sums, so cost does not grow with K. As published, the
+    divisor is the largest window K.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        kernel_size: K, the largest window.
+        glu: Gate the input.
+
+    Cost:
+        3 D^2 + 3 D + 2 (D + 1) H parameters (causal (D + 1) H), O(T D^2) time, the last K - 1
+        inputs as state.
+
+    Reference:
+        Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions'.
     """
 
     state_growth = "constant"
@@ -69,7 +85,7 @@ class TaLK(SelfMixer):
         past: Tensor
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> TaLK.State:
-        """Zeros stand before the sentence."""
+        """Return zeros, which stand before the sentence."""
         return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -87,7 +103,7 @@ class TaLK(SelfMixer):
         return F.glu(z, -1) if self.glu else z
 
     def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        """How far the windows of z (..., D) reach to the left and to the right, (..., H); None where they never do."""
+        """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""
         sizes = self.size(z)
         share = sizes.to(torch.promote_types(sizes.dtype, torch.float32)).sigmoid()
         if not self.right:

@@ -1,15 +1,28 @@
-"""What ends training for a reason of the data or the machine, and how it is told."""
+"""User-facing training errors, and updates that are skipped because their gradient is not finite."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
+# Updates between two looks at what a GPU has judged; a CPU's answer is there at once.
+_LOOK_EVERY = 64
 
 
-class TrainingFault(Exception):  # noqa: N818 - it is told as a fault, not as a mistake of the program
-    """Training cannot go on: what happened and what to do; `details` is written into the run's folder."""
+class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mistake of the program
+    """Training cannot continue; the message says why and what to do.
+
+    Args:
+        details: Written into the run's folder.
+    """
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -17,9 +30,10 @@ class TrainingFault(Exception):  # noqa: N818 - it is told as a fault, not as a 
 
 
 def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> TrainingFault | None:
-    """What to tell of an error that is no mistake of the program, None for any other.
+    """Return the fault to report for an error of the data or the machine, None for any other error.
 
-    shape: sentences, source and target width of the last batch.
+    Args:
+        shape: Sentences, source and target width of the last batch.
     """
     if is_out_of_memory(error):
         sentences, source, target = shape
@@ -35,9 +49,78 @@ def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory, a GPU's or the machine's."""
+    """True if a GPU or the machine had no memory left."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
+class _Update(NamedTuple):
+    """An update that was judged: its step, the rows of its sentences, and if it was skipped."""
+
+    step: int
+    rows: list[Tensor]
+    bad: Tensor
+
+
+class SkippedUpdates:
+    """Skip updates whose gradient is not finite, as if their batches had not been there, up to a limit.
+
+    The optimizer reads a tensor on its own device, so nothing waits for an answer; TrainingFault, with the numbers of
+    the sentences, comes a little later than the update that passed the limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+        self._rows: list[Tensor] = []
+        self._updates: list[_Update] = []
+
+    def note(self, rows: Tensor) -> None:
+        """Record the numbers of the sentences of a micro-batch of this update."""
+        self._rows.append(rows)
+
+    def judge(self, norm: Tensor, optimizer: torch.optim.Optimizer, step: int) -> Tensor:
+        """Let `optimizer` skip update `step` if the gradient's `norm` is not finite.
+
+        Returns:
+            A scalar boolean tensor, True if the update is skipped.
+        """
+        import torch
+
+        bad = ~norm.isfinite()
+        own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
+        if isinstance(own, torch.optim.AdamW) and own.defaults.get("fused"):
+            own.found_inf = bad.float()  # type: ignore[attr-defined]
+        elif bad:
+            own.zero_grad(set_to_none=True)
+        self._updates.append(_Update(step, self._rows, bad))
+        self._rows = []
+        if norm.device.type == "cpu" or len(self._updates) >= _LOOK_EVERY:
+            self.settle()
+        return bad
+
+    def settle(self) -> None:
+        """Count the updates that were skipped.
+
+        Raises:
+            TrainingFault: They are more than the limit.
+        """
+        import torch
+
+        updates, self._updates = self._updates, []
+        flags = torch.stack([update.bad for update in updates]).tolist() if updates else []
+        for update, bad in zip(updates, flags, strict=True):
+            if not bad:
+                continue
+            self.count += 1
+            log.warning("update %d skipped: its gradient is not finite (%d so far)", update.step + 1, self.count)
+            if self.count > self.limit:
+                raise TrainingFault(
+                    f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
+                    f"{self.limit}: lower optim.lr, raise optim.warmup_steps, set optim.clip_norm=1, or look at the "
+                    "sentences of the last one",
+                    {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
+                )

@@ -1,4 +1,4 @@
-"""Weights, gradients and the optimiser's state in parts, one a process (FSDP2), and whole again where they must be."""
+"""Shard weights, gradients and optimizer state over the ranks (FSDP2), and gather them where they must be whole."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
 
 
 def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
-    """Leave each process of `mesh` its part of every parameter, cut along one dimension, in place.
+    """Leave each rank of `mesh` its shard of every parameter, cut along one dimension, in place.
 
-    Zhao et al. 2023, 'PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel'. A layer's weights are whole
-    while it runs, forward and backward; those outside layers (tables, output, last norms) from the beginning of
-    `features` to the end of the backward pass, because the loss reads the output layer's weight itself.
+    A layer's weights are whole while it runs, forward and backward; those outside layers (tables, output, last norms)
+    from the beginning of `features` to the end of the backward pass, because the loss reads the output layer's weight.
+
+    Reference:
+        Zhao et al. 2023, PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel.
     """
     place = functools.partial(_cut, parts=mesh.size())
     for layer in (*model.encoder.layers, *model.decoder.layers):
@@ -36,25 +40,25 @@ def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
 
 
 def _cut(parameter: nn.Parameter, *, parts: int) -> Shard:
-    """Along the first dimension that is as long as there are parts; FSDP2 wants any but the first cut evenly."""
+    """Cut along the first dimension that is long enough; FSDP2 requires even parts of any dimension but the first."""
     even = (dim for dim, size in enumerate(parameter.shape) if dim and size % parts == 0)
     first = parameter.dim() > 0 and parameter.shape[0] >= parts
     return Shard(0 if first else next(even, 0))
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether `shard` was here."""
+    """True if the model is sharded with FSDP2."""
     return isinstance(model, FSDPModule)
 
 
 def make_whole(model: nn.Module) -> None:
-    """Give every process all weights of a sharded `model`, until `make_parts`; all processes call it together.
+    """Gather all weights of a sharded `model` on every rank until `make_parts`; all ranks call it together.
 
-    In between processes may run different parts of the model, differently often: none waits for another.
+    In between, ranks may run different parts of the model, and not equally often: none waits for another.
     """
     if not isinstance(model, FSDPModule):
         return
-    # So that whichever module runs first is not taken for the outermost one.
+    # Else the module that runs first is taken for the outermost one.
     fully_shard.state(model)._lazy_init()  # type: ignore[attr-defined]
     for module in _groups(model):
         module.set_reshard_after_forward(False, recurse=False)
@@ -76,10 +80,12 @@ def _groups(model: nn.Module) -> list[FSDPModule]:
 
 
 def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] | None = None) -> Any:
-    """`value`, nested dicts and lists, with its sharded tensors whole and on the CPU; all processes call it together.
+    """Gather the sharded tensors in nested dicts and lists to the CPU; all ranks call it together.
 
-    A tensor that stands in several places stays one tensor. Without `keep` sharded tensors become None: a process
-    that writes no checkpoint needs no memory for them.
+    A tensor that occurs several times stays one tensor.
+
+    Args:
+        keep: Without it sharded tensors become None: a rank that writes no checkpoint needs no memory for them.
     """
     found: dict[int, Tensor | None] = {} if _found is None else _found
     if isinstance(value, Mapping):
@@ -95,21 +101,21 @@ def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] 
 
 
 def part_like(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's part of a `whole` tensor, that every process has, where `like` is sharded; else as it is."""
+    """Return this rank's shard of a `whole` tensor, which every rank has, if `like` is sharded; else `whole`."""
     if not isinstance(like, DTensor) or isinstance(whole, DTensor):
         return whole
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], *, strict: bool = True) -> None:
-    """`module.load_state_dict` for whole `weights`, whether or not the module is sharded."""
+    """Load whole `weights` into a module, sharded or not."""
     own = module.state_dict(keep_vars=True)
     parts = {name: part_like(whole, own[name]) if name in own else whole for name, whole in weights.items()}
     module.load_state_dict(parts, strict=strict)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """`optimizer.load_state_dict` for a whole `state`, whether or not its parameters are sharded."""
+    """Load a whole `state` into an optimizer, whose parameters may be sharded."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     owners = dict(zip(numbers, parameters, strict=True))
@@ -118,8 +124,60 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
 
 
 def _parts(values: Mapping[str, Any], owner: Tensor) -> dict[str, Any]:
-    """What is kept for the parameter `owner`; counters, which have no dimensions, are whole everywhere."""
+    """Return the state of the parameter `owner` on this rank; counters, without dimensions, are whole everywhere."""
     return {
         key: part_like(value, owner) if isinstance(value, Tensor) and value.shape == owner.shape else value
         for key, value in values.items()
     }
+
+
+def make_strategy(settings: TrainerSettings) -> str | ShardedStrategy:
+    """Return the strategy for `L.Trainer`: copies of the model (DDP), or one in shards (FSDP2)."""
+    if settings.processes == 1:
+        return "auto"
+    return ShardedStrategy(processes=settings.processes) if settings.sharded else "ddp"
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """Lightning's strategy for sharded models, with the checkpoints of any other strategy: one whole file.
+
+    Lightning's own would write the tied table once for each of its names, and read past our `CheckpointIO`.
+    """
+
+    def __init__(self, *, processes: int) -> None:
+        super().__init__(data_parallel_size=processes, tensor_parallel_size=1, save_distributed_checkpoint=False)
+
+    @property
+    def restore_checkpoint_after_setup(self) -> bool:
+        """Restore at the same point as other strategies."""
+        return False
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Restore through `load_optimizer_state_dict`."""
+        return True
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Return the whole weights on rank 0, nothing on the others."""
+        assert self.lightning_module is not None
+        whole = gathered(self.lightning_module.state_dict(keep_vars=True), keep=self.is_global_zero)
+        return whole if self.is_global_zero else {}
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load this rank's shard of whole weights."""
+        assert self.lightning_module is not None
+        load_weights(self.lightning_module, checkpoint["state_dict"], strict=strict)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Return the whole state on rank 0, nothing on the others."""
+        whole = gathered(optimizer.state_dict(), keep=self.is_global_zero)
+        return whole if self.is_global_zero else {}
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load this rank's shard of a whole state."""
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            load_optimizer(optimizer, state)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return the dictionary of the file, as our `CheckpointIO` reads it."""
+        return self.checkpoint_io.load_checkpoint(checkpoint_path)

@@ -1,39 +1,103 @@
-"""The loggers that conf/logger names, each writing in the run's folder."""
+"""Loggers of a run: those that conf/logger names, and a CSV logger that a resumed run appends to."""
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.files import write_text
 
-# What a logger of Lightning needs that does not come with Lightning.
+# Packages that loggers of Lightning need and that do not come with it.
 _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
 
 
 def require_installed(loggers: Mapping[str, Any] | None) -> None:
-    """ValueError, naming the remedy, for a logger whose package is not there."""
+    """Raise ValueError, naming the remedy, for a logger whose package is not installed."""
     for name, node in (loggers or {}).items():
         package = _PACKAGES.get(_class(node))
         if package and importlib.util.find_spec(package) is None:
             raise ValueError(f"the logger '{name}' needs {package}: pip install {package}, or use logger=default")
 
 
-def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Any]:
-    """Loggers that go on after the update `step` of an earlier part of the run, 0 for a new one."""
-    from seq2seq.training.csv_logger import CsvLogger
-
-    found = []
+def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
+    """Make the loggers, which continue after update `step` of an earlier part of the run, 0 for a new run."""
+    made = []
     for node in (loggers or {}).values():
-        # a run has one page there, whatever the number of its parts
+        # A run has one page there, however often it is resumed.
         page = {"name": folder.path.name, "id": folder.path.name} if _class(node) == "WandbLogger" else {}
-        found.append(instantiate(node, save_dir=str(folder.path), **page))
-        if isinstance(found[-1], CsvLogger):
-            found[-1].keep_until(step)
-    return found
+        logger = instantiate(node, save_dir=str(folder.path), **page)
+        if isinstance(logger, CsvLogger):
+            logger.keep_until(step)
+        made.append(logger)
+    return made
+
+
+class CsvLogger(Logger):
+    """Logger that writes `metrics.csv`: one row per call, one column per metric.
+
+    Rows of an earlier part of the run stay; Lightning's own logger deletes them.
+    """
+
+    def __init__(self, *, save_dir: str, filename: str = "metrics.csv") -> None:
+        super().__init__()
+        self.path = Path(save_dir) / filename
+        self._rows: list[dict[str, Any]] = []
+        self._columns = ["step"]
+        if self.path.exists():
+            with open(self.path, newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file)
+                self._columns = list(reader.fieldnames or self._columns)
+                # A write that was cut short leaves a row without all its columns.
+                self._rows = [row for row in reader if None not in row.values() and row.get("step", "").isdigit()]
+
+    @property
+    def name(self) -> str:
+        """Lightning asks for it."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """Lightning asks for it."""
+        return ""
+
+    @rank_zero_only
+    def keep_until(self, step: int) -> None:
+        """Drop the rows after `step`: the run is about to repeat them."""
+        self._rows = [row for row in self._rows if int(row["step"]) <= step]
+        self._rewrite()
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add a row; a metric seen for the first time adds a column."""
+        row: dict[str, Any] = {"step": step or 0}
+        row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
+        self._rows.append(row)
+        new = [key for key in row if key not in self._columns]
+        if new or not self.path.exists():
+            self._columns += new
+            self._rewrite()
+            return
+        with open(self.path, "a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerow(row)
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Log nothing: config.yaml has them."""
+
+    def _rewrite(self) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_text(self.path, text.getvalue())
 
 
 def _class(node: Mapping[str, Any]) -> str:

@@ -91,10 +91,16 @@ class Run:
 
     def execute(self) -> float:
         """Prepare, fit, test, report; the best validation BLEU."""
+        from seq2seq.training.threads import use_threads
+
+        self.data = self._prepared()
+        with use_threads(self._threads()) as threads:
+            return self._train(threads if self.accelerator == "cpu" else None)
+
+    def _train(self, threads: int | None) -> float:
         from seq2seq.training.callbacks.assemble import make_callbacks
         from seq2seq.training.run_state import RunState
 
-        self.data = self._prepared()
         if distributed.is_first_process():
             self.folder.create(self.config_yaml)
         log.info("run folder: %s", self.folder.path)
@@ -106,17 +112,29 @@ class Run:
             settings=self.settings,
             folder=self.folder,
             config_yaml=self.config_yaml,
-            origin={"settings": self.config, "corpus": self.prepared.fingerprint},
+            origin={"settings": self.config, "corpus": self.prepared.fingerprint, "threads": threads},
             job=hydra_callback.job_folder(),
         )
         trainer = self._trainer(callbacks)
         self._fit(trainer, task)
         if trainer.is_global_zero:
             self._warn_of_clock(state.ended_by, trainer.global_step)
-        self._report(trainer, task, self._results(task, trainer, state))
+        self._report(trainer, task, self._results(task, trainer, state) | {"threads": threads})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", runs.translate_command(self.folder.best))
         return state.best.bleu
+
+    def _threads(self) -> int | None:
+        """Choose the number of threads of a run on a CPU; None leaves it to torch."""
+        from seq2seq.training import threads
+
+        if self.accelerator != "cpu":
+            return None
+        count = threads.known_threads(self.settings.threads, self.resumed.threads if self.resumed else None)
+        # Several processes share the cores, and compiling takes longer than a wrong choice costs.
+        if count is not None or self.settings.processes > 1 or self.settings.compile:
+            return count
+        return threads.measure_threads(self._task, threads.typical_shape(self.prepared), precision=self.precision)
 
     def _prepared(self) -> TranslationDataModule:
         from seq2seq.data.preparation import prepare_corpora
@@ -304,7 +322,7 @@ class Run:
 
         from seq2seq.training.callbacks.window_end import NEVER
         from seq2seq.training.checkpoint_io import plugins
-        from seq2seq.training.strategy import make_strategy
+        from seq2seq.training.fsdp import make_strategy
 
         return L.Trainer(
             accelerator=self.accelerator,

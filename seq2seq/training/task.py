@@ -21,10 +21,10 @@ from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
+from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
-from seq2seq.training.skipped_updates import SkippedUpdates
 
 # What a profile calls it.
 FORWARD = "forward pass"

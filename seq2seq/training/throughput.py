@@ -1,63 +1,69 @@
-"""How well a training run uses its device: model FLOPs/s, their share of the device's peak, padding and memory."""
+"""Measure how well a run uses its device: model FLOP/s, their share of the peak, padding and memory."""
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.throughput import get_available_flops
 
 from seq2seq.data.batching import Batch
 from seq2seq.training.flops import training_flops
 
-# Dense matrix products, TFLOP/s: (bf16, float32), from the makers' data sheets; the first name that fits counts.
+# Dense matrix products, TFLOP/s in bfloat16 and float32, from the makers' data sheets, for GPUs that Lightning's table
+# lacks (it knows no "NVIDIA H200"), takes for another (L40S for L4), or counts with sparsity, in pairs, or without
+# tensor cores.
 _PEAK = {
     "GH200": (989, 67),
     "H200": (989, 67),
-    "H100 PCIe": (756, 51),
     "H100 NVL": (835, 60),
-    "H100": (989, 67),
     "B200": (2250, 75),
-    "A100": (312, 19.5),
-    "A10G": (70, 35),
     "A10": (125, 31),
+    "A10G": (70, 35),
     "A40": (150, 37),
     "L40S": (362, 91.6),
-    "L4": (121, 30),
     "RTX 4090": (165, 82.6),
-    "RTX 3090": (71, 35.6),
 }
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """FLOP/s of the device's matrix products in bfloat16 or float32: from a table, or, on a CPU, measured once.
+    """Return the peak FLOP/s of matrix products in bfloat16 or float32; on a CPU it is measured.
 
-    Float32 that is allowed to run as TF32 has half the peak of bfloat16. None for a device that is not in the table.
+    Float32 that may run as TF32 has half the peak of bfloat16. None for a device that is in no table.
     """
     if device.type == "cpu":
-        return matrix_rate(dtype)
+        return matrix_rate(dtype, torch.get_num_threads())
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    found = next((peak for key, peak in _PEAK.items() if key in name), None)
-    if found is None:
-        return None
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return found[0] / 2 * 1e12
-    return found[dtype == torch.float32] * 1e12
+    tf32 = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    for key, (bf16, single) in _PEAK.items():
+        if re.search(rf"\b{key}\b", name):
+            return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a GPU that it does not know
+        return get_available_flops(device, "tfloat32" if tf32 else dtype)
 
 
 @cache
-def matrix_rate(dtype: torch.dtype, size: int = 1024, seconds: float = 0.1) -> float:
-    """FLOP/s of a CPU's product of two `size`-square matrices with the current number of threads, the best of some."""
+def matrix_rate(dtype: torch.dtype, threads: int) -> float:
+    """Measure the FLOP/s of a CPU's product of square matrices with the current number of `threads`, the best of some.
+
+    It is measured once for each number.
+    """
+    size = 1024
     a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
-    best, began = float("inf"), time.perf_counter()
-    while time.perf_counter() - began < seconds or best == float("inf"):
+    best = float("inf")
+    began = time.perf_counter()
+    while time.perf_counter() - began < 0.1 or best == float("inf"):
         start = time.perf_counter()
         torch.mm(a, b)
         best = min(best, time.perf_counter() - start)
@@ -65,7 +71,7 @@ def matrix_rate(dtype: torch.dtype, size: int = 1024, seconds: float = 0.1) -> f
 
 
 def memory_gib(device: torch.device) -> float:
-    """The most memory that was in use so far, in GiB: torch's on a GPU, the process's on a CPU."""
+    """Return the peak memory so far, in GiB: torch's on a GPU, the process's on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -73,19 +79,23 @@ def memory_gib(device: torch.device) -> float:
 
 
 class Meter:
-    """Counts the work and the padding of a run's batches; rates are those of this process and its one device.
+    """Counter of the work and the padding of a run's batches, on this rank and its one device.
 
-    Only shapes and sums are kept, so a batch costs the host a few additions and the device two small sums. `config`
-    is build_model's.
+    Only shapes and sums are kept, so a batch costs the host a few additions and the device two small sums.
+
+    Args:
+        config: As for `build_model`.
     """
 
     def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.dtype = device, dtype
+        self.device = device
         self._flops = training_flops(config)
         self._peak = peak_flops(device, dtype) if self._flops else None
         self._shapes: Counter[tuple[int, int, int]] = Counter()
         self._tokens = torch.zeros((), dtype=torch.int64, device=device)
-        self._done = self._read = (0, 0, 0)  # FLOPs, cells, tokens: so far, and at the last reading
+        # FLOPs, cells and tokens: so far, and at the last reading.
+        self._done = (0, 0, 0)
+        self._read = (0, 0, 0)
         self._seconds = 0.0
 
     def add(self, batch: Batch) -> None:
@@ -94,16 +104,20 @@ class Meter:
         self._tokens += batch.src_mask.sum() + batch.tgt_mask.sum()
 
     def take(self, seconds: float) -> dict[str, float]:
-        """Rates since the last reading, `seconds` being those of training so far; waits for the device."""
+        """Return the rates since the last reading; waits for the device.
+
+        Args:
+            seconds: Of training so far.
+        """
         self._settle()
-        values = self._values(
-            [new - old for new, old in zip(self._done, self._read, strict=True)], seconds - self._seconds
-        )
-        self._read, self._seconds = self._done, seconds
+        counts = [new - old for new, old in zip(self._done, self._read, strict=True)]
+        values = self._values(counts, seconds - self._seconds)
+        self._read = self._done
+        self._seconds = seconds
         return values
 
     def report(self, seconds: float) -> dict[str, float | None]:
-        """The same over the whole run, under the names of results.json."""
+        """Return the same over the whole run, for results.json."""
         self._settle()
         values = self._values(list(self._done), seconds)
         return {key: round(value, 4 if value < 1000 else 0) for key, value in values.items()} | {
@@ -111,17 +125,18 @@ class Meter:
         }
 
     def state(self) -> dict[str, Any]:
-        """What `load` takes up."""
+        """Return the counts, for `load`."""
         self._settle()
         return {"done": list(self._done), "read": list(self._read), "seconds": self._seconds}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from an earlier part's counts."""
-        self._done, self._read = tuple(state["done"]), tuple(state["read"])
+        """Continue from the counts of an earlier part of the run."""
+        self._done = tuple(state["done"])
+        self._read = tuple(state["read"])
         self._seconds = state["seconds"]
 
     def _settle(self) -> None:
-        """Move what the batches since the last time amount to into `_done`."""
+        """Add the batches since the last time to `_done`."""
         flops, cells, tokens = self._done
         for (rows, src_len, tgt_len), times in self._shapes.items():
             flops += times * self._flops(rows, src_len, tgt_len) if self._flops else 0

@@ -1,4 +1,4 @@
-"""The atlas against what mixers declare and against known matrices, and its parts against other ways."""
+"""The atlas: measurements against declarations and known matrices, and its parts against other implementations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from seq2seq.mixers.attention import Attention
 
 
 @pytest.mark.parametrize("name", SELF)
-def test_measured_is_declared(name):
-    """Every self mixer of conf declares `properties`, and they and its state_growth are what is measured."""
+def test_measurement_agrees_with_declaration(name):
+    """Every self mixer of conf declares its `properties` and state_growth, and both agree with the measurement."""
     settings = settings_of(name)
     if settings is None:
         return  # a stack of several mixers is no point of the map
@@ -37,7 +37,7 @@ def test_there_are_mixers():
 
 
 class Known(SelfMixer):
-    """y_i = g(sum_j M_ij v(x_j)) with a matrix that is written out, (H, N, N) or (D, N, N) or a function of x."""
+    """Mixer y_i = g(sum_j M_ij v(x_j)) of a known matrix, (H, N, N) or (D, N, N) or a function of x."""
 
     def __init__(self, matrix: Any, *, gated: bool = False) -> None:
         super().__init__()
@@ -67,17 +67,17 @@ def banded(matrix: Tensor) -> Tensor:
 
 
 def predicted(x: Tensor) -> Tensor:
-    """Another matrix for every input, by its queries and keys."""
+    """Predict the matrix from queries and keys."""
     return torch.stack([x @ torch.eye(D).to(x).roll(h, 0) @ x.transpose(1, 2) / D for h in range(H)], 1).exp()
 
 
 def predicted_apart(x: Tensor) -> Tensor:
-    """Another for every input and channel."""
+    """Predict a matrix for every channel."""
     return torch.stack([x[:, :, c, None] * x[:, None, :, c] for c in range(D)], 1).exp()
 
 
 def pooled(x: Tensor) -> Tensor:
-    """A shared kernel, made of the mean of x."""
+    """Predict a kernel that all positions share from the mean of x."""
     kernel = torch.sin(x.mean(1)[:, :H, None] * 9 + torch.arange(2 * N).to(x))  # (B, H, 2N)
     return kernel[:, :, APART + N]
 
@@ -119,8 +119,8 @@ def test_published_table():
         assert (p.sparse, found.sparse_channels, p.shares_positions, p.shares_channels, p.dynamic) == published, name
 
 
-def test_a_window_is_found_in_differences_of_sums():
-    """Rounding errors of a prefix sum are no connections."""
+def test_window_is_measured_in_differences_of_sums():
+    """Rounding errors of a prefix sum do not count as connections."""
 
     class Sums(Known):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def test_a_window_is_found_in_differences_of_sums():
     assert properties.measure(Sums(None)) == (MixingProperties(True, True, True, False, True), 5, 1)
 
 
-def test_disagreement_is_told_by_name(monkeypatch):
+def test_disagreement_names_the_mixer_and_the_property(monkeypatch):
     settings = settings_of("attention")
     monkeypatch.setattr(Attention, "properties", None)
     (line,) = survey("attention", settings, limit=None).disagreements()
@@ -164,8 +164,8 @@ def test_jacobian_in_pieces(monkeypatch):
     torch.testing.assert_close(jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x), whole)
 
 
-def test_held_routing_meets_another_input():
-    """What one input marks can be given to another; the list is what was marked, in order."""
+def test_frozen_mixing_is_applied_to_another_input():
+    """The tensors that one input marks, in order, replace those of another."""
     x, other = torch.randn(2, 4)
     with freeze_mixing() as marked:
         mark_mixing(x), mark_mixing(2 * x)
@@ -217,8 +217,8 @@ def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: boo
     )
 
 
-def test_map_joins_what_differs_in_one_property():
-    """16 places have 4 neighbours each; a place holds all its mixers."""
+def test_map_joins_places_that_differ_in_one_property():
+    """16 places have 4 neighbors each; a place holds all its mixers."""
     every = [point(f"p{n}", *(bool(n >> bit & 1) for bit in range(4))) for n in range(16)]
     found = atlas_map.places([*every, *every])
     assert all(len(here) == 2 for here in found.values())
@@ -227,7 +227,7 @@ def test_map_joins_what_differs_in_one_property():
 
 
 def test_tables_and_figure(tmp_path):
-    """Both tables have a row for each mixer; a causal form that differs is told; the data is plain."""
+    """Both tables have a row for each mixer; a causal form that differs is named; the data is plain."""
     names = ("attention", "lightconv", "bigru", "dynamic_depthwise")
     points = [survey(name, settings_of(name), limit=None) for name in names]
     text = markdown(points)

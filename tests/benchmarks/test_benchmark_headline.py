@@ -1,4 +1,4 @@
-"""The GPU headline on a CPU: the whole of it, with tiny models and seconds, and without the packages a GPU may lack."""
+"""The headline benchmark on a CPU: with tiny models, in seconds, and without the packages a GPU machine may lack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """Prepared from corpora of a few dozen sentences."""
+    """Prepare the data from corpora of a few dozen sentences."""
     corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
     for seed, place in enumerate((*TRAIN, *TESTS.values())):
         path = corpora / place
@@ -39,7 +39,7 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
-def test_prepared_arrays_are_the_text(data):
+def test_prepared_arrays_decode_to_the_text(data):
     from seq2seq.data.tokenizer import Tokenizer
 
     prepared = Prepared(data)
@@ -52,8 +52,8 @@ def test_prepared_arrays_are_the_text(data):
     assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
 
 
-def test_the_whole_of_it(data, tmp_path, capsys):
-    """A first command that its budget stops, then the same without: what is done is not done again."""
+def test_budget_stops_and_the_same_command_continues(data, tmp_path, capsys):
+    """After a command that its budget stops, the same without a budget does not repeat finished parts."""
     command = [f"--data={data}", f"--out={tmp_path}", *QUICK]
     assert headline.main([*command, "--sections", "quality", "--budget=0"]) == headline.UNFINISHED
     first = json.loads((tmp_path / "headline.json").read_text())["parts"]
@@ -68,10 +68,10 @@ def test_the_whole_of_it(data, tmp_path, capsys):
         assert part["target_tokens_per_second"] > 0, name
         assert 0 < part["mfu"] < 1, name
         assert (part["padding"] == 0) == name.startswith("speed/")
-    found = parts["quality/dynamicconv"]["translations"]
-    assert set(found) == set(TESTS)
-    assert [len(found[name]["ids"]) for name in TESTS] == [4, 4, 4]
-    assert all(0 <= found[name]["scores"][0]["value"] <= 100 for name in TESTS)
+    translations = parts["quality/dynamicconv"]["translations"]
+    assert set(translations) == set(TESTS)
+    assert [len(translations[name]["ids"]) for name in TESTS] == [4, 4, 4]
+    assert all(0 <= translations[name]["scores"][0]["value"] <= 100 for name in TESTS)
     table = capsys.readouterr().out
     assert "| mixer | BLEU tatoeba | BLEU multi30k | BLEU newstest2013 |" in table
     assert "| big bahdanau 5 |" in table
@@ -99,7 +99,7 @@ def test_a_gpu_machine_may_lack_all_but_torch_and_numpy(data, tmp_path):
     assert "not scored" not in (here / "headline.md").read_text()
 
 
-def test_what_cannot_run_is_said(data, tmp_path, capsys):
+def test_missing_data_is_named(data, tmp_path, capsys):
     assert headline.main([f"--data={tmp_path}", f"--out={tmp_path}", *QUICK]) == 2
     assert "holds no headline-data.json" in capsys.readouterr().err
     assert headline.main([f"--prepare={tmp_path}", f"--data={tmp_path}"]) == 2

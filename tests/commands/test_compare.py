@@ -1,4 +1,4 @@
-"""The comparison of runs: numbers against sacreBLEU's own command and hand computations, refusals, what is left out."""
+"""Comparing runs: numbers against sacreBLEU's own command and by hand, refusals, and runs that are left out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def references(count: int = 60) -> list[str]:
 
 
 def garbled(lines: list[str], rate: float) -> list[str]:
-    """Every word replaced with this probability."""
+    """Replace every word with this probability."""
     return [
         " ".join(random.choice(WORDS) if random.random() < rate else word for word in line.split()) for line in lines
     ]
@@ -41,7 +41,7 @@ def garbled(lines: list[str], rate: float) -> list[str]:
 
 def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: int = 1, rate: float = 0.3,
               **settings: Any) -> Path:  # fmt: skip
-    """A finished run's folder with random translations."""
+    """Write a finished run's folder with random translations."""
     folder, hypotheses = RunFolder(path), garbled(refs, rate)
     config = {"seed": seed, "data": {"name": "toy"}, "model": {"dim": 16}, "mixer": {"encoder": {"_target_": mixer}},
               "trainer": {"max_steps": 9, "log_steps": 5}, "run": None, **settings}  # fmt: skip
@@ -62,13 +62,13 @@ def results_of(path: Path) -> dict[str, Any]:
 
 
 def cells(table: str) -> list[dict[str, str]]:
-    """The rows of a Markdown table."""
+    """Parse the rows of a Markdown table."""
     lines = [line for line in table.splitlines() if line.startswith("|")]
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_the_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
+def test_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
     refs, seeds = references(), random.sample(range(100), 3)
     runs = {(m, s): write_run(tmp_path / f"{m}{s}", refs, mixer=m, seed=s, rate=r)
             for m, r in (("lightconv", 0.3), ("bahdanau", 0.36)) for s in seeds}  # fmt: skip
@@ -94,20 +94,20 @@ def test_the_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
 
 
 def sacrebleu_p(baseline: Path, system: Path) -> float:
-    """The p value that sacreBLEU's command prints."""
+    """Return the p value that sacreBLEU's command prints."""
     command = [sys.executable, "-m", "sacrebleu", str(baseline / "test.ref"), "-i", str(baseline / "test.hyp"),
                str(system / "test.hyp"), "-m", "bleu", "--paired-bs", "--format", "json", "--force"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)[1]["BLEU"]["p_value"]
 
 
-def test_significance_says_in_which_direction():
-    found = Significance(0.5, [Trial(2.0, 0.01), Trial(-1.0, 0.02), Trial(0.5, 0.4)])
-    assert str(found) == "0.010 to 0.400: 1 better, 1 worse of 3"
+def test_significance_counts_better_and_worse_pairs():
+    result = Significance(0.5, [Trial(2.0, 0.01), Trial(-1.0, 0.02), Trial(0.5, 0.4)])
+    assert str(result) == "0.010 to 0.400: 1 better, 1 worse of 3"
     assert str(Significance(0.5, [Trial(0.5, 0.0123)])) == "0.012"
 
 
-def test_settings_that_differ_set_rows_apart(tmp_path):
+def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     refs = references(5)
     write_run(tmp_path / "a", refs, seed=1)
     write_run(tmp_path / "b", refs, seed=2, trainer={"max_steps": 9, "log_steps": 77}, run="b")  # harmless
@@ -128,7 +128,7 @@ def test_settings_that_differ_set_rows_apart(tmp_path):
     write_run(other / "a", refs)
     write_run(other / "b", refs, mixer="bahdanau")
     labels = [g.label for g in group_runs(collect([str(other)], "test").runs)]
-    assert labels == ["lightconv", "bahdanau"]  # a mixer's own settings go without saying
+    assert labels == ["lightconv", "bahdanau"]  # different mixers have different settings anyway
     config = yaml.safe_load((other / "a" / "config.yaml").read_text()) | {"mixer": kernels}
     write_run(other / "c", refs)
     (other / "c" / "config.yaml").write_text(yaml.safe_dump(config))
@@ -140,8 +140,8 @@ def rewrite(run: Path, **results: Any) -> None:
     (run / "results.json").write_text(json.dumps(results_of(run) | results))
 
 
-def test_what_a_run_decided_sets_rows_apart(tmp_path, capsys):
-    """Processes are micro-batches, `auto` is what it came to, a mixer's setting that was typed is shown."""
+def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
+    """Ranks count as micro-batches; a mixer's setting that the command has is shown."""
     refs = references(5)
 
     def labels(name: str, *runs: tuple[dict[str, Any], dict[str, Any]]) -> list[tuple[str, int]]:
@@ -174,7 +174,7 @@ def test_what_a_run_decided_sets_rows_apart(tmp_path, capsys):
     assert "Not of one revision of the code: abc (1 runs), None (1 runs)" in printed
 
 
-def test_a_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
+def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
     rewrite(write_run(tmp_path / "run", references(5)), stopped="BLEU 2 is below the other jobs' median")
     for split in ("test", "valid"):
         found = collect([str(tmp_path)], split)
@@ -208,7 +208,7 @@ def test_different_test_sets_are_refused(tmp_path, capsys, change):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_cannot_be_read_is_listed(tmp_path, capsys):
+def test_unreadable_runs_are_listed(tmp_path, capsys):
     refs = references(20)
     write_run(tmp_path / "good", refs)
     for name in ("unfinished", "damaged", "untested", "odd"):
@@ -232,7 +232,7 @@ def test_what_cannot_be_read_is_listed(tmp_path, capsys):
     assert cells(capsys.readouterr().out)[0]["seeds"] == "1, 1"
 
 
-def test_a_sweeps_runs_are_found_by_its_jobs(tmp_path, capsys):
+def test_runs_of_a_sweep_are_found_by_its_jobs(tmp_path, capsys):
     refs, sweep = references(20), tmp_path / "runs" / "sweeps" / "today"
     for number, (mixer, state) in enumerate((("bahdanau", "finished"), ("lightconv", "failed"), ("gru", "running"))):
         run = write_run(tmp_path / "runs" / f"run{number}", refs, mixer=mixer)
@@ -249,7 +249,7 @@ def test_a_sweeps_runs_are_found_by_its_jobs(tmp_path, capsys):
     assert f"job 2 (mixer=gru) ({moved / 'run2'}): running" in captured.err
 
 
-def test_a_baseline_must_be_one_row(tmp_path, capsys):
+def test_baseline_must_be_one_group(tmp_path, capsys):
     refs = references(20)
     write_run(tmp_path / "a", refs)
     write_run(tmp_path / "b", refs, model={"dim": 32})
@@ -277,7 +277,7 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     assert "no significance: toy-gru-0123abcd" in printed
 
 
-def test_a_run_saves_its_test_set(tmp_path):
+def test_run_saves_its_test_set(tmp_path):
     from seq2seq.training.run import train
 
     corpus = toycorpus.write(tmp_path / "corpus")
@@ -306,7 +306,7 @@ def test_lines_of_the_test_set_end_at_newlines_only(tmp_path):
     assert run.test_lines("hyp") == ["", "", "ü"]
 
 
-def test_a_curve_joins_scores_and_times(tmp_path):
+def test_curve_joins_scores_and_times(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text(
         "step,seconds,train/seconds,val/bleu\n5,9,3.5,\n10,20,8,\n10,,,1.5\n15,30,12,\n20,40,16,\n20,,,2.5\n25,,,9\n"
@@ -318,7 +318,7 @@ def test_a_curve_joins_scores_and_times(tmp_path):
     assert read_curve(tmp_path / "none.csv", ("seconds",)) == []
 
 
-def test_a_band_is_the_mean_and_range_where_all_seeds_have_been():
+def test_band_is_the_mean_and_range_where_all_curves_overlap():
     slopes = np.random.rand(4) * 10
     curves = [[(t, slope * t) for t in sorted(np.random.uniform(1, 9, 6))] for slope in slopes]
     found = band(curves)
@@ -333,7 +333,7 @@ def test_a_band_is_the_mean_and_range_where_all_seeds_have_been():
     assert band([[(1.0, 2.0)], [(3.0, 2.0)]]) is None
 
 
-def test_the_figure_shows_every_group(tmp_path):
+def test_figure_shows_every_group_and_is_reproducible(tmp_path):
     pytest.importorskip("matplotlib")
     refs = references(20)
     for mixer in ("lightconv", "bahdanau"):

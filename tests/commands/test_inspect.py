@@ -1,4 +1,4 @@
-"""What is drawn of a model against hand computations, and the command: its pages, its files, its refusals."""
+"""Mixing matrices against hand computations, and the inspect command: its pages, files and refusals."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_heads_of_attention_are_its_weights():
 
 
 def test_total_is_the_norm_of_blocks():
-    """d y_i / d x_j = sum_h w_ij W_v W_o of the held weights, written out; rows sum to 1; nothing from the future."""
+    """d y_i / d x_j = sum_h w_ij W_v W_o of constant weights, written out; rows sum to 1; nothing from the future."""
     model = composed_tiny("mixer=transformer").double()
     found = mixing_matrix.views(model, *pair())
     mixer, own = model.decoder.layers[0].self_mixer, view(found, "decoder", 1)
@@ -71,7 +71,7 @@ def test_total_is_the_norm_of_blocks():
 
 @pytest.mark.parametrize("mixer", ["lightconv", "dynamicconv"])
 def test_kernels_of_the_convolutions(mixer):
-    """Portraits are normalised over taps; without a gate their band is the head's matrix."""
+    """Kernels are normalized over taps; without a gate their band is the head's matrix."""
     overrides = (f"mixer={mixer}", "mixer.encoder.glu=false", "mixer.decoder.glu=false", "mixer.extra_encoder_layers=0")
     model = composed_tiny(*overrides).double()
     found = mixing_matrix.views(model, *pair(9, 9))
@@ -89,7 +89,7 @@ def test_kernels_of_the_convolutions(mixer):
             torch.testing.assert_close(own.heads[:, i], expected / expected.sum(-1, keepdim=True))
 
 
-def test_bahdanaus_weights_are_those_of_each_step():
+def test_weights_of_bahdanau_are_those_of_each_step():
     model = composed_tiny("mixer=bahdanau")
     src, tgt = pair()
     own = view(mixing_matrix.views(model, src, tgt), "cross", 1)
@@ -120,7 +120,7 @@ def test_distances_by_hand():
     assert mixing_matrix.locality(dataclasses.replace(own, total=torch.eye(5))) == 0
 
 
-def test_centres_are_drawn(tmp_path):
+def test_centers_are_drawn(tmp_path):
     """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads can be told apart."""
     sharpness = torch.rand(9) + 0.1
     line, grid = torch.randn(9), torch.randn(9, 2)
@@ -179,7 +179,7 @@ def test_random_weights(tmp_path, capsys):
 
 
 def test_checkpoint(tmp_path, capsys):
-    """A sentence and the model's translation or a given one; text is escaped."""
+    """A sentence and the model's translation, or another one; text is escaped."""
     path = tiny.save(tmp_path)
     out = tmp_path / "out"
     command = ["--ckpt", str(path), "--text", "der Hund geht & <b>", "--out", str(out)]
@@ -192,8 +192,8 @@ def test_checkpoint(tmp_path, capsys):
     capsys.readouterr()
 
 
-def test_an_untrained_picture_model_and_the_figures_of_another(tmp_path, capsys):
-    """The recipe of docs/images.md with random weights, whose figures make way for those of the next model."""
+def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
+    """The recipe of docs/images.md with random weights; figures that the next report lacks are removed."""
     out, small = tmp_path / "out", ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "model.encoder_layers=1"]
     pictures = ["experiment=drawn_words", "tokenizer.patches.height=4", "tokenizer.patches.width=6"]
     assert inspect.main(["mixer=quadratic", *pictures, *small, "--length", "3", "--out", str(out)]) == 0
@@ -209,7 +209,7 @@ def test_an_untrained_picture_model_and_the_figures_of_another(tmp_path, capsys)
 
 
 def test_atlas(tmp_path, capsys):
-    """The page is printed and written, with the data and the map beside it."""
+    """The page is printed, and written with the data and the map."""
     out = tmp_path / "atlas"
     command = ["--atlas", "--mixers", "attention,dynamicconv", "--limit", "0", "--figure", "--out", str(out)]
     assert inspect.main(command) == 0
@@ -218,7 +218,7 @@ def test_atlas(tmp_path, capsys):
     assert (out / "map.png").is_file()
 
 
-def test_atlas_says_what_disagrees(tmp_path, capsys, monkeypatch):
+def test_atlas_reports_wrong_declarations(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Attention, "properties", None)
     assert inspect.main(["--atlas", "--mixers", "attention", "--limit", "0", "--out", str(tmp_path)]) == 1
     assert "attention declares no `properties`" in capsys.readouterr().err
@@ -243,7 +243,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
         (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is no setting; did you mean model.dim"),
-        (["mixer=lightconv", "model=tyni"], "Available options"),
+        (["mixer=lightconv", "model=tyni"], "model=tyni is no choice; did you mean tiny"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
         (["mixer=lightconv", "--seed", "-1"], "--seed"),
         (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
@@ -256,17 +256,17 @@ def test_refusals(tmp_path, capsys, monkeypatch):
             status = inspect.main(arguments)
         except SystemExit as stop:
             status = stop.code
-        told = capsys.readouterr().err
+        error = capsys.readouterr().err
         assert status == 2, arguments
-        assert expected in told, told
-        assert told.count("\n") == 1, told
-    assert not (tmp_path / "o").exists()  # nothing is left of what failed
+        assert expected in error, error
+        assert error.count("\n") == 1, error
+    assert not (tmp_path / "o").exists()  # a failed command leaves nothing
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert inspect.main(["mixer=lightconv"]) == 2
     assert "a report needs matplotlib" in capsys.readouterr().err
 
 
-def test_no_stranger_code(tmp_path, capsys):
+def test_foreign_code_is_refused(tmp_path, capsys):
     """A checkpoint that names a foreign class is refused as in translation."""
     payload = tiny.payload()
     payload["seq2seq"]["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
@@ -275,7 +275,7 @@ def test_no_stranger_code(tmp_path, capsys):
     assert "trust" in capsys.readouterr().err
 
 
-def test_quadratic_shows_its_centres(tmp_path):
+def test_quadratic_reports_its_centers(tmp_path):
     model = composed_tiny("mixer=quadratic")
     own = view(mixing_matrix.views(model, *pair()), "encoder", 1)
     mixer = model.encoder.layers[0].self_mixer

@@ -11,7 +11,7 @@ from seq2seq import files
 from seq2seq.config import dicts
 from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
-from seq2seq.training.csv_logger import CsvLogger
+from seq2seq.training.loggers import CsvLogger
 
 CONFIG = {
     "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},

@@ -21,9 +21,8 @@ from torch import nn
 from seq2seq import checkpoint
 from seq2seq.evaluation import metrics
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.errors import TrainingFault, as_fault
+from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
 from seq2seq.training.run import Run
-from seq2seq.training.skipped_updates import SkippedUpdates
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,21 @@ from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.fsdp import gathered, is_sharded, load_optimizer, load_weights, make_parts, make_whole, shard
+from seq2seq.training.errors import SkippedUpdates
+from seq2seq.training.fsdp import (
+    ShardedStrategy,
+    gathered,
+    is_sharded,
+    load_optimizer,
+    load_weights,
+    make_parts,
+    make_strategy,
+    make_whole,
+    shard,
+)
 from seq2seq.training.hardware import require_sharding
 from seq2seq.training.loss import projected_cross_entropy
 from seq2seq.training.optim import build_optimizer, scale_and_clip
-from seq2seq.training.skipped_updates import SkippedUpdates
-from seq2seq.training.strategy import ShardedStrategy, make_strategy
 
 ADAM = OptimSettings(schedule="constant", warmup_steps=0, lr=0.01)
 

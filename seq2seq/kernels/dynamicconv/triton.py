@@ -165,7 +165,7 @@ def band_backward(
             to = dlogits + deep(row) * (heads * taps) + tap
             tl.store(to, (w * (slopes[s] - mean)).to(dlogits.dtype.element_ty), mask=mask)
             sent += (_spread(w, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
-        mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbour's
+        mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]
     for e in tl.static_range(BACKS):

@@ -14,7 +14,7 @@ def lightconv_reference(
 ) -> Tensor:
     """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2), one multiply per tap.
 
-    x (B, T, C); weights (H, K), already normalised; keep: DropConnect words (H, ceil(K / 32)). Channel c belongs to
+    x (B, T, C); weights (H, K), already normalized; keep: DropConnect words (H, ceil(K / 32)). Channel c belongs to
     head h = c // (C / H).
     """
     heads, taps = weights.shape

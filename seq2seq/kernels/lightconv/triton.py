@@ -137,7 +137,7 @@ def band_backward(
             for s in tl.static_range(BACKS + 1):
                 sums += (product(slope, tl.trans(values[s]), products[s], WIDE),)
                 sent += (product(bands[s], slope, unfinished[s], WIDE),)
-            mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbour's
+            mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
             row += shift - BACKS * TILE
             _store_slopes(own_dx, own_x, x_row, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
             values, unfinished, products = values[:-1], sent[:-1], sums

@@ -1,7 +1,8 @@
-"""What a run shows and logs: a progress bar on a terminal, plain lines elsewhere, a row of metrics now and then."""
+"""Show and log the progress of a run: a bar on a terminal, plain lines elsewhere, and rows of metrics."""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -19,7 +20,11 @@ from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.throughput import Meter
 
+log = logging.getLogger(__name__)
+
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
+# Seconds after which the rate of a run is known well enough to say how long it will take.
+_RATE_KNOWN = 5.0
 _MOST_SHOWN = 300  # characters of a sample: a picture's line has many
 
 
@@ -57,6 +62,8 @@ class ProgressLog(L.Callback):
         self._for_log = Reading()
         self._for_bar = Reading()
         self._shown = 0.0
+        self._begun = (0.0, 0.0)  # seconds, and share of the budget, at the start of this part of the run
+        self._announced = False
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
@@ -71,6 +78,7 @@ class ProgressLog(L.Callback):
             meter.load(self._meter_state)
         self.state.meter = meter
         self._for_bar.take(pl_module, self.watch.seconds)
+        self._begin(trainer)
         self.watch.run(True)
         if self.console.is_terminal:
             words = [
@@ -99,6 +107,8 @@ class ProgressLog(L.Callback):
         step = trainer.global_step
         if step % self.settings.log_steps == 0:
             self._log(trainer, pl_module)
+        if not self._announced and self.state.budget.clock.seconds - self._begun[0] >= _RATE_KNOWN:
+            self._announce(trainer)
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
@@ -165,6 +175,37 @@ class ProgressLog(L.Callback):
         self._for_log.load(state_dict["logged"])
         self._meter_state = state_dict.get("meter")
 
+    def _begin(self, trainer: L.Trainer) -> None:
+        """Report where a resumed run continues."""
+        budget = self.state.budget
+        share = budget.used_share(trainer)
+        self._begun = (budget.clock.seconds, share)
+        if trainer.global_step and share < 1 and not budget.ended_by:
+            log.info(
+                "continuing at update %s, epoch %.2f: %.0f%% of the run are done, after %s of training and validation",
+                f"{trainer.global_step:,}", epochs_done(trainer), 100 * share, clock(budget.clock.seconds),
+            )  # fmt: skip
+
+    def _announce(self, trainer: L.Trainer) -> None:
+        """Report how long the run will take, once."""
+        self._announced = True
+        bounds = {"epochs": self.settings.max_epochs, "updates": self.settings.max_steps}
+        words = [f"{count:,} {name}" for name, count in bounds.items() if count]
+        if self.settings.max_time:
+            words.append(f"{clock(self.settings.max_time)} at most")
+        self.console.print(
+            f"about {self._time_left(trainer)} left of {', '.join(words)}", highlight=False, soft_wrap=True
+        )
+
+    def _time_left(self, trainer: L.Trainer) -> str:
+        """Estimate the time to the end from the rate of this part of the run."""
+        seconds, share = self._begun
+        budget = self.state.budget
+        done = budget.used_share(trainer)
+        if done <= share:
+            return "?"
+        return clock((budget.clock.seconds - seconds) * (1 - done) / (done - share))
+
     def _close(self) -> None:
         if self._bar:
             self._bar.stop()
@@ -187,9 +228,8 @@ class ProgressLog(L.Callback):
 
     def _show(self, trainer: L.Trainer, task: TranslationTask) -> None:
         now = self._for_bar.take(task, self.watch.seconds)
-        budget = self.state.budget
-        share = budget.used_share(trainer)
-        left = clock(budget.clock.seconds * (1 - share) / share) if share > 0 else "?"
+        share = self.state.budget.used_share(trainer)
+        left = self._time_left(trainer)
         text = (
             f"step {trainer.global_step:,}  epoch {epochs_done(trainer):.2f}  loss {now['loss']:.3f}  "
             f"lr {_rate(trainer):.2e}  {now['tokens_per_second']:,.0f} tokens/s"

@@ -1,0 +1,136 @@
+"""Choose the number of threads of a run on a CPU: one or all, whichever trains faster."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from seq2seq.data.batching import padded_width
+from seq2seq.training.auto_batch_size import Rehearsal
+
+if TYPE_CHECKING:
+    from seq2seq.data.preparation import PreparedData
+    from seq2seq.training.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+# All threads are chosen only if they are faster than one by this factor: they gain little more on small matrices, and
+# lose nine tenths of their rate where another program keeps one of them waiting.
+_GAIN = 1.1
+# Rounds alternate, so that other work on the machine meets both choices; each takes this long, or one update.
+_ROUNDS = 3
+_ROUND_SECONDS = 0.25
+# Of a stream, whose lengths are not known before it is read.
+_STREAMED_LENGTH = 24
+
+
+def known_threads(setting: int | None, recorded: int | None) -> int | None:
+    """Return the number of threads where it need not be measured, else None.
+
+    Args:
+        setting: `trainer.threads`, which comes first; the variable OMP_NUM_THREADS comes second.
+        recorded: The number that a resumed run began with. With another one its sums would be rounded differently.
+    """
+    if setting is not None:
+        return setting
+    if os.environ.get("OMP_NUM_THREADS"):
+        return torch.get_num_threads()
+    return recorded or (1 if torch.get_num_threads() == 1 else None)
+
+
+def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], *, precision: str) -> int:
+    """Train a task that is thrown away with one thread and with all, and return the better number.
+
+    The random state is left as it was, and so are the results of the run.
+
+    Args:
+        shape: Sentences, source width and target width of a typical batch.
+        precision: Lightning's name of it.
+    """
+    began = time.monotonic()
+    with torch.random.fork_rng(devices=[]):
+        rates = _rehearse(make_task, shape, precision, (1, torch.get_num_threads()))
+    gc.collect()
+    count = choose(rates)
+    words = " and ".join(f"{rate:.3g} with {_threads(number)}" for number, rate in rates.items())
+    log.info(
+        "training with %s: updates a second are %s (measured in %.1f s; trainer.threads=%d skips this)",
+        _threads(count), words, time.monotonic() - began, count,
+    )  # fmt: skip
+    return count
+
+
+def _rehearse(
+    make_task: Callable[[], TranslationTask], shape: tuple[int, int, int], precision: str, counts: Sequence[int]
+) -> dict[int, float]:
+    """Measure updates of a task that ends with this function."""
+    cpu = torch.device("cpu")
+    rehearsal = Rehearsal(make_task(), longest=shape[1:], device=cpu, precision=precision, copies=0)
+    return measure_rates(lambda: rehearsal.update(*shape), counts)
+
+
+def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
+    """Return the updates per second with each number of threads, the medians of a few short rounds."""
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    for count in counts:  # kernels are prepared for each
+        with use_threads(count):
+            update()
+    for _ in range(_ROUNDS):
+        for count in counts:
+            with use_threads(count):
+                seconds[count].append(_seconds(update))
+    return {count: 1 / statistics.median(values) for count, values in seconds.items()}
+
+
+def choose(rates: Mapping[int, float]) -> int:
+    """Return the number of threads with the best rate, but one thread unless another is clearly faster."""
+    best = max(rates, key=lambda count: rates[count])
+    return best if rates[best] > _GAIN * rates[1] else 1
+
+
+@contextlib.contextmanager
+def use_threads(count: int | None) -> Iterator[int]:
+    """Compute with `count` threads in this block; None changes nothing. The block gets the number."""
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
+    """Return sentences, source width and target width of a full batch of sentences of median length."""
+    if prepared.plan.stream:
+        lengths = [min(length, _STREAMED_LENGTH) for length in prepared.longest]
+    else:
+        data = prepared.split("train")
+        lengths = [int(np.median(side)) for side in (data.src_lengths, data.tgt_lengths)]
+    src, tgt = (int(padded_width(max(1, length))) for length in lengths)
+    return max(1, prepared.plan.require_max_tokens() // max(src, tgt)), src, tgt
+
+
+def _seconds(update: Callable[[], object]) -> float:
+    """Time an update, the mean of as many as fit into a round."""
+    began = time.perf_counter()
+    updates = 0
+    while True:
+        update()
+        updates += 1
+        passed = time.perf_counter() - began
+        if passed >= _ROUND_SECONDS:
+            return passed / updates
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
