@@ -438,7 +438,7 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     assert Image.open(tmp_path / "centres.png").width > 300
     assert [images.distance(*pair) for pair in (("", "abc"), ("reads", "reads"), ("kitten", "sitting"))] == [3, 0, 3]
     trained, made = (
-        model.state_dict() for model in (checkpoint.load(run / "checkpoints/best.ckpt").model, images.before(run))
+        model.state_dict() for model in (checkpoint.load(run / "checkpoints/best.ckpt").model, images.untrained(run))
     )
     places = next(name for name in made if name.endswith("centers"))
     assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a centre, but not far
