@@ -648,6 +648,12 @@ def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_settings_are_checked_before_torch_is_imported():
+    code = "import sys, seq2seq.train; print(sorted({'torch', 'lightning', 'datasets'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_a_wrong_setting_is_one_line_and_exit_code_2(corpus, tmp_path):
     done = launch(tmp_path, command(corpus, "model.num_heads=3"))
