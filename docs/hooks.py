@@ -233,8 +233,8 @@ def leading_comment(path: Path) -> str:
 
 
 def in_cell(text: str) -> str:
-    """Return prose for a cell of a table, which a bare `|` would end."""
-    return text.replace("|", "&#124;")
+    """Return prose for a cell of a table, in which `|` and `<` would be markup."""
+    return text.replace("<", "&lt;").replace("|", "&#124;")
 
 
 def code(text: str, style: str = "") -> str:

@@ -1,4 +1,4 @@
-"""One checkpoint file that is all translation needs, written atomically and opened without running anyone's code.
+"""Write and read checkpoints: one file that is all translation needs, opened without running anyone's code.
 
 A checkpoint is Lightning's own dictionary and one more key, `seq2seq`, which `describe` makes:
 
@@ -16,24 +16,24 @@ import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 import seq2seq
+from seq2seq.build import TargetError, build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import read_section
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import atomic_file
+from seq2seq.model import Seq2Seq
 from seq2seq.upgrade import FORMAT, upgrade
 
-if TYPE_CHECKING:
-    from seq2seq.data.tokenizer import Tokenizer
-    from seq2seq.model import Seq2Seq
-
+# The entry that describes the model, and the prefix of the model's weights in Lightning's `state_dict`.
 KEY = "seq2seq"
 PREFIX = "model."
 
-# What the `seq2seq` entry must hold, and of which type.
+# Types of the values that the `seq2seq` entry must have.
 _FIELDS: dict[str, type] = {
     "model": dict,
     "tokenizer": dict,
@@ -43,19 +43,20 @@ _FIELDS: dict[str, type] = {
     "data": str,
     "versions": dict,
 }
-# What it holds of the settings of a search; checkpoints of earlier versions have none.
+# Settings of the search that it has; checkpoints of earlier versions have none.
 SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
-# torch's reader would make one of any size from a few bytes.
+# A pickle that makes a bytearray, which torch's reader allows: of any size, from a few bytes.
 _BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
+# Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used, and why, in one line."""
+    """Checkpoint that cannot be used; the message is one line."""
 
 
 class Loaded(NamedTuple):
-    """A checkpoint ready to translate: the model in evaluation mode, its tokenizer, and the `seq2seq` entry."""
+    """Checkpoint ready to translate: the model in evaluation mode, its tokenizer, and the `seq2seq` entry."""
 
     model: Seq2Seq
     tokenizer: Tokenizer
@@ -72,16 +73,22 @@ def describe(
     data: str,
     search: SearchSettings | None = None,
 ) -> dict[str, Any]:
-    """The `seq2seq` entry of a checkpoint; ValueError, with the place, for a value that is not a plain type.
+    """Make the `seq2seq` entry of a checkpoint.
 
-    `model_config` is what `build_model` was given, `tokenize` sacreBLEU's tokenizer, `data` the data set's name,
-    `search` how the run decodes its test set. The normaliser stands there to be read: the tokenizer's SentencePiece
-    model applies its own.
+    Args:
+        model_config: The argument of `build_model`.
+        tokenize: sacreBLEU's tokenizer.
+        data: The data set's name.
+        search: Settings by which the run decodes its test set.
+
+    Raises:
+        ValueError: A value is not of a plain type; names it.
     """
     entry = {
         "format": FORMAT,
         "model": model_config,
         "tokenizer": tokenizer.to_state(),
+        # to be read by people: the SentencePiece model applies its own
         "normalizer": tokenizer.normalizer,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
@@ -95,24 +102,30 @@ def describe(
 
 
 def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
-    """How the run of a `seq2seq` entry decodes: the defaults where it does not say; ValueError if impossible."""
+    """Read the search settings of a `seq2seq` entry, with defaults for those it lacks.
+
+    Raises:
+        ValueError: No search can have them.
+    """
     section = {key: value for key, value in meta.get("search", {}).items() if key in SEARCH}
     return read_section(SearchSettings, section, "search")
 
 
 def versions() -> dict[str, str]:
-    """The versions that a checkpoint or a result was made with."""
-    found = {"python": platform.python_version(), "seq2seq": seq2seq.__version__, "torch": str(torch.__version__)}
+    """Return the versions of Python and of the packages that results depend on."""
+    numbers = {"python": platform.python_version(), "seq2seq": seq2seq.__version__, "torch": str(torch.__version__)}
     for name in ("lightning", "sentencepiece", "sacrebleu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            numbers[name] = importlib.metadata.version(name)
+    return numbers
 
 
 def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
-    """Write `payload` to `path` so that the file is at every moment the old one or the whole new one.
+    """Write a checkpoint's dictionary atomically.
 
-    ValueError if the payload is not one that `read` accepts; OSError where the file system refuses.
+    Raises:
+        ValueError: `read` would not accept it.
+        OSError: The file system refuses.
     """
     _check(payload, Path(path))
     _plain(payload[KEY], KEY)
@@ -127,22 +140,32 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The checkpoint's whole dictionary, checked, on the CPU; CheckpointError, in one line, if it is none of ours."""
+    """Read a checkpoint's whole dictionary, on the CPU and in the current format.
+
+    Raises:
+        CheckpointError: The file is damaged, hostile, or no checkpoint of this program.
+    """
     return _read(Path(path), mmap=False)
 
 
 def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", trust: Sequence[str] = ()) -> Loaded:
-    """Build the model and tokenizer that `path` describes, with its weights, on `device`, in evaluation mode.
+    """Build the model and the tokenizer of a checkpoint; nothing in the file is executed.
 
-    A `_target_` outside this package and those named in `trust`, weights that are missing or misshapen, or settings
-    that build no model are a CheckpointError; nothing in the file is executed.
+    Args:
+        trust: Packages, besides this one, whose mixers it may name.
+
+    Raises:
+        CheckpointError: The file cannot be read, names another package's mixer, builds no model, or its weights are
+            not the model's.
     """
     path = Path(path)
     # mapped, so that the optimizer's state in a training checkpoint is never read into memory
     payload = _read(path, mmap=True)
     meta = payload[KEY]
     tokenizer = _tokenizer(meta, path)
-    weights = {k.removeprefix(PREFIX): w for k, w in payload["state_dict"].items() if k.startswith(PREFIX)}
+    weights = {
+        name.removeprefix(PREFIX): weight for name, weight in payload["state_dict"].items() if name.startswith(PREFIX)
+    }
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     with torch.device("meta"):
@@ -156,8 +179,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
 
 
 def _plain(value: Any, place: str) -> Any:
-    """`value` with its mappings as dict and its sequences as list; ValueError names the place of anything else."""
-    # exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses
+    """Copy a value with its tuples as lists; ValueError names the place of what is no plain type."""
     if type(value) in _PLAIN or isinstance(value, torch.Tensor):
         return value
     if type(value) in (dict, list, tuple):
@@ -188,7 +210,7 @@ def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
 
 
 def _check_container(path: Path) -> None:
-    """CheckpointError unless `path` is an uncompressed zip as torch writes it, whole and with right checksums."""
+    """Refuse a file that is not an uncompressed zip as torch writes it, whole and with right checksums."""
     try:
         if path.is_dir():
             raise CheckpointError(f"{path}: is a directory; name the checkpoint file in it")
@@ -199,16 +221,7 @@ def _check_container(path: Path) -> None:
         if magic != b"PK":
             raise CheckpointError(f"{path}: is not a checkpoint")
         with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            # torch stores, never compresses: a few bytes must not unpack to a full memory
-            if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or not any(
-                e.filename.endswith("/data.pkl") for e in entries
-            ):
-                raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
-            if (damaged := archive.testzip()) is not None:
-                raise CheckpointError(f"{path}: is damaged (wrong checksum in {damaged}); copy it again")
-            if any(_BYTEARRAY.search(archive.read(e)) for e in entries if e.filename.endswith("/data.pkl")):
-                raise CheckpointError(f"{path}: refused, it holds a Python object (bytearray); nothing in it was run")
+            _check_archive(archive, path)
     except CheckpointError:
         raise
     except FileNotFoundError:
@@ -219,11 +232,31 @@ def _check_container(path: Path) -> None:
         raise CheckpointError(f"{path}: is truncated or damaged; copy it again") from None
 
 
+def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
+    entries = archive.infolist()
+    pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
+    # torch stores, never compresses: a few bytes must not unpack to a full memory
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or not pickles:
+        raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
+    if (damaged := archive.testzip()) is not None:
+        raise CheckpointError(f"{path}: is damaged (wrong checksum in {damaged}); copy it again")
+    if any(_BYTEARRAY.search(archive.read(entry)) for entry in pickles):
+        raise CheckpointError(f"{path}: refused, it holds a Python object (bytearray); nothing in it was run")
+
+
 def _check(payload: Any, path: Path) -> None:
-    """CheckpointError unless `payload` has the keys and types that every format promises."""
+    """Refuse a dictionary without the keys and types that every format promises."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get(KEY), dict):
         raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry)")
-    meta, weights = payload[KEY], payload.get("state_dict")
+    _check_meta(payload[KEY], path)
+    weights = payload.get("state_dict")
+    if not isinstance(weights, Mapping) or not weights:
+        raise CheckpointError(f"{path}: has no weights (no 'state_dict')")
+    if not all(isinstance(name, str) and isinstance(weight, torch.Tensor) for name, weight in weights.items()):
+        raise CheckpointError(f"{path}: its 'state_dict' holds something other than tensors by name")
+
+
+def _check_meta(meta: dict[str, Any], path: Path) -> None:
     number = meta.get("format")
     if type(number) is not int or number < 1:
         raise CheckpointError(f"{path}: its format is {number!r}, which is no format number")
@@ -231,24 +264,18 @@ def _check(payload: Any, path: Path) -> None:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
         )
-    for name, kind in _FIELDS.items():
-        if not isinstance(meta.get(name), kind):
-            raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {kind.__name__}")
+    for name, cls in _FIELDS.items():
+        if not isinstance(meta.get(name), cls):
+            raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
     if not isinstance(meta.get("search", {}), dict):
         raise CheckpointError(f"{path}: its '{KEY}.search' is no dict")
     try:
         search_settings(meta)
     except ValueError as error:
         raise CheckpointError(f"{path}: its settings of a search cannot be used ({error})") from None
-    if not isinstance(weights, Mapping) or not weights:
-        raise CheckpointError(f"{path}: has no weights (no 'state_dict')")
-    if not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
-        raise CheckpointError(f"{path}: its 'state_dict' holds something other than tensors by name")
 
 
 def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
-    from seq2seq.data.tokenizer import Tokenizer
-
     try:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
@@ -261,8 +288,6 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
 
 
 def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
-    from seq2seq.build import TargetError, build_model
-
     try:
         return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
@@ -272,8 +297,9 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
 
 
 def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:
-    """CheckpointError for settings that ask for more layers than the file has weights: a layer without any is none."""
-    model, mixer = config.get("model"), config.get("mixer")
+    """Refuse settings that ask for more layers than the file has weights, before any layer is built."""
+    model = config.get("model")
+    mixer = config.get("mixer")
     if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
         return  # which builds no model
     depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
@@ -282,10 +308,7 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
 
 
 def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
-    """CheckpointError unless the names and shapes given are exactly those wanted, and the file as long as their bytes.
-
-    Weights that the model ties (the same parameter under several names) count once.
-    """
+    """Refuse weights of other names or shapes than the model's, and a file shorter than their bytes."""
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:
@@ -297,13 +320,14 @@ def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch
             raise CheckpointError(
                 f"{path}: weight '{name}' has shape {tuple(weight.shape)}, the model needs {tuple(wanted[name].shape)}"
             )
+    # weights that the model ties are the same parameter under several names, and count once
     sizes = {id(parameter): given[name].numel() * given[name].element_size() for name, parameter in wanted.items()}
     if sum(sizes.values()) > path.stat().st_size:
         raise CheckpointError(f"{path}: is shorter than the {sum(sizes.values()):,} bytes of its weights")
 
 
 def _is_whole(weight: torch.Tensor) -> bool:
-    """Whether a tensor is dense and its memory holds as many numbers as its shape says."""
+    """Return True if a tensor is dense and its memory holds as many numbers as its shape says."""
     if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
         return False
     if weight.is_meta or weight.is_nested:
@@ -314,8 +338,8 @@ def _is_whole(weight: torch.Tensor) -> bool:
 
 def _refusal(error: BaseException) -> str:
     # torch's own message recommends weights_only=False, which is what nobody should do
-    if found := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"holds a Python object ({found[1]})"
+    if match := re.search(r"GLOBAL (\S+)", str(error)):
+        return f"holds a Python object ({match[1]})"
     if isinstance(error, pickle.UnpicklingError):
         return "does not open as plain tensors"
     return f"does not open as plain tensors ({_first_line(error)})"

@@ -1,4 +1,4 @@
-"""What the commands share: the argument parser, option types, checks of outputs, and exit statuses."""
+"""Parse options, check outputs and return exit statuses, for all commands. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class UsageError(ValueError):
-    """What the user asked for cannot be done here, and the remedy, in one line."""
+    """Error of the user's; the message is one line and names the remedy."""
 
 
 def warn(message: str) -> None:
-    """One line on standard error."""
+    """Print a warning, one line, on standard error."""
     print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 def fail(message: object, status: int = 2) -> int:
-    """Say in one line on standard error what was wrong, and return the exit status."""
+    """Print an error, one line, on standard error and return the exit status."""
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
     return status
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, `error: ...`, and whose options are spelled out."""
+    """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def positive(text: str) -> int:
-    """A whole number from 1, for argparse."""
+    """Parse a whole number from 1, for argparse."""
     try:
         value = int(text)
     except ValueError:
@@ -61,24 +61,36 @@ def positive(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """What starts random numbers, a whole number from 0 that 63 bits hold, for argparse."""
+    """Parse a random seed, a whole number from 0 that 63 bits hold, for argparse."""
     if not text.isdecimal() or int(text) >= 1 << 63:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 to 2^63 - 1")
     return int(text)
 
 
 def require_folder(folder: Path, option: str = "--out") -> Path:
-    """`folder`, which need not be there yet; UsageError where it cannot be made or not be written in."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise UsageError(f"{option} {folder}: cannot be made ({there} is a file); choose another folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {folder}: {there} is not writable; choose another folder")
+    """Return `folder`, which need not exist yet.
+
+    Raises:
+        UsageError: It cannot be made, or nothing can be written in it.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{option} {folder}: cannot be made ({existing} is a file); choose another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {folder}: {existing} is not writable; choose another folder")
     return folder
 
 
 def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
-    """UsageError for a file that cannot be written, or that is one of the `inputs` (paths, or descriptors)."""
+    """Check that a file can be written without replacing an input.
+
+    Args:
+        inputs: Paths, or descriptors of open files.
+        what: The name of the inputs in the message.
+
+    Raises:
+        UsageError: It cannot be written, or is one of the inputs.
+    """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
@@ -86,7 +98,11 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
 
 
 def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
-    """UsageError for what `require_output` refuses, and where text would replace the checkpoint, or any other."""
+    """Check that a file can be written without replacing an input or any checkpoint.
+
+    Raises:
+        UsageError: It cannot be written, or is an input or a checkpoint.
+    """
     require_output(path, option, inputs=inputs)
     require_output(path, option, inputs=[ckpt], what="checkpoint")
     if path.is_file():
@@ -102,6 +118,7 @@ def _same_file(path: Path, other: str | Path | int) -> bool:
 
 
 def _from_zero(text: str) -> float:
+    """Parse a number from 0, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -112,11 +129,11 @@ def _from_zero(text: str) -> float:
 
 
 def add_model_options(parser: argparse._ActionsContainer) -> None:
-    """The options of everything that translates with a checkpoint."""
+    """Add the options of every command that translates with a checkpoint."""
     add = parser.add_argument
     text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
     add("--beam-size", type=positive, metavar="N", help=text)
-    text = "alpha in log-probability / length^alpha; larger favours longer output (default: the run's)"
+    text = "alpha in log-probability / length^alpha; larger favors longer output (default: the run's)"
     add("--length-penalty", type=_from_zero, metavar="ALPHA", help=text)
     text = "longest translation in pieces: this times the source's ... (default: the run's)"
     add("--max-len-ratio", type=_from_zero, metavar="R", help=text)
@@ -134,14 +151,19 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
 
 
 def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
-    """The translator that the options of `add_model_options` ask for; what they leave open is the checkpoint's."""
-    from seq2seq.inference.translator import Translator, choose_device
+    """Load the translator that the options of `add_model_options` ask for.
 
-    device = choose_device(options.device)
+    Search settings that the options leave open are the checkpoint's.
+
+    Raises:
+        ValueError: The checkpoint, the device or an option cannot be used.
+    """
     import torch
 
     from seq2seq.checkpoint import SEARCH
+    from seq2seq.inference.translator import Translator, choose_device
 
+    device = choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
@@ -155,18 +177,18 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
     )
-    given = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
-    beam_size = given.get("beam_size", translator.settings.beam_size)
-    if n_best > beam_size:
+    chosen = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
+    settings = dataclasses.replace(translator.settings, **chosen)
+    if n_best > settings.beam_size:
         raise UsageError(
-            f"--n-best {n_best} needs at least as large a --beam-size, not {beam_size}, which is the run's"
+            f"--n-best {n_best} needs at least as large a --beam-size, not {settings.beam_size}, which is the run's"
         )
-    translator.settings = dataclasses.replace(translator.settings, n_best=n_best, **given)
+    translator.settings = dataclasses.replace(settings, n_best=n_best)
     return translator
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """What `work` returns, or the exit status of a command that was interrupted, lost its reader or met a bad file."""
+    """Run a command and return its exit status, also if it is interrupted, loses its reader or cannot use a file."""
     try:
         return work()
     except KeyboardInterrupt:

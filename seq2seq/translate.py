@@ -21,14 +21,17 @@ from seq2seq.cli import (
     require_text_output,
     warn,
 )
+from seq2seq.files import atomic_file
+
+Stream = BinaryIO | IO[bytes]
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
-a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a grey PNG of
+a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a gray PNG of
 the size trained on) and is none stays empty: there is always one line out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs: the line's number from 1,
-the score (log-probability, natural logarithm, normalised by length), and the text.
+the score (log-probability, natural logarithm, normalized by length), and the text.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
@@ -70,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:
+def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     if options.input is None:
         if sys.stdin is None:
             raise UsageError("there is no standard input; name a file with --input")
@@ -80,8 +83,8 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Bi
     return stack.enter_context(open(options.input, "rb"))
 
 
-def _check_output(options: argparse.Namespace, source: BinaryIO | IO[bytes]) -> None:
-    """UsageError, before any work, for an output that cannot be written or would overwrite what is read."""
+def _check_output(options: argparse.Namespace, source: Stream) -> None:
+    """Refuse, before any work, an output that cannot be written or would replace what is read."""
     if options.output is None:
         if sys.stdout is None:
             raise UsageError("there is no standard output; name a file with --output")
@@ -92,11 +95,9 @@ def _check_output(options: argparse.Namespace, source: BinaryIO | IO[bytes]) -> 
     require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
 
 
-def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> BinaryIO | IO[bytes]:
+def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     if options.output is None:
         return sys.stdout.buffer
-    from seq2seq.files import atomic_file
-
     return stack.enter_context(atomic_file(options.output))
 
 

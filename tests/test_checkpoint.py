@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from conftest import PATIENCE
 
 from seq2seq import checkpoint, files
+from seq2seq.build import build_model
 from seq2seq.checkpoint import CheckpointError
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
@@ -134,30 +134,29 @@ def test_what_training_adds_is_kept_by_read_and_ignored_by_load(good, path):
 
 def test_opens_a_checkpoint_that_lightning_wrote(good, path):
     """Lightning's own dictionary, its loops, callbacks and optimizer included, holds plain types only."""
-    program = f"""
-import lightning, torch, sys
-from lightning.pytorch.callbacks import ModelCheckpoint
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import tiny
-good = tiny.payload()
-class Task(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        from seq2seq.build import build_model
-        self.model = build_model(good["seq2seq"]["model"])
-    def training_step(self, batch, _):
-        return self.model(batch, batch > 0, batch).square().mean()
-    def configure_optimizers(self):
-        adam = torch.optim.Adam(self.parameters())
-        return [adam], [torch.optim.lr_scheduler.ExponentialLR(adam, 0.9)]
-    def on_save_checkpoint(self, state):
-        state["seq2seq"] = good["seq2seq"]
-keep = ModelCheckpoint(dirpath={str(path.parent / "kept")!r}, save_last=True)
-trainer = lightning.Trainer(max_epochs=1, logger=False, callbacks=[keep], accelerator="cpu", enable_progress_bar=False)
-trainer.fit(Task(), torch.utils.data.DataLoader(torch.randint(4, 90, (4, 5)), batch_size=2))
-trainer.save_checkpoint({str(path)!r})
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=PATIENCE)
+    import lightning as L
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Task(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = build_model(good["seq2seq"]["model"])
+
+        def training_step(self, batch, _):
+            return self.model(batch, batch > 0, batch).square().mean()
+
+        def configure_optimizers(self):
+            adam = torch.optim.Adam(self.parameters())
+            return [adam], [torch.optim.lr_scheduler.ExponentialLR(adam, 0.9)]
+
+        def on_save_checkpoint(self, state):
+            state["seq2seq"] = good["seq2seq"]
+
+    keep = ModelCheckpoint(dirpath=path.parent / "kept", save_last=True)
+    quiet = {"logger": False, "accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = L.Trainer(max_epochs=1, callbacks=[keep], **quiet)
+    trainer.fit(Task(), torch.utils.data.DataLoader(torch.randint(4, 90, (4, 5)), batch_size=2))
+    trainer.save_checkpoint(path)
     payload = checkpoint.read(path)
     assert payload["global_step"] == 2
     checkpoint.load(path)
@@ -372,7 +371,7 @@ def test_layers_without_end_are_not_built(good, path, where, monkeypatch):
     model = good["seq2seq"]["model"]
     section = "mixer" if where == "extra_encoder_layers" else "model"
     write(path, changed(good, model={**model, section: {**model[section], where: 10**8}}))
-    monkeypatch.setattr("seq2seq.build.build_model", None)
+    monkeypatch.setattr("seq2seq.checkpoint.build_model", None)
     assert "more layers than it has weights" in refusal(path)
 
 

@@ -168,6 +168,12 @@ def test_files_say_what_they_hold(vague):
     assert not [name for name in TREES if vague in name.split(".")]
 
 
+def test_tests_are_where_their_subject_is():
+    """Folders of tests are named as those of the package; those of commands and benchmarks beside them."""
+    folders = {path.name for path in (ROOT.parent / "tests").iterdir() if list(path.glob("test_*.py"))}
+    assert folders <= {path.name for path in ROOT.iterdir() if path.is_dir()} | {"commands", "benchmarks"}
+
+
 def test_the_whole_model_is_one_file():
     """model.py shows everything, in under 300 lines; mixers/__init__.py lists nothing."""
     assert len((ROOT / "model.py").read_text("utf-8").splitlines()) < 300

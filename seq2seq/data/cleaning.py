@@ -1,4 +1,4 @@
-"""Which training pairs are dropped: rules on the text, rules on lengths in pieces, and the table that says so."""
+"""Cleaning of training pairs: rules on text, rules on lengths in tokens, and the table of what they dropped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Dropped(NamedTuple):
 
 
 class Cleaner:
-    """Text rules, applied block by block; remembers how many pairs each rule dropped, and one example."""
+    """Text rules, applied block by block, with the number of pairs that each dropped and one example."""
 
     def __init__(self, settings: CleanSettings) -> None:
         tests: dict[str, Callable[[str, str], bool]] = {
@@ -38,12 +38,12 @@ class Cleaner:
         self.read = 0
 
     def __call__(self, block: Pairs) -> Pairs:
-        """The pairs of a block that no rule drops."""
+        """Return the pairs of a block that no rule drops."""
         kept = self.keep(block)
         return [block[0][i] for i in kept], [block[1][i] for i in kept]
 
     def keep(self, block: Pairs) -> list[int]:
-        """Which pairs of a block no rule drops."""
+        """Return the indices of the pairs of a block that no rule drops."""
         self.read += len(block[0])
         kept = []
         for i, (src, tgt) in enumerate(zip(*block, strict=True)):
@@ -64,14 +64,14 @@ class Cleaner:
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
     def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
-        """True at pairs never met before."""
+        """Mark the pairs that come for the first time."""
         return self.seen.add(text_hashes([f"{src}\n{tgt}" for src, tgt in pairs]))
 
 
 class HashSet:
-    """64-bit hashes that were met: 8 bytes each, twice that for a moment, in sorted arrays of falling size.
+    """Set of 64-bit hashes in sorted arrays of falling size: 8 bytes each, twice that for a moment.
 
-    Arrays of like size are merged, so that n hashes cost O(n log n) in all. Two different pairs among n share a hash
+    Arrays of similar size are merged, so that n hashes cost O(n log n) in all. Two different pairs among n share a hash
     with probability n^2 / 2^65: 4e-5 at 40 million.
     """
 
@@ -79,7 +79,7 @@ class HashSet:
         self.levels: list[np.ndarray] = []
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
-        """Take in `hashes` (N,); True (N,) where one was never met before, in earlier calls or earlier here."""
+        """Add `hashes` (N,); the result (N,) is True where one is new to earlier calls and comes first in this one."""
         values, first = np.unique(hashes, return_index=True)
         new = np.ones(len(values), dtype=bool)
         for level in self.levels:
@@ -98,7 +98,7 @@ class HashSet:
 
 
 def text_hashes(lines: Iterable[str]) -> np.ndarray:
-    """A 64-bit hash of every line, the same on every machine."""
+    """Hash every line to 64 bits, the same on every machine."""
     digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype="<u8")
 
@@ -106,8 +106,15 @@ def text_hashes(lines: Iterable[str]) -> np.ndarray:
 def length_rules(
     src_lengths: np.ndarray, tgt_lengths: np.ndarray, *, settings: CleanSettings, max_tokens: int
 ) -> dict[str, np.ndarray]:
-    """Masks of pairs to drop by their number of pieces: `max_length` (a pair that alone exceeds the batch budget
-    included) and `length_ratio`; a pair counts for the first rule that drops it.
+    """Apply the rules on lengths; a pair counts for the first rule that drops it.
+
+    Args:
+        src_lengths: (N,) tokens of the sources, eos included.
+        tgt_lengths: (N,) tokens of the targets.
+        max_tokens: Longest side that fits into a batch; `max_length` drops what exceeds it in any case.
+
+    Returns:
+        By rule, a mask (N,) that is True at the pairs to drop.
     """
     names = ["max_length", *(["length_ratio"] * bool(settings.length_ratio))]
     masks = {name: np.zeros(len(src_lengths), dtype=bool) for name in names}
@@ -123,7 +130,7 @@ def length_rules(
 
 
 def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
-    """The table that says what cleaning did: rule, pairs dropped, one example."""
+    """Format the table of cleaning: rule, pairs dropped, one example."""
     kept = read - sum(row.pairs for row in dropped)
     lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
     lines += [f"  {'rule':<14}{'dropped':>10}  example"]
@@ -132,6 +139,6 @@ def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
 
 
 def shorten(text: str, width: int = 40) -> str:
-    """The text on one line, cut to `width` characters."""
+    """Put the text on one line, cut to `width` characters."""
     text = " ".join(text.split())
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,4 +1,4 @@
-"""Pictures as lines of text: a line is the base64 of a grey PNG, and every patch of it is one id."""
+"""Pictures as lines of text: a line is the base64 of a gray PNG, and every patch of it is one id."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from seq2seq.config.tokenizer import PatchGrid
 
 
 class PictureError(ValueError):
-    """The line at `position`, from 0, of those given is no picture as it should be; `reason` says why."""
+    """A line that is no picture of the expected size.
+
+    Args:
+        position: Number of the line, from 0.
+    """
 
     def __init__(self, position: int, line: str, reason: str) -> None:
         super().__init__(position, line, reason)  # all three, so that a worker process can send it
-        self.position, self.line, self.reason = position, line, reason
+        self.position = position
+        self.line = line
+        self.reason = reason
 
     def __str__(self) -> str:
         shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
@@ -38,14 +44,22 @@ def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """Pack pixels (N, height, width), uint8, into ids (N, rows * columns); of a pixel its `bits` highest are kept."""
+    """Pack the `bits` highest bits of each pixel into ids.
+
+    Shape:
+        pixels: (N, height, width) uint8. Result: (N, rows * columns) int64.
+    """
     levels = (pixels >> (8 - grid.bits)).astype(np.int64)
     cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size).swapaxes(2, 3)
     return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)
 
 
 def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """Unpack ids (N, rows * columns) into pixels (N, height, width), uint8, from 0 to 255."""
+    """Unpack ids into pixels from 0 to 255.
+
+    Shape:
+        ids: (N, rows * columns). Result: (N, height, width) uint8.
+    """
     most = (1 << grid.bits) - 1
     levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
     cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size).swapaxes(2, 3)
@@ -57,7 +71,7 @@ def _shifts(grid: PatchGrid) -> np.ndarray:
 
 
 def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
-    """The pixels (height, width), uint8, of a line; ValueError with the reason and a remedy for any other line."""
+    """Read the pixels (height, width), uint8, of a line; ValueError with the reason and a remedy for any other line."""
     from PIL import Image
 
     try:
@@ -66,9 +80,9 @@ def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
         raise ValueError("it is not base64; `base64 -w0 word.png` makes such a line") from None
     try:
         picture = Image.open(io.BytesIO(data), formats=("PNG",))
-    except Exception:  # whatever damaged or hostile bytes make Pillow raise
+    except Exception:  # damaged or hostile bytes make Pillow raise anything
         raise ValueError("its base64 holds no PNG; save the picture as one") from None
-    # before a pixel is unpacked: a few bytes may say that they hold a billion
+    # Before a pixel is unpacked: a few bytes may claim a billion pixels.
     if picture.size != (width, height):
         wrong = " x ".join(map(str, picture.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
@@ -81,7 +95,7 @@ def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
 
 
 def write_picture(pixels: np.ndarray) -> str:
-    """The line of a picture (height, width), uint8."""
+    """Encode a picture (height, width), uint8, as a line."""
     from PIL import Image
 
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Several training corpora in one run: what each is, and how many of its pairs an epoch draws."""
+"""Several training corpora in one run: their settings, and the sampling of an epoch from them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ import numpy as np
 from seq2seq.config.data import SPLITS, CorpusSettings, corpus_settings
 from seq2seq.data.tokenizer import language_tag
 
-# The settings of an entry that say where it lies: one that has `train` inherits none of them.
+# The settings of an entry that locate its text: one that has `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
 _KEYS = (*_PLACE, "src", "tgt", "clean", "weight", "tag")
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A corpus of the mixture; `tags` are the pieces before each of its sources."""
+    """A corpus of the mixture.
+
+    Args:
+        weight: Its share of an epoch, relative to the others'; None without weights.
+        tags: Pieces before each of its sources.
+    """
 
     name: str
     corpus: CorpusSettings
@@ -28,15 +33,18 @@ class Part:
 
     @property
     def direction(self) -> str:
-        """As in de-en."""
+        """Both languages, as in de-en."""
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
 
 def parts_of(data: Mapping[str, Any]) -> list[Part]:
-    """The corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
+    """List the corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
 
-    An entry has the settings of the section but for its place; "train" may have an entry too, for its weight or tag.
-    ValueError for what cannot be mixed.
+    An entry inherits the settings of the section but for its files; "train" may have an entry too, for its weight or
+    tag.
+
+    Raises:
+        ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
     entries = dict(data.get("corpora") or {})
     if data.get("train") is not None or not entries:
@@ -52,19 +60,8 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
 
 
 def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
-    if not isinstance(entry, Mapping) or (unknown := sorted(set(entry) - set(_KEYS))):
-        what = (
-            f"unknown setting data.corpora.{name}.{unknown[0]}"
-            if isinstance(entry, Mapping)
-            else f"data.corpora.{name}={entry!r}"
-        )
-        raise ValueError(f"{what}; a corpus is a mapping with some of {', '.join(_KEYS)}")
+    _check_entry(name, entry)
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
-    tag, weight = entry.get("tag"), entry.get("weight")
-    if tag is not None and not (isinstance(tag, str) and re.fullmatch(r"<\S+>", tag)):
-        raise ValueError(f"data.corpora.{name}.tag={tag!r}: write it in angle brackets, without spaces, as in <bt>")
-    if weight is not None and not (isinstance(weight, int | float) and weight > 0):
-        raise ValueError(f"data.corpora.{name}.weight={weight!r}: a number above 0 is needed")
     if "train" in own:
         own = dict.fromkeys(_PLACE) | own
     elif name != "train":
@@ -75,7 +72,22 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
     corpus = corpus_settings({**data, **own})
     if name != "train":
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
-    return Part(name, corpus, weight=weight, tags=_tags(corpus, tag, data))
+    return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
+
+
+def _check_entry(name: str, entry: Any) -> None:
+    """Raise ValueError for an entry that is no mapping of known settings, and for a wrong tag or weight."""
+    known = f"a corpus is a mapping with some of {', '.join(_KEYS)}"
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"data.corpora.{name}={entry!r}; {known}")
+    if unknown := sorted(set(entry) - set(_KEYS)):
+        raise ValueError(f"unknown setting data.corpora.{name}.{unknown[0]}; {known}")
+    tag = entry.get("tag")
+    if tag is not None and not (isinstance(tag, str) and re.fullmatch(r"<\S+>", tag)):
+        raise ValueError(f"data.corpora.{name}.tag={tag!r}: write it in angle brackets, without spaces, as in <bt>")
+    weight = entry.get("weight")
+    if weight is not None and not (isinstance(weight, int | float) and weight > 0):
+        raise ValueError(f"data.corpora.{name}.weight={weight!r}: a number above 0 is needed")
 
 
 def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,12 +96,13 @@ def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> t
 
 
 def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettings:
-    """The settings of a corpus of which only `splits` are read."""
+    """Return the settings of the corpus with `splits` alone."""
     others = {split: None for split in SPLITS if split not in splits}
     return dataclasses.replace(corpus, **others, splits=splits)
 
 
 def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
+    """Raise ValueError for corpora that cannot be mixed, and for a split that none has."""
     training = [part for part in parts if "train" in part.corpus.splits]
     targets = sorted({part.corpus.tgt for part in training})
     if len(targets) > 1 and not data.get("tag_target"):
@@ -103,7 +116,8 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
             f"data.corpora.{without[0]} has no weight while others have one; give all of them one, or none "
             "(data.temperature then draws by size; the corpus of data.train is called train)"
         )
-    if not isinstance(temperature := data.get("temperature", 1.0), int | float) or temperature < 1:
+    temperature = data.get("temperature", 1.0)
+    if not isinstance(temperature, int | float) or temperature < 1:
         raise ValueError(f"data.temperature={temperature!r}: a number of at least 1 is needed; 1 draws by size")
     for split in SPLITS:
         if not any(split in part.corpus.splits for part in parts):
@@ -111,7 +125,12 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
 
 
 class Direction(NamedTuple):
-    """The sentences of a split that are scored together: their direction, sacreBLEU's tokenizer, and their numbers."""
+    """Sentences of a split that are scored together.
+
+    Args:
+        tokenize: sacreBLEU's tokenizer.
+        rows: Their positions in the split.
+    """
 
     name: str
     tokenize: str
@@ -119,43 +138,57 @@ class Direction(NamedTuple):
 
 
 def directions(parts: Sequence[Part], sizes: Sequence[int], tokenize: Callable[[str], str]) -> list[Direction]:
-    """What of a split, made of `parts` with `sizes` pairs, is scored by itself; nothing if there is one part."""
-    ends = np.cumsum(sizes).tolist()
-    names = [part.direction for part in parts]
-    return [
-        Direction(
-            part.direction if names.count(part.direction) == 1 else f"{part.direction}.{part.name}",
-            tokenize(part.corpus.tgt),
-            range(end - size, end),
-        )
-        for part, size, end in zip(parts, sizes, ends, strict=True)
-        if len(parts) > 1
-    ]
+    """List the parts of a split that are scored by themselves; none if there is one part.
+
+    Args:
+        parts: The corpora that the split consists of.
+        sizes: Their numbers of pairs.
+        tokenize: Returns sacreBLEU's tokenizer for a language.
+    """
+    if len(parts) == 1:
+        return []
+    all_directions = [part.direction for part in parts]
+    result = []
+    start = 0
+    for part, size in zip(parts, sizes, strict=True):
+        unique = all_directions.count(part.direction) == 1
+        name = part.direction if unique else f"{part.direction}.{part.name}"
+        result.append(Direction(name, tokenize(part.corpus.tgt), range(start, start + size)))
+        start += size
+    return result
 
 
 class Mixture:
-    """Which rows of several corpora, one after the other, an epoch consists of: a function of (seed, epoch).
+    """Sampler of epochs from several corpora, as a function of (seed, epoch).
 
     Corpus i has the share p_i = w_i / sum w, or n_i^(1/T) / sum n_j^(1/T), of an epoch, which is as long as all corpora
-    together. It is gone through in an order drawn anew for every round, and the next epoch goes on where this one
-    ends: no pair comes again before all others of its corpus have come.
+    together. Each round over a corpus has a new order, and an epoch begins where the last one ended: no pair comes
+    again before all others of its corpus have come.
+
+    Args:
+        sizes: n_i, the pairs of each corpus.
+        weights: w_i; none for shares by size.
+        temperature: T.
     """
 
     def __init__(self, sizes: Sequence[int], *, weights: Sequence[float] | None, temperature: float, seed: int) -> None:
-        self.sizes, self.seed = list(sizes), seed
+        self.sizes = list(sizes)
+        self.seed = seed
         shares = np.array(weights if weights else np.asarray(sizes, dtype=np.float64) ** (1 / temperature))
         self.counts = np.maximum(1, np.rint(sum(sizes) * shares / shares.sum())).astype(np.int64).tolist()
 
     def rows(self, epoch: int) -> np.ndarray:
-        """The rows of `epoch`: of corpus i counts[i], some of them several times where that is more than it has."""
+        """Draw the rows of an epoch: counts[i] of corpus i, some several times if it has fewer."""
         first = np.cumsum([0, *self.sizes])
-        return np.concatenate([first[i] + self._turn(i, epoch) for i in range(len(self.sizes))])
+        return np.concatenate([first[i] + self._rows_of(i, epoch) for i in range(len(self.sizes))])
 
-    def _turn(self, i: int, epoch: int) -> np.ndarray:
-        size, count = self.sizes[i], self.counts[i]
-        start, end = epoch * count, (epoch + 1) * count
-        found = []
+    def _rows_of(self, i: int, epoch: int) -> np.ndarray:
+        """Draw the rows of corpus i, counted within it."""
+        size = self.sizes[i]
+        start = epoch * self.counts[i]
+        end = start + self.counts[i]
+        rows = []
         for number in range(start // size, (end - 1) // size + 1):
             order = np.random.default_rng([self.seed, i, number]).permutation(size)
-            found.append(order[max(0, start - number * size) : end - number * size])
-        return np.concatenate(found)
+            rows.append(order[max(0, start - number * size) : end - number * size])
+        return np.concatenate(rows)

@@ -1,4 +1,4 @@
-"""Training text that is read as training goes (`data.streaming=true`): for what does not fit on the disk."""
+"""Streaming of training text (`data.streaming=true`), for corpora that do not fit on the disk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,17 @@ from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.token_cache import SIDES, Encoder
+from seq2seq.data.token_cache import Encoder
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamSettings:
-    """What is streamed: the training text of `part`, in pools of `pool` pairs, each shuffled and cut into batches."""
+    """Settings of a stream.
+
+    Args:
+        part: The corpus whose training text is streamed.
+        pool: Pairs that are shuffled and cut into batches together.
+    """
 
     part: Part
     pool: int
@@ -49,20 +54,20 @@ class StreamSettings:
 
     @property
     def corpus(self) -> CorpusSettings:
-        """Where the text is."""
+        """The settings of the corpus."""
         return self.part.corpus
 
     @property
     def fingerprint(self) -> str:
-        """Of the text and its rules, and of the pools."""
+        """Hash of the text and its rules, and the size of the pools."""
         return f"{corpus_fingerprint(self.corpus)}-{self.pool}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """The raw text, from its beginning."""
+        """Read the raw text from its beginning."""
         return open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
 
     def head(self, pairs: int) -> Iterator[Pairs]:
-        """The text of the first `pairs` pairs."""
+        """Read the first `pairs` pairs."""
         for src, tgt in self.blocks():
             yield src[:pairs], tgt[:pairs]
             pairs -= len(src)
@@ -71,7 +76,7 @@ class StreamSettings:
 
 
 def refuse_epochs(trainer: Any) -> None:
-    """ValueError for trainer settings that count epochs, which a stream has not."""
+    """Raise ValueError for trainer settings that count epochs, which a stream lacks."""
     if trainer.max_epochs is not None:
         raise ValueError("data.streaming=true has no epochs: set trainer.max_steps or trainer.max_time, not max_epochs")
     if trainer.val_steps is None and trainer.val_time is None:
@@ -81,19 +86,23 @@ def refuse_epochs(trainer: Any) -> None:
 
 
 class _Pool(NamedTuple):
-    """Encoded pairs: both sides, and the place of every pair in the text, counted from 0."""
+    """Encoded pairs: both sides, and the position of every pair in the text, from 0."""
 
     src: Ragged
     tgt: Ragged
-    places: np.ndarray
+    positions: np.ndarray
 
 
 class PairStream(IterableDataset):
-    """Endless batches: the text again and again, of every `world_size` pairs one for this rank.
+    """Endless data set of batches: the text again and again, of every `world_size` pairs one for this rank.
 
     A pool of pairs is filled, shuffled and cut into batches, then the next. The order is a function of the text, the
     settings, (rank, world_size) and the seed; it does not depend on the number of workers (0 or 1). Ranks need not
-    agree on where an epoch ends, since none does; one may be some batches ahead of another in the text.
+    agree on the end of an epoch, since there is none; one may be some batches ahead of another in the text.
+
+    Args:
+        blocks: Opens the raw text at its beginning.
+        pool: Pairs of a pool.
     """
 
     def __init__(
@@ -108,26 +117,33 @@ class PairStream(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.blocks, self.encoder, self.max_tokens, self.pool, self.seed = blocks, encoder, max_tokens, pool, seed
-        # Whether a pair came before is not remembered: that would take memory without bound.
+        self.blocks = blocks
+        self.encoder = encoder
+        self.max_tokens = max_tokens
+        self.pool = pool
+        self.seed = seed
+        # Earlier pairs are not remembered: that would take memory without bound.
         self.clean = dataclasses.replace(clean, duplicates=False)
-        self.rank, self.world_size = rank, world_size
-        self.start = 0  # batches that the next iteration leaves out
+        self.rank = rank
+        self.world_size = world_size
+        self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch | Packed]:
-        """The batches after `start`, packed if they come from a worker process."""
-        start, self.start = self.start, 0
+        """Iterate over the batches after `start`, packed if they come from a worker process."""
+        start = self.start
+        self.start = 0
         return self._batches(start)
 
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
         for pool, rows in itertools.islice(self._cuts(), start, None):
-            src, tgt = pool.src.select(rows), pool.tgt.select(rows)
-            batch = collate(src, tgt, pool.places[rows], pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+            src = pool.src.select(rows)
+            tgt = pool.tgt.select(rows)
+            batch = collate(src, tgt, pool.positions[rows], pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
             yield Packed.of(batch) if get_worker_info() else batch
 
     def first_padding(self) -> float:
-        """The part of all cells of the first pool's batches that is padding."""
+        """Compute the share of padding in the batches of the first pool."""
         pool = next(self._pools())
         return padding_share(pool.src.lengths, pool.tgt.lengths, self._cut(pool, 0))
 
@@ -143,57 +159,62 @@ class PairStream(IterableDataset):
         )
 
     def _pools(self) -> Iterator[_Pool]:
-        """This rank's pairs, `pool` at a time (the last ones of a round may be fewer), round after round."""
-        for turn in itertools.count():
-            held: list[_Pool] = []
-            found = size = 0
-            for block in self._encoded(turn):
-                held.append(block)
-                size += len(block.places)
+        """Collect this rank's pairs, `pool` at a time (the last ones of a round may be fewer), round after round."""
+        for number in itertools.count():
+            blocks: list[_Pool] = []
+            size = 0
+            empty = True
+            for block in self._encoded(number):
+                blocks.append(block)
+                size += len(block.positions)
+                empty = empty and not size
                 if size >= self.pool:
-                    yield _joined(held)
-                    found, size, held = found + size, 0, []
+                    yield _joined(blocks)
+                    blocks = []
+                    size = 0
             if size:
-                yield _joined(held)
-            if not found + size:
+                yield _joined(blocks)
+            if empty:
                 raise ValueError(
                     "no training pair is left of the stream: check data.train, data.clean and data.max_tokens"
                 )
 
-    def _encoded(self, turn: int) -> Iterator[_Pool]:
-        """What cleaning leaves of this rank's pairs, block by block."""
-        cleaner, first = Cleaner(self.clean), 0
+    def _encoded(self, round_number: int) -> Iterator[_Pool]:
+        """Clean and encode this rank's pairs, block by block."""
+        cleaner = Cleaner(self.clean)
+        first = 0
         for number, (src, tgt) in enumerate(self.blocks()):
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]
             kept = cleaner.keep(ours)
-            places = first + np.asarray(mine, dtype=np.int64)[kept]
-            sample = int(np.random.SeedSequence([self.seed, turn, number]).generate_state(1)[0])
+            positions = first + np.asarray(mine, dtype=np.int64)[kept]
+            sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
             sides = self.encoder(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), sample_seed=sample)
             first += len(src)
-            yield self._short(_Pool(*sides, places))
+            yield self._drop_by_length(_Pool(*sides, positions))
 
-    def _short(self, pool: _Pool) -> _Pool:
+    def _drop_by_length(self, pool: _Pool) -> _Pool:
         lengths = pool.src.lengths, pool.tgt.lengths
         masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
-        return _Pool(pool.src.select(rows), pool.tgt.select(rows), pool.places[rows])
+        return _Pool(pool.src.select(rows), pool.tgt.select(rows), pool.positions[rows])
 
 
 def _joined(parts: list[_Pool]) -> _Pool:
-    src, tgt = (Ragged.joined([getattr(part, side) for part in parts]) for side in SIDES)
-    return _Pool(src, tgt, np.concatenate([part.places for part in parts]))
+    src = Ragged.joined([part.src for part in parts])
+    tgt = Ragged.joined([part.tgt for part in parts])
+    return _Pool(src, tgt, np.concatenate([part.positions for part in parts]))
 
 
 class StreamLoader(DataLoader):
-    """Batches of a PairStream, made in this process or in one worker."""
+    """DataLoader of a PairStream, whose batches are made in this process or in one worker."""
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
         super().__init__(stream, batch_size=None, num_workers=num_workers, collate_fn=unchanged)
         self.stream = stream
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """The batches."""
+        """Iterate over the batches."""
         batches = super().__iter__()
         self.stream.start = 0  # a worker has its own copy, made just now
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Whether the two sides of a corpus are exchanged, judged by script, else by function words."""
+"""Detection of exchanged sides in a corpus, by script, else by function words."""
 
 from __future__ import annotations
 
@@ -33,23 +33,25 @@ _FUNCTION_WORDS = {
 
 
 def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: str, tgt: str) -> bool:
-    """Whether the text of each side looks like the other side's language, by script, else by function words."""
+    """Check that the text of each side looks more like the other side's language."""
+    src_gap = _fit(tgt_lines, src) - _fit(src_lines, src)
+    tgt_gap = _fit(src_lines, tgt) - _fit(tgt_lines, tgt)
+    return min(src_gap, tgt_gap) >= -0.01 and src_gap + tgt_gap > 0.08
 
-    def fit(lines: Sequence[str], language: str) -> float:
-        text = "\n".join(lines).lower()
-        patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
-        if patterns:
-            return len(re.findall("|".join(patterns), text)) / max(1, len(text))
-        words = re.findall(r"[^\W\d_]+", text)
-        known = set(_FUNCTION_WORDS.get(language, "").split())
-        return sum(word in known for word in words) / max(1, len(words))
 
-    gaps = [fit(tgt_lines, src) - fit(src_lines, src), fit(src_lines, tgt) - fit(tgt_lines, tgt)]
-    return min(gaps) >= -0.01 and sum(gaps) > 0.08
+def _fit(lines: Sequence[str], language: str) -> float:
+    """Compute the share of the language's script in the characters, or of its function words in the words."""
+    text = "\n".join(lines).lower()
+    patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
+    if patterns:
+        return len(re.findall("|".join(patterns), text)) / max(1, len(text))
+    words = re.findall(r"[^\W\d_]+", text)
+    known = set(_FUNCTION_WORDS.get(language, "").split())
+    return sum(word in known for word in words) / max(1, len(words))
 
 
 def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
-    """Raise ValueError when a sample of training text has its sides exchanged."""
+    """Raise ValueError if a sample of training text has its sides exchanged."""
     if looks_swapped(*sample, src=src, tgt=tgt):
         raise ValueError(
             f"source and target look swapped: the source side ({src}) reads like {tgt} "

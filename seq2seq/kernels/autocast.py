@@ -1,4 +1,4 @@
-"""Where an operation must choose its own precision."""
+"""Operations that must choose their own precision."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from torch import Tensor
 
 
 def without_autocast(x: Tensor) -> Any:
-    """A context in which operations on x's device keep their inputs' types; tensors without data know no autocast."""
+    """Return a context in which operations on x's device keep their inputs' types; meta tensors have no autocast."""
     return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -25,7 +25,7 @@ def skew(weights: Tensor) -> Tensor:
 
 
 def unskew(band: Tensor) -> Tensor:
-    """The inverse of skew: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
+    """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
     rows = band.shape[-2]
     taps = band.shape[-1] - band.shape[-2] + 1
     return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
@@ -43,7 +43,7 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
 
 
 def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """x (B, T, H, R) with weights (B or 1, H, T, K) -> y (B, T, H, R); zeros outside the sequence."""
+    """Convolve x (B, T, H, R) with weights (B or 1, H, T, K), zeros outside the sequence: y (B, T, H, R)."""
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
@@ -56,7 +56,7 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
 
 
 def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """The gradient of band_conv to x: dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R)."""
+    """Compute the gradient of band_conv to x: dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R)."""
     length = dy.shape[1]
     taps = weights.shape[-1]
     if length <= 2 * block:
@@ -66,7 +66,7 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
 
 
 def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
-    """The gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
+    """Compute the gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
     length = x.shape[1]
     values = x.transpose(1, 2).contiguous()
     slopes = dy.transpose(1, 2).contiguous()
@@ -77,12 +77,12 @@ def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLO
 
 
 def _blocks(rows: Tensor, block: int) -> Tensor:
-    """(B, H, T, n) -> (B, H, blocks, block, n), zeros after the end."""
+    """Cut rows into blocks: (B, H, T, n) -> (B, H, blocks, block, n), zeros after the end."""
     return F.pad(rows, (0, 0, 0, -rows.shape[2] % block)).unflatten(2, (-1, block))
 
 
 def _windows(values: Tensor, taps: int, left: int, block: int) -> Tensor:
-    """What each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R), zeros outside."""
+    """Unfold what each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R)."""
     tail = -values.shape[2] % block
     padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))
     return padded.unfold(2, block + taps - 1, block).transpose(-1, -2)

@@ -10,9 +10,12 @@ from seq2seq.kernels.dropconnect import keep_probability, random_bytes
 
 
 def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
-    """x where kept, scaled by 1 / keep, else 0 (Srivastava et al. 2014); torch's own off the CPU.
+    """Set elements of x to 0 with probability `drop` and scale the others, so that the mean stays.
 
-    On a CPU the keep probability is rounded to 1/256 and the scale is that of the rounded value, so the mean stays.
+    On a CPU the keep probability is rounded to 1/256; elsewhere this is torch's own.
+
+    Reference:
+        Srivastava et al. 2014.
     """
     if not training or drop == 0.0:
         return x
@@ -36,5 +39,5 @@ class Dropout(nn.Module):
         return dropout(x, self.drop, training=self.training)
 
     def extra_repr(self) -> str:
-        """The drop probability."""
+        """Return the drop probability."""
         return f"{self.drop}"

@@ -1,4 +1,4 @@
-"""How the Triton kernels cut a batch: tile sizes and launch settings, in one table.
+"""Launch settings of the Triton kernels: tile sizes, warps, stages, registers.
 
 A tile is some positions of one head. The kernel of a position reaches K - 1 positions back (after a shift, for same
 padding), so the band that mixes a tile lies in the tile itself and in the (K - 1) / tile ones before it, rounded up.
@@ -38,7 +38,7 @@ class Config(NamedTuple):
 
     @property
     def launch(self) -> dict[str, int]:
-        """As Triton calls them."""
+        """Return the settings by Triton's names."""
         limit = {} if self.registers is None else {"maxnreg": self.registers}
         return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
 
@@ -47,22 +47,22 @@ _overrides: dict[str, Config] = {}
 
 
 def backs(taps: int, tile: int) -> int:
-    """The tiles before its own that a tile reads, at least 1."""
+    """Return how many tiles before its own a tile reads, at least 1."""
     return max(1, -(-(taps - 1) // tile))
 
 
 def columns(head_dim: int, most: int = MAX_HEAD_DIM, least: int = 16) -> int:
-    """The channels of a head that a program takes: all, up to `most`, rounded up to a power of two from `least`."""
+    """Return the channels of a head that a program takes: all, up to `most`, as a power of two from `least`."""
     return min(most, max(least, 1 << (head_dim - 1).bit_length()))
 
 
 def is_direct(op: str, taps: int) -> bool:
-    """Whether an operation takes one multiply-add per tap rather than a band matrix."""
+    """Return True if an operation takes one multiply-add per tap rather than a band matrix."""
     return taps <= DIRECT_TAPS and op not in _overrides
 
 
 def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
-    """The launch settings of "dynamicconv", "lightconv" or "<either>_backward"; those of `override` come first.
+    """Return the launch settings of "dynamicconv", "lightconv" or "<either>_backward", or those of `override`.
 
     arch is a GPU's compute capability, 90 for 9.0.
     """
@@ -88,7 +88,7 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
 
 
 def _registers(op: str, taps: int, across: int, arch: int) -> int | None:
-    """A limit where the compiler, left alone, would spill without need."""
+    """Return a limit of registers where the compiler, left alone, would spill without need."""
     backward = op.endswith("_backward")
     spills = arch != HOPPER if taps <= (32 if op == "lightconv" else 17) else not backward
     if op == "dynamicconv_backward" or not spills:
@@ -97,7 +97,7 @@ def _registers(op: str, taps: int, across: int, arch: int) -> int | None:
 
 
 def _most_columns(op: str, taps: int, wide: bool) -> int:
-    """The channels for which one program has the registers."""
+    """Return the channels for which one program has the registers."""
     if not op.endswith("_backward"):
         return 64 if wide else 128
     if wide:
@@ -106,7 +106,7 @@ def _most_columns(op: str, taps: int, wide: bool) -> int:
 
 
 def target(x: Tensor) -> int:
-    """The compute capability of x's GPU, 90 for 9.0; where there is none, as in Triton's interpreter, 90."""
+    """Return the compute capability of x's GPU, 90 for 9.0; without a GPU (Triton's interpreter) 90."""
     return _capability(x.device) if x.is_cuda else HOPPER
 
 

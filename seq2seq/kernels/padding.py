@@ -1,4 +1,4 @@
-"""Which positions of a padded batch are real, as the first and the one after the last of each sentence."""
+"""Bounds of padded sentences: the first position of each and the one after its last."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def within(x: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
-    """x (B, T, C) with zeros outside [start, end), both (B,); None means no bound."""
+    """Set x (B, T, C) to zero outside [start, end), both (B,); None means no bound."""
     if start is None and end is None:
         return x
     position = torch.arange(x.shape[1], device=x.device)

@@ -1,4 +1,4 @@
-"""How far keys lie from queries: on a line, or on a grid of positions that is read row by row."""
+"""Relative positions of keys and queries, on a line or on a grid that is read row by row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def require_axes(grid_width: int | None, *, causal: bool) -> int:
-    """1, the axes of a line, or 2, those of a grid with `grid_width` columns, which only an encoder can have."""
+    """Return 1, the axes of a line, or 2, those of a grid with `grid_width` columns, encoder-only."""
     if grid_width is None:
         return 1
     if grid_width < 1:
@@ -18,25 +18,25 @@ def require_axes(grid_width: int | None, *, causal: bool) -> int:
 
 
 def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
-    """Where position (...) lies, (axes, ...): itself on a line, its row and column on a grid."""
+    """Return the coordinates (axes, ...) of position (...): itself on a line, its row and column on a grid."""
     if grid_width is None:
         return position[None]
     return torch.stack([position // grid_width, position % grid_width])
 
 
 def offsets(query: Tensor, key: Tensor, grid_width: int | None = None) -> Tensor:
-    """d = key - query along each axis, of positions (..., Q) and (S,): (axes, ..., Q, S)."""
+    """Return d = key - query along each axis, of positions (..., Q) and (S,): (axes, ..., Q, S)."""
     places = coordinates(key, grid_width)
     return places.view(-1, *[1] * query.dim(), key.shape[0]) - coordinates(query, grid_width)[..., None]
 
 
 def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
-    """How far apart two of `length` positions can be along each axis."""
+    """Return how far apart two of `length` positions can be along each axis."""
     if grid_width is None:
         return (length - 1,)
     return (length - 1) // grid_width, min(grid_width, length) - 1
 
 
 def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
-    """d of a cache's slots (`beam` to a position) from each hypothesis at position (N,): (1, N / beam, beam, slots)."""
+    """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)

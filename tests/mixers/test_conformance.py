@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import statistics
 from typing import Any
 
 import pytest
@@ -340,17 +341,23 @@ def test_computes_in_bf16_and_without_data(case):
 
 @over(OWN)
 def test_starts_at_about_the_scale_of_its_input(case):
-    """Freshly initialised and given normed inputs, a mixer's output is neither next to nothing nor a multiple.
+    """Freshly initialized and given normed inputs, a mixer's output is neither next to nothing nor a multiple.
 
-    That of the first layer: the long normalised kernels of later ones give less, as published.
+    That of the first layer: the long normalized kernels of later ones give less, as published.
     """
-    mixer = case.variants(dim=64, moved=False)[0].eval()
-    for length in (10, 40):
+
+    def scale(length: int) -> float:
+        mixer = case.variants(dim=64, moved=False)[0].eval()
         x, memory = torch.randn(8, length, 64), torch.randn(8, length, 64)
         full = torch.ones(8, length).bool()
         with torch.no_grad():
-            y = run(mixer, x, full, memory, full)
-        assert 0.08 < y.square().mean().sqrt() < 1.6
+            return run(mixer, x, full, memory, full).square().mean().sqrt().item()
+
+    for length in (10, 40):
+        # A draw of `mlp`, whose matrix at first has one number a diagonal, is outside with P of 0.04. Then the median
+        # of 48 decides, which is outside with P below 48! / 24!^2 * 0.04^24 = 1e-20 (0.1 instead of 0.04: 3e-11).
+        if not 0.08 < scale(length) < 1.6:
+            assert 0.08 < statistics.median(scale(length) for _ in range(48)) < 1.6
 
 
 @every_case

@@ -18,9 +18,14 @@ def attention_reference(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(q k' / sqrt(d) + bias where allowed) v (Vaswani et al. 2017, eq. 1), with dropout on the weights.
+    """Compute softmax(q k' / sqrt(d) + bias where allowed) v, with dropout on the weights.
 
-    q (..., T, d), k and v (..., S, d), bias and mask broadcastable to (..., T, S), mask boolean, True = may be seen.
+    Shape:
+        q: (..., T, d); k and v: (..., S, d); returns (..., T, d).
+        bias, mask: broadcastable to (..., T, S); the mask is boolean, True where a query may see a key.
+
+    Reference:
+        Vaswani et al. 2017, eq. 1.
     """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (..., T, S)
     scores = scores if bias is None else scores + bias
@@ -30,12 +35,12 @@ def attention_reference(
 def weigh(
     scores: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:
-    """softmax(scores where allowed) v, for scores of any making: (..., T, S) and v (..., S, d), broadcast."""
+    """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast."""
     return dropout_(allow(scores, mask, causal).softmax(-1).to(v.dtype), dropout) @ v
 
 
 def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """scores (..., T, S), minus infinity where attention is not allowed."""
+    """Set scores (..., T, S) to minus infinity where attention is not allowed."""
     if causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, float("-inf"))

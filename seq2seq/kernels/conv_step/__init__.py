@@ -1,4 +1,4 @@
-"""The last K inputs of every hypothesis, weighted and summed: a decoding step of the convolutions."""
+"""A decoding step of the convolutions: the last K inputs of every hypothesis, weighted and summed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,20 @@ OP = "decoding step of a convolution"
 def window(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, backend: str = "auto"
 ) -> Tensor:
-    """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}, with v zero before position 0 and w softmaxed if asked.
+    """Compute y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}, with v zero before position 0.
 
-    values (B, L, beam, C): the cache's slots; owner (N, L): which of its sentence's beam rows wrote hypothesis n's
-    slot; position (N,) of the newest; weights (N or 1, H, K). Reads K rows and writes one, (N, C): nothing is
-    reordered or joined. No gradient.
+    It reads K rows of the cache where they lie and writes one: nothing is reordered or joined. It has no gradient.
+
+    Args:
+        values: The cache's slots, (B, L, beam, C).
+        owner: Which of its sentence's beam rows wrote hypothesis n's slot, (N, L).
+        position: The newest position, (N,).
+        weights: w, (N or 1, H, K); h(c) is the head of channel c.
+        softmax: Take the softmax of the weights over K first.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Returns:
+        y (N, C).
     """
     _check(values, owner, position, weights)
     if is_plain(OP, backend, values):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
-    """y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c} (see `window`); shapes as there."""
+    """Compute y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}; arguments as `window`'s."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
     rows = owner.shape[0]

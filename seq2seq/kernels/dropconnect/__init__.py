@@ -16,7 +16,7 @@ from seq2seq.kernels.dispatch import gpu_obstacle
 
 
 def keep_probability(drop: float) -> float:
-    """1 - drop rounded to 1/256 (never 0)."""
+    """Return 1 - drop, rounded to 1/256 (never 0)."""
     return max(round((1.0 - drop) * 256), 1) / 256
 
 
@@ -51,7 +51,7 @@ def keep_words(
 
 
 def significant_digits(keep: int) -> list[int]:
-    """The binary digits of keep / 256 that matter, the last first: from the last 1 to the one of a half."""
+    """Return the binary digits of keep / 256 that matter, last first: from the last 1 to that of a half."""
     digits = [keep >> place & 1 for place in range(8)]
     return digits[digits.index(1) :]
 
@@ -66,7 +66,7 @@ def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
 
 @torch.library.custom_op("seq2seq::keep_words", mutates_args=())
 def _keep_words(seed: Tensor, size: list[int], keep: int) -> Tensor:
-    """keep_words on a GPU, with Philox's random numbers of `seed` (1,)."""
+    """Draw `keep_words` on a GPU, with Philox's random numbers of `seed` (1,)."""
     from seq2seq.kernels.dropconnect import triton
 
     return triton.keep_words(seed, size, keep)
@@ -87,7 +87,7 @@ def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
 
 
 def random_bytes(shape: Sequence[int], *, device: torch.device | None = None) -> Tensor:
-    """Uniform bytes, uint8, from torch's default generator.
+    """Draw uniform bytes, uint8, from torch's default generator.
 
     On a CPU, whose drawing is slow, eight bytes are made of each 64-bit draw; a compiled graph draws bytes itself.
     """
@@ -100,7 +100,7 @@ def random_bytes(shape: Sequence[int], *, device: torch.device | None = None) ->
 
 
 def pack(keep: Tensor) -> Tensor:
-    """Boolean (..., K) -> int32 words (..., ceil(K / 32)); the bits after K are 0."""
+    """Pack boolean (..., K) to int32 words (..., ceil(K / 32)); the bits after K are 0."""
     words = -(-keep.shape[-1] // 32)
     padded = torch.nn.functional.pad(keep, (0, words * 32 - keep.shape[-1]))
     bits = padded.unflatten(-1, (words, 32)).to(torch.int64)
@@ -109,13 +109,13 @@ def pack(keep: Tensor) -> Tensor:
 
 
 def unpack(words: Tensor, kernel_size: int) -> Tensor:
-    """int32 words (..., ceil(K / 32)) -> boolean (..., K)."""
+    """Unpack int32 words (..., ceil(K / 32)) to boolean (..., K)."""
     bits = (words[..., None] >> torch.arange(32, device=words.device, dtype=torch.int32)) & 1
     return bits.flatten(-2)[..., :kernel_size].bool()
 
 
 def drop_weights(weights: Tensor, keep: Tensor | None, keep_prob: float) -> Tensor:
-    """weights (..., K) where kept, scaled by 1 / keep_prob, else 0; unchanged where keep is None."""
+    """Keep weights (..., K) by the mask, scaled by 1 / keep_prob; None keeps them all, unscaled."""
     if keep is None:
         return weights
     return torch.where(unpack(keep, weights.shape[-1]), weights / keep_prob, 0.0)

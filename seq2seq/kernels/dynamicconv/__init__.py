@@ -26,11 +26,25 @@ def dynamicconv(
     end: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4); left = K - 1 or K // 2.
+    """Compute y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c}; left = K - 1 (causal) or K // 2.
 
-    x (B, T, C) counts as zero outside positions [start, end), both (B,); logits (B, T, H, K); keep: DropConnect words
-    (B, T, H, ceil(K / 32)) for the normalized weights, scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are
-    taken in float32 at least. backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+    Sums are taken in float32 at least.
+
+    Args:
+        x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
+        logits: (B, T, H, K); h(c) is the head of channel c.
+        causal: Read t and the K - 1 positions before it.
+        keep: DropConnect words (B, T, H, ceil(K / 32)) for the normalized weights.
+        keep_prob: The weights are scaled by 1 / keep_prob where there is a `keep`.
+        start: First position of each sentence.
+        end: Position after the last.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Returns:
+        y (B, T, C) in x's type.
+
+    Reference:
+        Wu et al. 2019, eq. 4.
     """
     if logits.dim() != 4 or x.dim() != 3 or logits.shape[:2] != x.shape[:2] or x.shape[2] % logits.shape[2]:
         raise ValueError(f"x {tuple(x.shape)} and logits {tuple(logits.shape)} are not (B, T, C) and (B, T, H, K)")
@@ -46,7 +60,7 @@ def dynamicconv(
 def dynamicconv_step(
     values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """One causal position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
 
     values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
     """
@@ -126,12 +140,12 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv)
 def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """A multiply-add for each channel, position and tap."""
+    """Count a multiply-add for each channel, position and tap."""
     batch_size, length, channels = x
     return 2 * batch_size * length * channels * logits[3]
 
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
 def _count_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """The same for the gradient of x and again for that of the weights."""
+    """Count the same for the gradient of x and again for that of the weights."""
     return 2 * _count_forward(x, logits)

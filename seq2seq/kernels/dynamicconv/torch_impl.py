@@ -15,14 +15,14 @@ from seq2seq.kernels.padding import within
 def convolve(
     x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
 ) -> Tensor:
-    """y (B, T, C) of x (B, T, C) and logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
+    """Convolve x (B, T, C) by logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
     weights = drop_weights(_wide(logits).softmax(-1), keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
     values = _heads(within(x, start, end), logits)
     return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """log2 sum_k exp(logits_k), (B, T, H), what the backward pass makes the weights of."""
+    """Compute log2 sum_k exp(logits_k), (B, T, H), from which the backward pass makes the weights."""
     return _wide(logits).logsumexp(-1) / math.log(2)
 
 
@@ -37,7 +37,7 @@ def backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """dx (B, T, C) and dlogits (B, T, H, K): w (g - sum_k w g), where g is the slope of the weights w."""
+    """Compute dx (B, T, C) and dlogits (B, T, H, K) = w (g - sum_k w g), g the gradient of the weights w."""
     taps = logits.shape[-1]
     left = left_padding(logits.shape[-1], causal)
     weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()

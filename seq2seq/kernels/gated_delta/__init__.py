@@ -18,7 +18,7 @@ CHUNK = 64
 
 
 def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, *, chunk: int = CHUNK) -> Tensor:
-    """y_t = S_t' q_t, S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
+    """Compute y_t = S_t' q_t with S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
 
     q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b, both (B, H, T); returns (B, H, T, e) in
     float32 at least. S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve

@@ -27,12 +27,26 @@ def lightconv(
     end: Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c} (Wu et al. 2019, eq. 2); left = K - 1 (causal) or K // 2.
+    """Compute y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c}; left = K - 1 (causal) or K // 2.
 
-    x (B, T, C) counts as zero outside positions [start, end), both (B,); with glu it is (B, T, 2 C) and what is
-    convolved is x[..., :C] sigmoid(x[..., C:]). weights (H, K), normalized; keep: their DropConnect words
-    (H, ceil(K / 32)), scaled by 1 / keep_prob. Returns (B, T, C) in x's type; sums are taken in float32 at least.
-    backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+    Sums are taken in float32 at least.
+
+    Args:
+        x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
+        weights: (H, K), normalized; h(c) is the head of channel c.
+        causal: Read t and the K - 1 positions before it.
+        glu: x is (B, T, 2 C), and what is convolved is x[..., :C] sigmoid(x[..., C:]).
+        keep: DropConnect words (H, ceil(K / 32)) for the weights.
+        keep_prob: The weights are scaled by 1 / keep_prob where there is a `keep`.
+        start: First position of each sentence.
+        end: Position after the last.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+
+    Returns:
+        y (B, T, C) in x's type.
+
+    Reference:
+        Wu et al. 2019, eq. 2.
     """
     if weights.dim() != 2 or x.dim() != 3 or x.shape[2] % (weights.shape[0] * (2 if glu else 1)):
         width = "2 C" if glu else "C"
@@ -49,7 +63,7 @@ def lightconv(
 def lightconv_step(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """One causal position of N hypotheses: normalized weights (H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses: normalized weights (H, K) weigh their last K inputs -> (N, C).
 
     values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
     """
@@ -118,13 +132,13 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 
 @register_flop_formula(torch.ops.seq2seq.lightconv)
 def _count_forward(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
-    """A multiply-add for each channel, position and tap."""
+    """Count a multiply-add for each channel, position and tap."""
     batch_size, length, channels = out_shape
     return 2 * batch_size * length * channels * weights[1]
 
 
 @register_flop_formula(torch.ops.seq2seq.lightconv_backward)
 def _count_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
-    """The same for the gradient of x and again for that of the weights."""
+    """Count the same for the gradient of x and again for that of the weights."""
     batch_size, length, channels = dy
     return 4 * batch_size * length * channels * weights[1]

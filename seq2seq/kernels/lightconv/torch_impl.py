@@ -11,7 +11,7 @@ from seq2seq.kernels.padding import within
 
 
 def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
-    """y (B, T, C), differentiable, from x (B, T, C), or (B, T, 2 C) with glu, and weights (H, K)."""
+    """Convolve x (B, T, C), or (B, T, 2 C) with glu, by weights (H, K), differentiable: y (B, T, C)."""
     values = _values(x, start, end, glu).unflatten(-1, (weights.shape[0], -1))
     left = left_padding(weights.shape[1], causal)
     if values.shape[1] > 2 * BLOCK:
@@ -22,7 +22,7 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
 def backward(
     dy: Tensor, x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
 ) -> tuple[Tensor, Tensor]:
-    """dx, as x, and dweights (H, K): dw_k is the sum over positions and channels of dy_t x_{t+k-left}."""
+    """Compute dx, as x, and dweights (H, K): dw_k is the sum over positions and channels of dy_t x_{t+k-left}."""
     heads, taps = weights.shape
     left = left_padding(taps, causal)
     length = dy.shape[1]

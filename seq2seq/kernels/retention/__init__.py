@@ -15,10 +15,20 @@ CHUNK = 64
 
 
 def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
-    """The causal form by chunks of c positions (Sun et al. 2023, eq. 7): O(T (c + d) e), no (T, d, e) states.
+    """Compute causal retention by chunks of c positions: O(T (c + d) e) time, no (T, d, e) states.
 
-    q, k (B, H, T, d), v (B, H, T, e), decay gamma (H,) or None for 1. Within a chunk products are weighed as in
-    `retention_parallel`; what lies before it is read from one state (d, e). Sums are taken in float32 at least.
+    Within a chunk products are weighed as in `retention_parallel`; what lies before it is read from one state (d, e).
+    Sums are taken in float32 at least.
+
+    Shape:
+        q, k (B, H, T, d), v (B, H, T, e) -> (B, H, T, e).
+
+    Args:
+        decay: gamma (H,), None for 1.
+        chunk: c.
+
+    Reference:
+        Sun et al. 2023, eq. 7.
     """
     q, k, v = _wide(q, k, v)
     length = q.shape[2]
@@ -34,14 +44,17 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
 
 
 def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, causal: bool = True) -> Tensor:
-    """((q k') * D) v with D_ij = gamma^(i-j) for j <= i, else 0; gamma^|i-j| where not causal. O(T^2 (d + e))."""
+    """Compute ((q k') * D) v in O(T^2 (d + e)).
+
+    D_ij = gamma^(i-j) for j <= i, else 0; where not causal gamma^|i-j|.
+    """
     q, k, v = _wide(q, k, v)
     with without_autocast(q):
         return _weigh(q, k, v, decays(decay, q.shape[2], q, causal=causal))
 
 
 def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = True) -> Tensor:
-    """D (H or 1, T, T) of `retention_parallel`."""
+    """Return D (H or 1, T, T) of `retention_parallel`."""
     time = torch.arange(length, device=like.device)
     distance = time[:, None] - time
     one = like.new_ones(1) if decay is None else decay.to(like)
@@ -54,7 +67,7 @@ def _weigh(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
 
 
 def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
-    """What stands before each chunk, (B, H, chunks, d, e): the decayed sum of k v' over all earlier positions."""
+    """Return the state before each chunk, (B, H, chunks, d, e): the decayed sum of k v' over the past."""
     left = torch.arange(chunk - 1, -1, -1, device=k.device)
     fresh = k if decay is None else k * (decay[:, None].to(k) ** left)[:, None, :, None]
     added = fresh.transpose(-1, -2) @ v

@@ -10,7 +10,7 @@ from seq2seq.kernels.band_matrix import left_padding
 
 
 def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
-    """y_{t,c} = sum_k w_{h(c),k} x_{t+k-left,c}, zeros outside; left = K - 1 (causal) or K // 2.
+    """Compute y_{t,c} = sum_k w_{h(c),k} x_{t+k-left,c}, zeros outside; left = K - 1 (causal) or K // 2.
 
     x (B, T, C), weight (H, K) with C divisible by H: channel c has kernel h = c // (C / H). Cost O(T K C).
     """
@@ -26,7 +26,7 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
 
 
 def shortconv_step(x: Tensor, recent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """One causal position: x (N, C) and the K - 1 inputs before it, (N, K - 1, C), oldest first -> y, the next ones."""
+    """Convolve position x (N, C) with the K - 1 inputs before it, (N, K - 1, C), oldest first: y, the next ones."""
     window = torch.cat([recent, x.to(recent.dtype)[:, None]], 1)
     y = (window.to(x.dtype) * _per_channel(weight, x)).sum(1)
     return y, window[:, 1:]
