@@ -136,13 +136,13 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
     assert run.folder.results.exists()
     from seq2seq.evaluation.metrics import bleu
-    from seq2seq.search import search
+    from seq2seq.search import Specials, search
 
     loaded = checkpoint.load(run.folder.best)
     found: dict[int, str] = {}
     for batch in run.data.test_dataloader():
-        ids = {"bos_id": loaded.tokenizer.bos_id, "eos_id": loaded.tokenizer.eos_id, "pad_id": loaded.tokenizer.pad_id}
-        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, **ids)
+        special = Specials(loaded.tokenizer.bos_id, loaded.tokenizer.eos_id, loaded.tokenizer.pad_id)
+        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, special=special)
         found.update(zip(batch.index.tolist(), loaded.tokenizer.decode([h[0].ids for h in best]), strict=True))
     expected = bleu([found[i] for i in range(len(found))], (corpus / "test.en").read_text().splitlines()).value
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
