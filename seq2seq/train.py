@@ -1,23 +1,23 @@
-"""Train a translator: `python -m seq2seq.train data=phrasebook mixer=dynamicconv trainer.max_time=10m`."""
+"""Train a translator: `python -m seq2seq.train data=phrasebook mixer=dynamicconv trainer.max_epochs=10`."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import sys
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from seq2seq import distributed
 from seq2seq.config.compose import refuse_mistakes
-from seq2seq.experiments import folder as runs
 from seq2seq.experiments import hydra_callback
+from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
-from seq2seq.training.errors import TrainingFault
-from seq2seq.training.run import train
+from seq2seq.training.plan import RunPlan, resolve
 
 # Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for the shapes of an epoch times the layers.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
@@ -29,28 +29,54 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> float:
-    """Hydra's entry point: the best validation BLEU. A wrong setting is one line on stderr and exit code 2."""
-    chosen = HydraConfig.get()
-    if not distributed.is_first_process():
-        logging.disable(logging.INFO)
-    mixer = runs.mixer_label(chosen.runtime.choices["mixer"], chosen.overrides.task)
+    """Train as composed, and return the best validation BLEU.
+
+    A wrong setting is one line on stderr and exit status 2; a fault of the data or the machine has status 1.
+    """
     try:
-        return train(OmegaConf.to_container(config, resolve=True), mixer=mixer)  # type: ignore[arg-type]
+        plan = _plan(config)
+        # torch and Lightning are imported from here on: a wrong setting need not wait for them
+        return _train(plan)
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
-        if hydra_callback.folder():  # whose other jobs go on
-            raise hydra_callback.JobError(str(error)) from error
-        print(f"train: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
-        sys.exit(2)
-    except TrainingFault as fault:
-        if hydra_callback.folder():
-            raise hydra_callback.JobError(str(fault)) from fault
-        print(f"train: {fault}", file=sys.stderr)
-        sys.exit(1)
+        _fail(error, f"{error}\n(HYDRA_FULL_ERROR=1 shows where)", status=2)
     except KeyboardInterrupt:
         print("train: interrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def _plan(config: DictConfig) -> RunPlan:
+    chosen = HydraConfig.get()
+    overrides = list(chosen.overrides.task)
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    return resolve(
+        plain,
+        mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
+        command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
+        job=hydra_callback.job_folder(),
+    )
+
+
+def _train(plan: RunPlan) -> float:
+    from seq2seq import distributed
+    from seq2seq.training.errors import TrainingFault
+    from seq2seq.training.run import train
+
+    if not distributed.is_first_process():
+        logging.disable(logging.INFO)
+    try:
+        return train(plan)
+    except TrainingFault as fault:
+        _fail(fault, str(fault), status=1)
+
+
+def _fail(error: Exception, message: str, *, status: int) -> NoReturn:
+    """Exit with one line; in a sweep, fail this job alone."""
+    if hydra_callback.folder():
+        raise hydra_callback.JobError(str(error)) from error
+    print(f"train: {message}", file=sys.stderr)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,8 @@ def explain(overrides: Sequence[str]) -> str:
     except MissingConfigException as error:
         return _unknown_choice(error, chosen)
     except HydraException as error:
+        if added := [word for word in chosen if f"An item is already at '{_key(word)}'" in str(error)]:
+            return f"{_key(added[0])} is a setting already: write {added[0].lstrip('+')}"
         word = next((word for word in chosen if _is_refused(word, error)), None)
         return _unknown_key(word, chosen) if word else ""
     return ""
@@ -110,6 +112,10 @@ def _first_choice(word: str) -> str:
         return word
     first = next(iter(override.sweep_string_iterator()), None)
     return f"{override.get_key_element()}={first}"
+
+
+def _key(word: str) -> str:
+    return word.split("=", 1)[0].lstrip("+")
 
 
 def _is_refused(word: str, error: HydraException) -> bool:

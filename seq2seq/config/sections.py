@@ -10,15 +10,26 @@ from typing import Any
 from seq2seq.config.data import DataSettings
 from seq2seq.config.dicts import flat
 from seq2seq.config.model import ModelSettings
-from seq2seq.config.moved import new_key
+from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import flag, read_section
+from seq2seq.config.settings import defaults, flag, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.resources import conf_dir
+
+# The settings class of every section; "" is the top level.
+SECTIONS: dict[str, type] = {
+    "": RunSettings,
+    "data": DataSettings,
+    "tokenizer": TokenizerSettings,
+    "model": ModelSettings,
+    "optim": OptimSettings,
+    "search": SearchSettings,
+    "trainer": TrainerSettings,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +63,15 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
         search=read_section(SearchSettings, config["search"], "search"),
         trainer=read_section(TrainerSettings, bounded(config["trainer"]), "trainer"),
     )
+
+
+def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an older run's settings under the present names; a section has defaults for keys that are newer."""
+    result = modernize(config)
+    for name, cls in SECTIONS.items():
+        if name in result:
+            result[name] = {key: value for key, value in defaults(cls).items() if value != "???"} | result[name]
+    return result
 
 
 def check_mixer(mixer: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`init_from=<checkpoint>`: a new run that starts from a checkpoint's weights and tokenizer."""
+"""Start a new run from a checkpoint's weights and tokenizer (`init_from=<checkpoint>`)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.dicts import UNSET, differences
+from seq2seq.config.sections import present_settings
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
 
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
-_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "peak_lr")
+_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout")
 
 
-def require_same_model(given: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
-    """ValueError unless the sections model and mixer of `config` are those `given` by the checkpoint `origin`.
+def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
+    """Raise ValueError unless the sections model and mixer of `config` are those `before`, of the checkpoint `origin`.
 
-    Dropout and the learning rate may differ.
+    Dropout may differ.
     """
-    sections = [{key: each[key] for key in ("model", "mixer")} for each in (given, config)]
+    old, new = present_settings(before), present_settings(config)
+    sections = [{key: each[key] for key in ("model", "mixer")} for each in (old, new)]
     for key, there, here in differences(*sections):
         if key.split(".")[-1] not in _FREE:
             raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
@@ -38,7 +40,7 @@ def _remedy(key: str, there: Any, here: Any) -> str:
 
 
 def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
-    """The tokenizer settings that use a checkpoint's SentencePiece models, written to `cache`."""
+    """Write a checkpoint's SentencePiece models to `cache`; return the tokenizer settings that use them."""
     state = tokenizer.to_state()
     folder = cache / f"init-{tokenizer.fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)

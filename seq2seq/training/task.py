@@ -177,6 +177,7 @@ class TranslationTask(L.LightningModule):
             dist.all_gather_object(parts, self._evaluator.partial())
             self._evaluator.merge(parts)
         self.evaluation = self._evaluator.result()
+        del self._evaluator  # and the texts of the split
         # Every rank has the same values already: they come from gathered texts and summed losses.
         values = {f"{name}/{key}": value for key, value in self.evaluation.numbers().items()}
         self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)

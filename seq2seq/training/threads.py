@@ -29,6 +29,10 @@ _GAIN = 1.1
 # Rounds alternate, so that other work on the machine meets both choices; each takes this long, or one update.
 _ROUNDS = 3
 _ROUND_SECONDS = 0.25
+# No further round after so many seconds; and none at all if the first update with all threads takes so many times as
+# long as with one.
+_LIMIT = 2.0
+_HOPELESS = 5.0
 # Of a stream, whose lengths are not known before it is read.
 _STREAMED_LENGTH = 24
 
@@ -79,15 +83,20 @@ def _rehearse(
 
 
 def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[int, float]:
-    """Return the updates per second with each number of threads, the medians of a few short rounds."""
+    """Return the updates per second with each number of threads, the medians of a few short rounds.
+
+    The first update, for which kernels are prepared, counts only if another number than the first is hopeless by it.
+    """
+    began = time.perf_counter()
     seconds: dict[int, list[float]] = {count: [] for count in counts}
-    for count in counts:  # kernels are prepared for each
-        with use_threads(count):
-            update()
-    for _ in range(_ROUNDS):
+    first = {count: _seconds(update, count, least=0.0) for count in counts}
+    if max(first.values()) > _HOPELESS * first[counts[0]]:
+        return {count: 1 / value for count, value in first.items()}
+    for number in range(_ROUNDS):
+        if number and time.perf_counter() - began > _LIMIT:
+            break
         for count in counts:
-            with use_threads(count):
-                seconds[count].append(_seconds(update))
+            seconds[count].append(_seconds(update, count, least=_ROUND_SECONDS))
     return {count: 1 / statistics.median(values) for count, values in seconds.items()}
 
 
@@ -120,16 +129,17 @@ def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
     return max(1, prepared.plan.require_max_tokens() // max(src, tgt)), src, tgt
 
 
-def _seconds(update: Callable[[], object]) -> float:
-    """Time an update, the mean of as many as fit into a round."""
-    began = time.perf_counter()
-    updates = 0
-    while True:
-        update()
-        updates += 1
-        passed = time.perf_counter() - began
-        if passed >= _ROUND_SECONDS:
-            return passed / updates
+def _seconds(update: Callable[[], object], count: int, *, least: float) -> float:
+    """Time an update with `count` threads: the mean of as many as take `least` seconds."""
+    with use_threads(count):
+        began = time.perf_counter()
+        updates = 0
+        while True:
+            update()
+            updates += 1
+            passed = time.perf_counter() - began
+            if passed >= least:
+                return passed / updates
 
 
 def _threads(count: int) -> str:

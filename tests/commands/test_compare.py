@@ -278,12 +278,13 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
 
 
 def test_run_saves_its_test_set(tmp_path):
+    from seq2seq.training.plan import resolve
     from seq2seq.training.run import train
 
     corpus = toycorpus.write(tmp_path / "corpus")
     for number in (1, 2):
         given = (f"seed={number}", "trainer.max_steps=12", "trainer.val_steps=4")
-        train(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+        train(resolve(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"))
     found = collect([str(tmp_path / "runs")], "test")
     assert not found.unusable
     (group,) = group_runs(found.runs)

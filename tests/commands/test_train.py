@@ -26,14 +26,15 @@ from rich.console import Console
 from seq2seq import checkpoint
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
-from seq2seq.config.trainer import TrainerSettings
+from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
-from seq2seq.experiments.folder import Resumed
 from seq2seq.experiments.results import RunResult, read_run
+from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run, train
 
 
@@ -45,7 +46,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def batches(corpus: Path, folder: Path) -> int:
     """The batches of an epoch."""
-    data = prepare_corpora(Run(toycorpus.settings(corpus, folder), mixer="x").data_plan)
+    data = prepare_corpora(checked(corpus, folder).data_plan)
     return int(TranslationDataModule(data).batches_per_epoch)
 
 
@@ -80,11 +81,14 @@ class Recorder(L.Callback):
         self.batches.append(batch.index.tolist())
 
 
+def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
+    """A run whose settings have passed all checks, not yet executed."""
+    return Run(resolve(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
+
+
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
     """Run `config` with more callbacks; the Run tells what came out."""
-    run = Run(config, mixer=mixer)
-    make = run._trainer
-    run._trainer = lambda given: make([*callbacks, *given])  # type: ignore[method-assign]
+    run = Run(resolve(config, mixer=mixer), callbacks=callbacks)
     run.execute()
     return run
 
@@ -101,7 +105,7 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
 
 def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
-    bleu = train(config, mixer="transformer")
+    bleu = train(resolve(config, mixer="transformer"))
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("toy-transformer-")
     results = json.loads((folder / "results.json").read_text())
@@ -155,12 +159,13 @@ def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
 
 
 @pytest.mark.parametrize("precision", ["32", "tf32", "bf16"])
-def test_only_tf32_allows_tf32(monkeypatch, precision):
+def test_only_tf32_allows_tf32(corpus, tmp_path, monkeypatch, precision):
+    plan = checked(corpus, tmp_path, f"trainer.precision={precision}").plan
     monkeypatch.setattr("seq2seq.training.run.Run", lambda *_, **__: SimpleNamespace(execute=float))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", precision != "tf32")
     before = torch.get_float32_matmul_precision()
     try:
-        train({"trainer": {"precision": precision}}, mixer="x")
+        train(plan)
         assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")
         assert torch.get_float32_matmul_precision() == ("high" if precision == "tf32" else "highest")
     finally:
@@ -309,7 +314,7 @@ def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override,
     first = execute(toycorpus.settings(corpus, tmp_path, *given))
     before = first.folder.config.read_text()
     with pytest.raises(ValueError, match=message + r".*run=<name>"):
-        Run(toycorpus.settings(corpus, tmp_path, *given, "resume=auto", override), mixer="transformer")
+        checked(corpus, tmp_path, *given, "resume=auto", override)
     assert first.folder.config.read_text() == before
 
 
@@ -319,7 +324,7 @@ def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, cap
     other = (*given[:1], "trainer.max_steps=2", *given[2:], "resume=auto", "seed=2", "model.dropout=0.3")
     told = "model.dropout was 0.1 and is now 0.3"
     with pytest.raises(ValueError, match=r"seed was 1 and is now 2; .*force=true") as refused:
-        Run(toycorpus.settings(corpus, tmp_path, *other), mixer="transformer")
+        checked(corpus, tmp_path, *other)
     assert told in str(refused.value)
     forced = execute(toycorpus.settings(corpus, tmp_path, *other, "force=true"))
     assert told in caplog.text
@@ -337,12 +342,12 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     with pytest.raises(ValueError, match="text of the corpus"):
         execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
-    settings, corpus_id = first.config, first.prepared.fingerprint
+    settings, corpus_id = first.plan.config, first.prepared.fingerprint
     resumed = Resumed.open(first.folder.last, settings)
     with pytest.raises(ValueError, match="tokenizer has changed"):
         resumed.require_same_text(corpus_id, {})
     with pytest.raises(ValueError, match=r"name a last\.ckpt"):
-        Run(toycorpus.settings(own, tmp_path, f"resume={first.folder.best}"), mixer="transformer")
+        checked(own, tmp_path, f"resume={first.folder.best}")
 
 
 def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
@@ -355,7 +360,7 @@ def test_a_run_goes_on_with_a_larger_budget(corpus, tmp_path):
 
 def test_resume_auto_without_a_run_says_so(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
-    assert Run(toycorpus.settings(corpus, tmp_path, "resume=auto"), mixer="transformer").resumed is None
+    assert checked(corpus, tmp_path, "resume=auto").resumed is None
     assert "holds no run yet" in caplog.text
 
 
@@ -363,11 +368,11 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
     execute(config)
     with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
-        Run(config, mixer="transformer")
+        Run(resolve(config, mixer="transformer"))
     # harmless settings do not make it another run
     with pytest.raises(ValueError, match="resume=auto"):
-        Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7"), mixer="transformer")
-    assert Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=2"), mixer="transformer").resumed is None
+        checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
+    assert checked(corpus, tmp_path, "trainer.max_steps=2").resumed is None
 
 
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
@@ -457,9 +462,9 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
         ("+mixer.encoder.bias=false", r"add ~mixer\.encoder\.bias"),
     ):
         with pytest.raises(ValueError, match=message):
-            Run(toycorpus.settings(new, tmp_path, *given, wrong), mixer="transformer")
+            checked(new, tmp_path, *given, wrong)
     free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
-    assert Run(toycorpus.settings(new, tmp_path, *given, *free), mixer="transformer").start
+    assert checked(new, tmp_path, *given, *free).start
 
 
 def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path):
@@ -467,7 +472,7 @@ def test_a_damaged_checkpoint_to_start_from_is_one_clear_error(corpus, tmp_path)
     payload["seq2seq"]["tokenizer"]["src_model"] = b"nonsense"
     checkpoint.save(tmp_path / "bad.ckpt", payload)
     with pytest.raises(checkpoint.CheckpointError, match="its tokenizer does not load"):
-        Run(toycorpus.settings(corpus, tmp_path, f"init_from={tmp_path / 'bad.ckpt'}"), mixer="transformer")
+        checked(corpus, tmp_path, f"init_from={tmp_path / 'bad.ckpt'}")
 
 
 def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
@@ -480,7 +485,7 @@ def test_early_stopping_counts_validations_without_progress(corpus, tmp_path):
 
 def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch):
     given = ("trainer.save_time=0.001s", "trainer.val_steps=3", "trainer.keep_best=1", "trainer.keep_last=1")
-    run = Run(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given), mixer="transformer")
+    config = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", *given)
     watches, running = [], {"saving": [], "training": []}
 
     write = checkpoint.save
@@ -496,10 +501,8 @@ def test_writing_checkpoints_is_not_training_time(corpus, tmp_path, monkeypatch)
         def on_before_optimizer_step(self, *_: Any) -> None:
             running["training"].append(watches[0].running)
 
-    trainer = run._trainer
-    run._trainer = lambda given: trainer([*given, Look()])  # type: ignore[method-assign]
     monkeypatch.setattr("seq2seq.training.checkpoint_io.checkpoints.save", save)
-    run.execute()
+    execute(config, Look())
     assert len(running["saving"]) > 6
     assert not any(running["saving"])
     assert running["training"] == [True] * 4
@@ -554,9 +557,9 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
 def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
     for given in ([], ["trainer.max_steps=5"]):
         assert resolved_settings(given)["trainer"]["max_epochs"] is None
-    run = Run(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
-    assert run.settings.max_epochs == run.config["trainer"]["max_epochs"] == 6
-    assert "max_epochs: 6" in run.config_yaml
+    plan = resolve(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
+    assert plan.trainer.max_epochs == plan.config["trainer"]["max_epochs"] == DEFAULT_EPOCHS
+    assert f"max_epochs: {DEFAULT_EPOCHS}" in plan.config_yaml
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run():
@@ -572,10 +575,10 @@ def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_r
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
     given = ("model.positions=learned", "model.max_len=40", "search.max_len_extra=400", "trainer.max_steps=1")
     with pytest.raises(ValueError, match=r"model\.max_len=40 .*data\.clean\.max_length=40"):
-        Run(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer")
+        checked(corpus, tmp_path, *given)
     padded = ("model.positions=learned", "model.max_len=15", "data.clean.max_length=15")
     with pytest.raises(ValueError, match=r"model\.max_len=15 .*padded to 16.*data\.clean\.max_length=14"):
-        Run(toycorpus.settings(corpus, tmp_path, *padded), mixer="transformer")
+        checked(corpus, tmp_path, *padded)
     run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
     assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
 
@@ -596,7 +599,7 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
         ("data.tokenize={en: 13b}", "13b"),
         ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
         ("search.beam_size=two is no finite number", "search.beam_size=two is no finite number"),
-        ("+search.n_best=2", "search.n_best=2"),
+        ("search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
@@ -616,7 +619,7 @@ def test_wrong_settings_fail_before_anything_is_written(corpus, tmp_path, overri
     if "gpu" in override and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ValueError, match=message):
-        Run(toycorpus.settings(corpus, tmp_path, override), mixer="transformer")
+        checked(corpus, tmp_path, override)
     assert not (tmp_path / "runs").exists()
 
 

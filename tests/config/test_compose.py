@@ -82,6 +82,11 @@ def test_what_is_refused_is_a_value_error_of_one_line():
         assert "\n" not in str(refused.value)
 
 
+def test_a_setting_that_is_there_needs_no_plus():
+    message = "data.num_workers is a setting already: write data.num_workers=1"
+    assert explain(["+data.num_workers=1"]) == message
+
+
 def test_nothing_like_it_is_told_too():
     assert explain(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--cfg job lists all)"
 

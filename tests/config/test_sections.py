@@ -9,9 +9,8 @@ import pytest
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.sections import read_sections
+from seq2seq.config.sections import SECTIONS, present_settings, read_sections
 from seq2seq.config.settings import defaults, keys, read_section
-from seq2seq.config.store import SECTIONS
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -75,6 +74,15 @@ def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():
         read_sections(config)
     config["mixer"]["encoder"]["_target_"] = "theirs.Mixer"
     read_sections(config)
+
+
+def test_an_old_run_has_the_defaults_of_newer_settings():
+    old = resolved_settings(["optim=adadelta", "model=small"])
+    new = resolved_settings(["optim=adadelta", "model=small"])
+    old["model"]["peak_lr"] = old["optim"].pop("peak_lr")
+    for section, key in (("model", "src_positions"), ("data", "num_workers"), ("search", "n_best"), ("optim", "betas")):
+        del old[section][key]
+    assert present_settings(old) == present_settings(new) == new
 
 
 def test_settings_of_an_old_run_are_read_under_their_present_names():

@@ -37,6 +37,7 @@ from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
 
 GRID = PatchGrid(8, 24)
@@ -168,7 +169,7 @@ def picture_model(*overrides: str, **extra):
 
 
 def test_mixers_with_places_on_a_grid_are_told_its_columns():
-    model = picture_model("+model.src_positions=none")
+    model = picture_model("model.src_positions=none")
     assert [layer.self_mixer.grid_width for layer in model.encoder.layers] == [12] * 4
     assert model.encoder.embedding.positions is None
     assert isinstance(model.decoder.embedding.positions, SinusoidalPositions)
@@ -181,30 +182,30 @@ def test_mixers_with_places_on_a_grid_are_told_its_columns():
 
 def test_positions_and_ties_of_a_picture():
     with pytest.raises(ValueError, match=r"model\.src_positions is 'odd'"):
-        picture_model("+model.src_positions=odd")
+        picture_model("model.src_positions=odd")
     with pytest.raises(ValueError, match=r"a picture has no table to share.*model\.tie=target"):
         picture_model("model.tie=all")
-    learned = config("mixer=transformer", *TINY, "+model.src_positions=learned", "model.max_len=50")
+    learned = config("mixer=transformer", *TINY, "model.src_positions=learned", "model.max_len=50")
     assert max_positions(learned) == 50
 
 
 def test_positions_on_a_grid():
     """Two patches of a row share the first half of their positions, two of a column the second."""
-    positions = picture_model("+model.src_positions=grid").encoder.embedding.positions
+    positions = picture_model("model.src_positions=grid").encoder.embedding.positions
     assert isinstance(positions, GridPositions)
     row, column = positions(torch.arange(GRID.length)).view(GRID.rows, GRID.columns, 2, 8).unbind(2)
     line = SinusoidalPositions(dim=8)
     assert torch.equal(row, line(torch.arange(GRID.rows))[:, None].expand_as(row))
     assert torch.equal(column, line(torch.arange(GRID.columns)).expand_as(column))
     with pytest.raises(ValueError, match="src_positions=grid is for pictures"):
-        build_model(config("mixer=transformer", *TINY, "+model.src_positions=grid"))
+        build_model(config("mixer=transformer", *TINY, "model.src_positions=grid"))
     with pytest.raises(ValueError, match="divisible by 4, not 18"):
-        picture_model("+model.src_positions=grid", "model.dim=18")
+        picture_model("model.src_positions=grid", "model.dim=18")
 
 
 def test_pictures_beside_padding_are_as_alone():
     """A batch is padded to a width that a picture need not have."""
-    model = picture_model("+model.src_positions=none").eval()
+    model = picture_model("model.src_positions=none").eval()
     src = torch.from_numpy(pack(pixels(2), GRID))
     tgt = torch.randint(4, 20, (2, 5))
     alone = model(src, torch.ones_like(src, dtype=torch.bool), tgt)
@@ -375,7 +376,7 @@ def run(drawn, tmp_path_factory) -> Path:
     places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         found = compose("train", ["experiment=drawn_words", *small, *sizes, *files, *places])
-    train(OmegaConf.to_container(found, resolve=True), mixer="quadratic")  # type: ignore[arg-type]
+    train(resolve(OmegaConf.to_container(found, resolve=True), mixer="quadratic"))  # type: ignore[arg-type]
     return folder / "few"
 
 

@@ -24,6 +24,7 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.inference import translator
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.plan import resolve
 
 fast = settings(max_examples=60, deadline=None)
 WORDS = {
@@ -353,7 +354,7 @@ def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, ca
     import toycorpus
 
     corpus = toycorpus.write(tmp_path / "corpus")
-    run.train(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer")
+    run.train(resolve(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
     best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
     assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
     with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):

@@ -17,6 +17,7 @@ from seq2seq.data import loading
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
 
 GERMAN = "der die das Haus Katze Hund geht kommt schnell ein und ich nicht wir"
@@ -188,7 +189,7 @@ def test_a_stream_has_no_epochs(tmp_path, overrides, message):
     corpus = toycorpus.write(tmp_path / "corpus")
     settings = toycorpus.settings(corpus, tmp_path, "data.streaming=true", "trainer.val_steps=2", *overrides)
     with pytest.raises(ValueError, match=message):
-        train(settings, mixer="transformer")
+        train(resolve(settings, mixer="transformer"))
 
 
 def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
@@ -199,7 +200,7 @@ def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
             corpus, tmp_path, "data.streaming=true", "data.shuffle_buffer=64", "trainer.val_steps=2", "optim=adam",
             "optim.warmup_steps=4", f"trainer.max_steps={steps}", f"run={name}", "trainer.test=false", *more,
         )  # fmt: skip
-        train(settings, mixer="transformer")
+        train(resolve(settings, mixer="transformer"))
         last = tmp_path / "runs" / name / "checkpoints" / "last.ckpt"
         return torch.load(last, weights_only=True)["state_dict"]
 

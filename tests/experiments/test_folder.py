@@ -11,6 +11,7 @@ from seq2seq import files
 from seq2seq.config import dicts
 from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
+from seq2seq.experiments.resume import resolve_resume
 from seq2seq.training.loggers import CsvLogger
 
 CONFIG = {
@@ -85,12 +86,12 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
     here, there = folder.RunFolder(tmp_path / "here"), folder.RunFolder(tmp_path / "there")
     there.create("a: 1\n")
     there.last.write_bytes(b"x")
-    assert folder.resolve_resume("auto", here) == (here, None)
-    owner, found = folder.resolve_resume(str(there.last), here)
+    assert resolve_resume("auto", here) == (here, None)
+    owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
     stray = tmp_path / "stray.ckpt"
     stray.write_bytes(b"x")
-    assert folder.resolve_resume(str(stray), here) == (here, stray)
+    assert resolve_resume(str(stray), here) == (here, stray)
 
 
 def test_differences_are_named_by_section():

@@ -33,6 +33,7 @@ from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
+from seq2seq.training.plan import resolve
 from seq2seq.training.run_state import RunState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,7 +260,7 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path, m
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
         config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
-        run.train(config, mixer="transformer")
+        run.train(resolve(config, mixer="transformer"))
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
@@ -270,13 +271,13 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path, m
 def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
-        run.train(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer")
+        run.train(resolve(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer"))
     assert not (tmp_path / "runs").exists()
 
 
 def test_loggers_are_chosen_by_name(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
-    run.train(config, mixer="transformer")
+    run.train(resolve(config, mixer="transformer"))
     assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
     assert not (tmp_path / "runs" / "it" / "metrics.csv").exists()
     assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
@@ -482,7 +483,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
-    run.train(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer")
+    run.train(resolve(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))
     whole, parts = (
         checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
     )

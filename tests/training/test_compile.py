@@ -12,6 +12,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 from seq2seq import checkpoint
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
 
@@ -38,9 +39,8 @@ def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, monkeypatch, mixer
     small = [f"mixer.{slot}.per_layer.kernel_size=[3]" for slot in ("encoder", "decoder")] if "conv" in mixer else []
     given = (f"mixer={mixer}", "trainer.compile=true", "trainer.max_steps=null", "trainer.max_epochs=3",
              "trainer.test=false", "data.max_tokens=256", *small)  # fmt: skip
-    run, graphs = Run(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), Graphs(counter)
-    make = run._trainer
-    run._trainer = lambda callbacks: make([graphs, *callbacks])  # type: ignore[method-assign]
+    graphs = Graphs(counter)
+    run = Run(resolve(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
     run.execute()
     assert len(graphs.found) == 3
     assert graphs.found[0] > 0

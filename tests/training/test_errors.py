@@ -22,6 +22,7 @@ from seq2seq import checkpoint
 from seq2seq.evaluation import metrics
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
 
@@ -33,9 +34,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def execute(config: dict[str, Any], *callbacks: L.Callback) -> Run:
     """Run `config` with more callbacks."""
-    run = Run(config, mixer="transformer")
-    make = run._trainer
-    run._trainer = lambda given: make([*callbacks, *given])  # type: ignore[method-assign]
+    run = Run(resolve(config, mixer="transformer"), callbacks=callbacks)
     run.execute()
     return run
 

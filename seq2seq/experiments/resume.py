@@ -1,0 +1,127 @@
+"""Resume a run: find its last checkpoint, and refuse one that was reached under other settings or on another text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq import checkpoint
+from seq2seq.config.dicts import differences, without
+from seq2seq.config.sections import present_settings
+from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, RunFolder, with_window
+
+log = logging.getLogger(__name__)
+
+
+def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Path | None]:
+    """Return the folder to run in and the checkpoint to continue from, None for a fresh start.
+
+    A checkpoint named by path continues in its own folder.
+
+    Raises:
+        ValueError: a path that is no file, or an existing run without `resume`.
+    """
+    if resume is None:
+        folder.refuse_existing()
+        return folder, None
+    if resume == "auto":
+        if folder.last.exists():
+            return folder, folder.last
+        log.info(
+            "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "
+            "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)",
+            folder.path,
+        )
+        return folder, None
+    path = Path(resume)
+    if not path.is_file():
+        raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
+    owner = RunFolder(path.parent.parent)
+    return (owner if owner.config.exists() else folder), path
+
+
+class Resumed(NamedTuple):
+    """A training checkpoint to continue from.
+
+    Args:
+        step: Updates done.
+        corpus: Fingerprint of the text it was trained on.
+        tokenizer: State of its tokenizer.
+        max_tokens: What data.max_tokens=auto came to.
+        threads: Threads of a run on a CPU.
+    """
+
+    path: Path
+    step: int
+    corpus: str
+    tokenizer: dict[str, Any]
+    max_tokens: int | None = None
+    threads: int | None = None
+
+    @classmethod
+    def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
+        """Read `path`, and log changes of the budget.
+
+        Raises:
+            ValueError: it has no training state, or was reached under other settings than `config`, HARMLESS ones and
+                BUDGETS aside, and `force` is not set.
+        """
+        payload = checkpoint.read(path)
+        if "optimizer_states" not in payload or ORIGIN not in payload:
+            raise ValueError(
+                f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
+                f"a new run from these weights with init_from={path}"
+            )
+        before = present_settings(payload[ORIGIN]["settings"])
+        now = present_settings(config)
+        max_tokens = payload[ORIGIN].get("max_tokens")
+        changed = _changes(before, now, max_tokens)
+        if changed and not config["force"]:
+            raise _another_run(path, "; ".join(changed))
+        for change in changed:
+            log.warning("force=true: %s", change)
+        budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
+        if budgets:
+            shown = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
+            log.info("the run goes on under another budget: %s", shown)
+        return cls(
+            path=path,
+            step=payload["global_step"],
+            corpus=payload[ORIGIN]["corpus"],
+            tokenizer=payload[checkpoint.KEY]["tokenizer"],
+            max_tokens=max_tokens,
+            threads=payload[ORIGIN].get("threads"),
+        )
+
+    def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
+        """Raise ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""
+        if self.corpus != corpus and force:
+            log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
+        elif self.corpus != corpus:
+            raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
+        if self.tokenizer != tokenizer:
+            raise _another_run(self.path, "the tokenizer has changed since")
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int | None) -> list[str]:
+    """List the settings that differ and may not."""
+    free = (*HARMLESS, *BUDGETS)
+    first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
+    over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
+    return [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(first, second)]
+
+
+def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:
+    """Return `config` with what data.max_tokens=auto came to, if that is known."""
+    data = config.get("data", {})
+    auto = max_tokens is not None and data.get("max_tokens") == "auto"
+    return {**config, "data": {**data, "max_tokens": max_tokens}} if auto else config
+
+
+def _another_run(path: Path, reason: str) -> ValueError:
+    return ValueError(
+        f"{path} cannot be continued: {reason}; resume it with the settings and text it was trained on, "
+        "or start another run with resume=null run=<name> (force=true continues all the same)"
+    )

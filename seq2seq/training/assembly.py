@@ -1,0 +1,122 @@
+"""Assemble the parts of a run that Lightning works with: the task and the trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
+
+from seq2seq import checkpoint
+from seq2seq.build import build_model
+from seq2seq.config.search import SearchSettings
+from seq2seq.data.preparation import PreparedData
+from seq2seq.training.budget import Budget
+from seq2seq.training.callbacks.window_end import NEVER
+from seq2seq.training.checkpoint_io import plugins
+from seq2seq.training.checks import picture_sizes
+from seq2seq.training.fsdp import make_strategy
+from seq2seq.training.plan import RunPlan
+from seq2seq.training.task import TranslationTask
+
+
+def make_task(
+    plan: RunPlan,
+    prepared: PreparedData,
+    *,
+    search: SearchSettings,
+    tokenize: str,
+    start: checkpoint.Loaded | None = None,
+    budget: Budget | None = None,
+) -> TranslationTask:
+    """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
+
+    Args:
+        search: How the test set is decoded; validations have trainer.val_beam_size.
+        tokenize: sacreBLEU's tokenizer.
+    """
+    data = prepared.plan
+    tokenizer = prepared.tokenizer
+    config = plan.model_config(
+        {
+            "src_vocab_size": tokenizer.src_vocab_size,
+            "tgt_vocab_size": tokenizer.tgt_vocab_size,
+            "pad_id": tokenizer.pad_id,
+            "joint": tokenizer.joint,
+            **picture_sizes(tokenizer.patches),
+        }
+    )
+    torch.manual_seed(plan.run.seed)
+    model = build_model(config)
+    if start:
+        model.load_state_dict(start.model.state_dict())
+    if plan.trainer.checkpoint_activations:
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
+    if plan.trainer.compile:
+        # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
+        for part in (model.encoder, model.decoder, model.output):
+            part.compile(dynamic=True)
+    description = checkpoint.describe(
+        model_config=config,
+        tokenizer=tokenizer,
+        src_lang=data.src,
+        tgt_lang=data.tgt,
+        tokenize=tokenize,
+        data=plan.data.name,
+        search=search,
+    )
+    if data.target_languages:
+        description["tgt_langs"] = data.target_languages
+    return TranslationTask(
+        model=model,
+        tokenizer=tokenizer,
+        description=description,
+        optim=plan.optim,
+        search=dataclasses.replace(search, beam_size=plan.trainer.val_beam_size),
+        seed=plan.run.seed,
+        val_sentences=plan.trainer.val_sentences,
+        max_skipped=plan.trainer.max_skipped,
+        budget=budget,
+    )
+
+
+def make_trainer(
+    plan: RunPlan,
+    *,
+    accelerator: str,
+    precision: Any,
+    callbacks: list[L.Callback],
+    loggers: list[Any],
+    folder: Path,
+) -> L.Trainer:
+    """Make Lightning's trainer, which leaves budget, validation, checkpoints and progress to our callbacks."""
+    settings = plan.trainer
+    return L.Trainer(
+        accelerator=accelerator,
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=make_strategy(settings),
+        precision=precision,
+        # `Stopping` and `Validation` own the budget and the validation interval.
+        max_epochs=-1,
+        min_epochs=0,
+        val_check_interval=NEVER,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        # A validation gathers the weights of a sharded model, which training then uses.
+        inference_mode=not settings.sharded,
+        accumulate_grad_batches=settings.accumulate,
+        use_distributed_sampler=False,
+        callbacks=callbacks,
+        plugins=plugins(),
+        logger=loggers,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )

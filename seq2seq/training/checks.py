@@ -1,0 +1,108 @@
+"""Checks of a plan that need the model, the data or the device, made before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from seq2seq.build import bounds, build_model, max_positions
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.data.batching import longest_width, padded_width
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.streaming import refuse_epochs
+from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
+from seq2seq.evaluation.moses_bleu import check_convention
+from seq2seq.training import finetune
+from seq2seq.training.auto_batch_size import require_gpu
+from seq2seq.training.plan import RunPlan
+
+if TYPE_CHECKING:
+    from seq2seq.checkpoint import Loaded
+    from seq2seq.experiments.resume import Resumed
+
+
+def check_model(plan: RunPlan, start: Loaded | None) -> None:
+    """Build the model without memory, so that impossible sizes are found before any work.
+
+    Args:
+        start: The checkpoint that a new run starts from.
+    """
+    sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
+    sizes |= picture_sizes(plan.tokenizer.patches)
+    if start:
+        sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
+        finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
+    with torch.device("meta"):
+        build_model(plan.model_config(sizes))
+
+
+def picture_sizes(patches: PatchGrid | None) -> dict[str, Any]:
+    """Return what the model must know of a source that is pictures."""
+    return {"patches": dataclasses.asdict(patches)} if patches else {}
+
+
+def bounded_search(plan: RunPlan) -> SearchSettings:
+    """Return the settings of the search, bounded by the model's positions."""
+    return dataclasses.replace(plan.search, max_len=max_positions(plan.config))
+
+
+def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
+    """Plan the data of a run; of one that starts from a checkpoint, with its tokenizer."""
+    cache = Path(plan.run.cache)
+    tokenizer = dict(plan.config["tokenizer"])
+    if start:
+        tokenizer |= finetune.ready_models(start.tokenizer, cache)
+    data = DataPlan.from_mapping(plan.config["data"], tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache)
+    if data.stream:
+        refuse_epochs(plan.trainer)
+    return data
+
+
+def score_tokenizer(plan: RunPlan, lang: str) -> str:
+    """Return sacreBLEU's tokenizer for the target language, and check the convention that is asked for."""
+    tokenize = check_tokenize(plan.data.tokenize.get(lang) or tokenize_for(lang))
+    if plan.data.convention:
+        check_convention(plan.data.convention, lang)
+    return tokenize
+
+
+def check_positions(plan: RunPlan, data: DataPlan) -> None:
+    """Raise ValueError if the model's positions end before the longest training sentence, padding included."""
+    most = max_positions(plan.config)
+    if not most:
+        return
+    longest = data.longest_allowed
+    named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config).items())
+    otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
+    if longest == math.inf:
+        raise ValueError(f"{named}, and data.max_tokens=auto bounds no sentence: set {otherwise}")
+    if longest > longest_width(most):
+        needed = int(padded_width(int(longest)))
+        raise ValueError(
+            f"{named} is too few for training sentences of up to {longest} pieces, padded to {needed}; "
+            f"set it to {needed} or more, or {otherwise}"
+        )
+
+
+def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None, accelerator: str) -> DataPlan:
+    """Keep the batch size that a resumed run came to for data.max_tokens=auto, on whatever device.
+
+    Raises:
+        ValueError: auto cannot be decided here: there is no GPU, or no GPU holds a whole model.
+    """
+    if not data.auto:
+        return data
+    if resumed and resumed.max_tokens:
+        return data.with_max_tokens(resumed.max_tokens)
+    if plan.trainer.sharded:
+        raise ValueError(
+            "data.max_tokens=auto measures a whole model on each GPU, and trainer.strategy=fsdp has none: "
+            "set data.max_tokens to a number"
+        )
+    require_gpu(accelerator)
+    return data

@@ -1,0 +1,80 @@
+"""The plan of a run: its settings, checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from seq2seq.config.data import DataSettings
+from seq2seq.config.model import ModelSettings
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.run import RunSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.sections import read_sections
+from seq2seq.config.tokenizer import TokenizerSettings
+from seq2seq.config.trainer import TrainerSettings, bounded
+from seq2seq.training.loggers import require_installed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """The checked settings of one run.
+
+    Args:
+        config: The resolved, plain configuration, as config.yaml and checkpoints keep it.
+        mixer: Label of the mixer, for the name of the run's folder.
+        command: The command line that repeats the run; None where there was none.
+        job: The folder of this job of a sweep.
+    """
+
+    config: dict[str, Any]
+    mixer: str
+    command: str | None = None
+    job: Path | None = None
+    run: RunSettings
+    data: DataSettings
+    tokenizer: TokenizerSettings
+    model: ModelSettings
+    optim: OptimSettings
+    search: SearchSettings
+    trainer: TrainerSettings
+
+    @property
+    def config_yaml(self) -> str:
+        """The text of config.yaml."""
+        return OmegaConf.to_yaml(self.config)
+
+    def model_config(self, sizes: dict[str, Any]) -> dict[str, Any]:
+        """Return what `build_model` takes, with the sizes of vocabularies and the like."""
+        return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
+
+
+def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, job: Path | None = None) -> RunPlan:
+    """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
+
+    Raises:
+        ValueError: a key or value is wrong; the message names it and what to write instead.
+    """
+    sections = read_sections(config)
+    if sections.search.n_best != 1:
+        raise ValueError(
+            f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
+            "(seq2seq.translate --n-best lists more)"
+        )
+    require_installed(config["logger"])
+    return RunPlan(
+        config={**config, "trainer": bounded(config["trainer"])},
+        mixer=mixer,
+        command=command,
+        job=job,
+        run=sections.run,
+        data=sections.data,
+        tokenizer=sections.tokenizer,
+        model=sections.model,
+        optim=sections.optim,
+        search=sections.search,
+        trainer=sections.trainer,
+    )
