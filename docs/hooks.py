@@ -33,6 +33,8 @@ SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
 PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
 SECTION = re.compile(r"^(?:Args|Attributes|Raises|References?|Returns|Shape|Yields):", re.MULTILINE)
+# A left-hand side in one word or in brackets.
+FORMULA = re.compile(r"(?:\S+|\[[^\]]*\]) = ")
 REFERENCE = re.compile(r"^References?:(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
@@ -200,8 +202,8 @@ def values_of(slot: dict[str, Any]) -> str:
 def describe(module: str, cls: str) -> tuple[str, str, str]:
     """Return summary, equation and papers of a class from its docstring and its module's.
 
-    The summary is the first line of the class, or of the module where the class begins with its equation. The equation
-    is the first line with " = ". Papers are the `Reference` section, or else the papers that the text names.
+    The summary is the first line of the class, or of the module where the class begins with its equation.
+    Papers are the `Reference` section, or else the papers that the text names.
     """
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8"))
     node = next(each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == cls)
@@ -209,8 +211,18 @@ def describe(module: str, cls: str) -> tuple[str, str, str]:
     text = SECTION.split(of_class)[0].strip()
     paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
     summary = paragraphs[0] if " = " not in paragraphs[0] else of_module.split("\n")[0]
-    equation = next((paragraph for paragraph in paragraphs if " = " in paragraph), "").rstrip(".:")
-    return summary, re.split(r"\. (?=[A-Z])", equation)[0], papers_of(of_class) or papers_of(of_module)
+    return summary, equation_in(paragraphs), papers_of(of_class) or papers_of(of_module)
+
+
+def equation_in(paragraphs: Sequence[str]) -> str:
+    """Return the first paragraph with " = ", and the beginning of the next if that is an equation, too."""
+    index = next((index for index, paragraph in enumerate(paragraphs) if " = " in paragraph), None)
+    if index is None:
+        return ""
+    lines = [re.split(r"\. (?=[A-Z])", paragraphs[index])[0]]
+    if paragraphs[index + 1 :] and FORMULA.match(paragraphs[index + 1]):
+        lines.append(re.split(r"(?:\.|:) (?=\w)", paragraphs[index + 1])[0])
+    return "; ".join(line.rstrip(".:") for line in lines)
 
 
 def papers_of(docstring: str) -> str:
