@@ -49,7 +49,7 @@ class Agreement:
     """The greatest of each number over all ranks, by messages between CPUs: no device waits for it."""
 
     def __init__(self) -> None:
-        self._group: dist.ProcessGroup | None = None
+        self._group: dist.ProcessGroup | int | None = None
 
     def of(self, numbers: Sequence[float]) -> list[float]:
         """Return the numbers that all ranks take in place of their own; all of them call it together."""

@@ -205,7 +205,7 @@ class Run:
         """Write results.json, score the test set, and write it again; entries of this very update stay."""
         earlier = trainer.strategy.broadcast(self.folder.read_results())
         if earlier.get("steps") == results["steps"]:
-            log.info("nothing was left to train: %s stays", self.folder.results)
+            _report_earlier(earlier, self.folder)
             results = earlier
         elif trainer.is_global_zero:
             files.write_text(self.folder.config, self.plan.config_yaml)
@@ -243,6 +243,24 @@ class Run:
         for name, score in result.directions:
             log.info("test %s: %s", name, score)
         return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
+
+
+def _report_earlier(results: dict[str, Any], folder: RunFolder) -> None:
+    """Log the scores of a run that had already ended, and warn if the clock ended it."""
+    score = results.get("test", {}).get("bleu")
+    log.info(
+        "nothing was left to train: %s stays%s", folder.results, "" if score is None else f", test BLEU {score:.2f}"
+    )
+    if results.get("ended_by") == "max_time":
+        log.warning(
+            "the clock ended this run (trainer.max_time=%s s) after %s epochs, perhaps before it had learned enough: "
+            "continue it under another bound, for example with trainer.max_time=null trainer.max_epochs=N resume=auto "
+            "and run=%s, or delete %s and start again",
+            results.get("max_time"),
+            results.get("epochs"),
+            folder.path.name,
+            folder.path,
+        )
 
 
 def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:

@@ -527,8 +527,9 @@ def test_a_count_cut_off_by_the_clock_is_told(corpus, tmp_path, caplog):
     assert found["ended_by"] == "max_time"
 
 
-def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch):
-    """Although its last validation was shorter than what was kept free for it."""
+def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatch, caplog):
+    """Although its last validation was shorter than the time kept free for it; started again, it says what ended it."""
+    caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=null", "trainer.max_time=1h", "trainer.test=false", "resume=auto")
     share = [0.0]
     monkeypatch.setattr(Budget, "_time_share", lambda self: share[0])
@@ -552,6 +553,9 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
     execute(toycorpus.settings(corpus, tmp_path, *given, *more))
     found = json.loads(folder.results.read_text())
     assert (found["steps"], found["ended_by"]) == (3, "max_steps")
+    assert "nothing was left to train" in caplog.text
+    assert "the clock ended this run" in caplog.text
+    assert "trainer.max_epochs=N" in caplog.text
 
 
 def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
