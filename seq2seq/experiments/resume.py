@@ -56,7 +56,7 @@ class Resumed(NamedTuple):
         step: Updates done.
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
-        max_tokens: Value that data.max_tokens=auto came to; None if older or not auto.
+        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to; None in older checkpoints.
         threads: Threads of a run on a CPU.
     """
 
