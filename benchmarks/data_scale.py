@@ -1,4 +1,4 @@
-"""How preparation and batches grow with the corpus: memory, pairs a second, batches a second, seconds for the order.
+"""Measure how preparation and batches grow with the corpus: memory, pairs/s, batches/s, seconds for the order.
 
     python -m benchmarks.data_scale --pairs 500000,5000000
     python -m benchmarks.data_scale --pairs 500000 data.num_proc=2 tokenizer.input_sentence_size=100000
@@ -109,7 +109,7 @@ def descendants(pid: int) -> list[int]:
         ]
     except OSError:
         return []
-    return [found for child in children for found in (child, *descendants(child))]
+    return [process for child in children for process in (child, *descendants(child))]
 
 
 def run(command: list[str]) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def run(command: list[str]) -> dict[str, Any]:
         raise SystemExit(f"{' '.join(command)} failed:\n{output}")
     last = output.strip().splitlines()[-1]
     stages = re.findall(r"^made (.+) in ([\d.]+) s$", output, flags=re.MULTILINE)
-    found = json.loads(last) if last.startswith("{") else {name: float(seconds) for name, seconds in stages}
-    return found | {
+    result = json.loads(last) if last.startswith("{") else {name: float(seconds) for name, seconds in stages}
+    return result | {
         "seconds": time.perf_counter() - start,
         "cpu": usage.ru_utime + usage.ru_stime,
         "rss": usage.ru_maxrss / 2**20,  # of one process: itself, or the largest that it waited for

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a command line with --out, the machine, the clock, and results as tables and JSON.
+"""Shared parts of the benchmarks: a command line with --out, the machine, the clock, and results as tables and JSON.
 
 Needs nothing but torch, which is imported when it is used.
 """

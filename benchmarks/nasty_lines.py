@@ -103,7 +103,7 @@ def main() -> int:
     began = time.perf_counter()
     command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", options.ckpt, *rest]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
-    found = {
+    result = {
         "lines_in": options.lines,
         "lines_out": done.stdout.count(b"\n"),
         "exit": done.returncode,
@@ -112,9 +112,9 @@ def main() -> int:
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024,
         "warnings": done.stderr.count(b"warning: "),
     }
-    print(json.dumps(found))
-    harness.write(options.out, "nasty_lines", {"machine": harness.machine(), **found})
-    good = done.returncode == 0 and found["lines_out"] == options.lines and done.stdout.endswith(b"\n")
+    print(json.dumps(result))
+    harness.write(options.out, "nasty_lines", {"machine": harness.machine(), **result})
+    good = done.returncode == 0 and result["lines_out"] == options.lines and done.stdout.endswith(b"\n")
     if not good:
         sys.stderr.write(done.stderr.decode("utf-8", "replace")[-2000:])
     return 0 if good else 1

@@ -120,11 +120,11 @@ def main() -> int:
         f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}{'product GFLOP/s':>17}{'at 484':>8}"
     )
     for name in options.only:
-        found = measure(name, steps=options.steps)
-        results.append(found)
+        result = measure(name, steps=options.steps)
+        results.append(result)
         print(
-            f"{name:<14}{found['tokens_per_cpu_second']:>13}{found['recorded_fairseq']:>9}{found['ratio']:>7}"
-            f"{found['floor']:>7}{found['matrix_gflops']:>17}{found['ratio_at_equal_matrix_rate']:>8}",
+            f"{name:<14}{result['tokens_per_cpu_second']:>13}{result['recorded_fairseq']:>9}{result['ratio']:>7}"
+            f"{result['floor']:>7}{result['matrix_gflops']:>17}{result['ratio_at_equal_matrix_rate']:>8}",
             flush=True,
         )
     harness.write(options.out, "train", {"machine": harness.machine(), "results": results})

@@ -1,4 +1,4 @@
-"""Several processes as one run: how they are started, and how they agree on what each would decide alone."""
+"""Ranks of a run: their numbers, how they are started, and how they agree on a decision."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import torch.distributed as dist
 
 
 def rank() -> int:
-    """The number of this process among all of the run, from 0; known before the processes have met."""
+    """Return the number of this process in the run, from 0; known before the process group exists."""
     return _first_number("RANK", "SLURM_PROCID", "LOCAL_RANK")
 
 
 def local_rank() -> int:
-    """The number of this process on its machine, from 0, which is also that of its device."""
+    """Return the number of this process on its machine, from 0, which is also that of its device."""
     return _first_number("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def _first_number(*names: str) -> int:
-    """The first of these variables of the environment that is not 0, for one that starts others may be 0."""
+    """Return the first of these environment variables that is not 0: in a process started by another, one may be 0."""
     return next((number for name in names if (number := int(os.environ.get(name) or 0))), 0)
 
 
 def is_first_process() -> bool:
-    """Whether this process is rank 0, the one that writes."""
+    """True for rank 0, the one that writes."""
     return rank() == 0
 
 
 def started_outside() -> bool:
-    """Whether torchrun or srun started this process and its peers, so that none is to be started from here."""
+    """True if torchrun or srun started this process and its peers, so that none is to be started from here."""
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1
 
 
 def require_startable(devices: int, *, sweep: bool) -> None:
-    """ValueError if a sweep's job would have to start processes: they repeat the command line, and so the sweep."""
+    """Raise ValueError if a job of a sweep would start processes: they repeat the command line, and so the sweep."""
     if devices > 1 and sweep and not started_outside() and "LOCAL_RANK" not in os.environ:
         raise ValueError(
             f"trainer.devices={devices} in a sweep (-m): let the cluster start the processes "
@@ -63,10 +63,16 @@ class Agreement:
 
 
 def requeue(signum: int) -> str | None:
-    """Ask SLURM to run this job again after a signal that announces its end; the job's number, None if there is none.
+    """Ask SLURM to run this job again after a signal that announces its end.
 
     Only rank 0 asks, and only after SIGUSR1 or SIGUSR2, with which SLURM announces the end of a job's time or its
-    preemption. RuntimeError if SLURM refuses.
+    preemption.
+
+    Returns:
+        The number of the job, None if it was not asked for.
+
+    Raises:
+        RuntimeError: SLURM refuses.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():

@@ -1,1 +1,1 @@
-"""What one visit to a GPU yields: quality and speed of the four mixers."""
+"""Benchmark of one visit to a GPU: quality and speed of the four mixers."""

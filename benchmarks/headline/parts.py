@@ -20,7 +20,7 @@ from seq2seq.search import Specials, search
 
 
 class Plan(NamedTuple):
-    """How long to train, in seconds, and how large the batches are."""
+    """Seconds of training, sizes of batches, and other settings of all parts."""
 
     device: torch.device
     seconds: float

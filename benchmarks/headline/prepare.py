@@ -63,14 +63,14 @@ def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False)
 
 
 def _sides(prefix: Path) -> tuple[Path, Path]:
-    found = []
+    paths = []
     for language in ("de", "en"):
         names = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in ("", ".gz", ".xz", ".zst")]
         place = next((name for name in names if name.is_file()), None)
         if place is None:
             raise ValueError(f"there is no {names[0]} (nor .gz, .xz, .zst); give --prepare the folder of the corpora")
-        found.append(place)
-    return found[0], found[1]
+        paths.append(place)
+    return paths[0], paths[1]
 
 
 def _cleaned(corpora: Path) -> tuple[list[str], list[str]]:

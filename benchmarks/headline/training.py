@@ -76,21 +76,21 @@ class Trainer:
     def _backward(self, batch: Batch) -> Any:
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
-            found = projected_cross_entropy(
+            summed = projected_cross_entropy(
                 features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.settings.label_smoothing
             )
-        found.loss.backward()
-        return found
+        summed.loss.backward()
+        return summed
 
     def _step(self, batch: Batch, *, share: float) -> torch.Tensor:
-        found = self._backward(batch)
-        scale = 1 / found.tokens.clamp(min=1).float()
+        summed = self._backward(batch)
+        scale = 1 / summed.tokens.clamp(min=1).float()
         scale_and_clip(self.model.parameters(), scale, clip_norm=self.settings.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(1, self.settings, share)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return torch.stack([found.loss.detach().double(), found.tokens.double()])
+        return torch.stack([summed.loss.detach().double(), summed.tokens.double()])
 
     def _catch_up(self, earlier: Any) -> Any:
         """Wait for the event of ten steps ago and record one: the host stays ahead of the device, but not far."""

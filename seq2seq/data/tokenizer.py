@@ -1,4 +1,4 @@
-"""SentencePiece, trained inside from raw text or brought ready-made, and carried whole by a checkpoint."""
+"""SentencePiece tokenizers: trained on raw text or loaded ready-made, and carried whole by a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,17 +19,26 @@ from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.images import encode_pictures
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
-# Counts as part of every fingerprint: raise it when the same model and settings give other ids.
+# Part of every fingerprint: raise it when the same model and settings give other ids.
 CODE_VERSION = 1
 _TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
 _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
 
 class Tokenizer:
-    """Lines to ids and back; one SentencePiece model for both sides (`joint`) or one a side, special ids in common.
+    """Tokenizer of both sides, with one SentencePiece model (`joint`) or one a side, and special ids in common.
 
     A special symbol that the model lacks (SentencePiece has no pad by default) gets a new id after the last piece.
-    With `patches` a source line is a picture, its ids patches without an eos, and there is no `src_model`.
+
+    Args:
+        src_model: Serialized model of the source, or of both sides.
+        tgt_model: Serialized model of the target; None for a joint one.
+        patches: Grid of pictures: a source line is then a picture, its ids patches without an eos, and there is no
+            `src_model`.
+        sampling_alpha: Smoothing of sampled segmentations; 0 turns them off.
+
+    Raises:
+        ValueError: The special ids of the two models differ.
     """
 
     def __init__(
@@ -40,7 +49,8 @@ class Tokenizer:
         patches: PatchGrid | None = None,
         sampling_alpha: float = 0.0,
     ) -> None:
-        self.patches, self.joint = patches, tgt_model is None
+        self.patches = patches
+        self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
         self.src = _load(self._models[0])
         self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
@@ -60,16 +70,20 @@ class Tokenizer:
         self._silent.update(i for i in range(self.tgt.get_piece_size()) if self.tgt.is_control(i))
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Ids of source lines, each closed by eos; `sample` draws a segmentation (the same for the same `seed`).
+        """Encode source lines, each closed by eos; pictures have neither eos nor segmentations.
 
-        Pictures have neither eos nor segmentations; PictureError for the first line that is no picture.
+        Args:
+            sample: Sample a segmentation, the same one for the same `seed`.
+
+        Raises:
+            PictureError: The first line that is no picture.
         """
         if self.patches:
             return encode_pictures(lines, self.patches)
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Ids of target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
+        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
@@ -81,7 +95,7 @@ class Tokenizer:
         else:
             if seed is not None:
                 spm.set_random_generator_seed(seed % 2**32)
-            # More than one thread would draw from several generators: never the same twice.
+            # Several threads would draw from several generators: never the same result twice.
             rows = model.encode(
                 lines, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
             )
@@ -90,7 +104,7 @@ class Tokenizer:
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """The ids of source pieces that stand for no text; ValueError for one that the model lacks."""
+        """Look up source pieces that stand for no text; ValueError for one that the model lacks."""
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"pictures take no tags ({', '.join(ids)})")
@@ -103,7 +117,7 @@ class Tokenizer:
         return list(ids.values())
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Target ids to lines: stops at the first eos, drops special ids, and turns line breaks into spaces."""
+        """Decode target ids up to the first eos, without special ids, and with spaces for line breaks."""
         size = self.tgt.get_piece_size()
         rows = []
         for row in ids:
@@ -113,7 +127,7 @@ class Tokenizer:
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
 
     def to_state(self) -> dict[str, Any]:
-        """A plain dict of str, int, float, bool and bytes: all that a checkpoint must carry."""
+        """Return all that a checkpoint must carry, as a plain dict of str, int, float, bool and bytes."""
         state: dict[str, Any] = {"format": 1, "joint": self.joint, "sampling_alpha": self.sampling_alpha}
         if self.patches:
             state["patches"] = asdict(self.patches)
@@ -125,7 +139,7 @@ class Tokenizer:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tokenizer:
-        """The inverse of `to_state`; a state that is none is a ValueError."""
+        """Restore the result of `to_state`; ValueError for anything else."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
         # types first: bytes(n) of a whole number n would take n bytes of memory
@@ -144,12 +158,12 @@ class Tokenizer:
 
     @property
     def normalizer(self) -> str:
-        """The name of the text normalisation that the models carry; "source / target" where they differ."""
+        """Name of the text normalization that the models carry; "source / target" where they differ."""
         return " / ".join(dict.fromkeys(map(_normalizer, self._models)))
 
     @property
     def fingerprint(self) -> str:
-        """Hexadecimal hash of the model bytes and of everything else that decides the ids (not of sampling)."""
+        """Hash of the model bytes and of everything else that decides the ids (not of sampling)."""
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
         if self.patches:
             digest.update(repr(self.patches).encode())
@@ -159,12 +173,12 @@ class Tokenizer:
 
 
 def language_tag(language: str) -> str:
-    """The piece that asks for a target language, as in <2de>."""
+    """Return the piece that asks for a target language, as in <2de>."""
     return f"<2{language}>"
 
 
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
-    """The tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
+    """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
     return Tokenizer(
         src_model=None if settings.patches else models[0],
         tgt_model=models[-1] if settings.patches or len(models) == 2 else None,
@@ -174,7 +188,7 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """The ready-made tokenizer that `settings` name (ValueError when they name none or the file is no model)."""
+    """Load the ready-made tokenizer that `settings` name; ValueError if they name none or a file is no model."""
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
     models = [Path(path).read_bytes() for path in settings.ready_models]
@@ -185,7 +199,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
 
 
 class VocabularySizeError(ValueError):
-    """The corpus gives fewer pieces than were asked for; `largest` is the size that works."""
+    """A corpus too small for the vocabulary size; `largest` is the size that works."""
 
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
@@ -196,7 +210,12 @@ class VocabularySizeError(ValueError):
 
 
 def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
-    """Train on raw lines, jointly on both sides or one model a side; the same lines and settings, the same bytes."""
+    """Train on raw lines, jointly on both sides or one model a side; deterministic to the byte.
+
+    Raises:
+        VocabularySizeError: The text is too small for the vocabulary.
+        ValueError: There is no text, or SentencePiece refuses it for another reason.
+    """
     if settings.patches:
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
@@ -248,7 +267,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
 
 
 def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError:
-    """SentencePiece's own message about a vocabulary size, said with our settings' names."""
+    """Translate SentencePiece's message about a vocabulary size to the names of our settings."""
     too_large = re.search(r"set it to a value <= (\d+)", message)
     if too_large:
         return VocabularySizeError(settings, what, largest=int(too_large[1]))
@@ -263,7 +282,7 @@ def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError
 
 
 def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
-    """At most `size` of the lines, each equally likely, the same ones for the same seed (Vitter's algorithm R)."""
+    """Sample at most `size` lines, each equally likely, the same ones for the same seed (Vitter's algorithm R)."""
     lines = iter(lines)
     kept = list(islice(lines, size))
     rng = np.random.default_rng(seed)
@@ -298,31 +317,32 @@ def _shared_id(name: str, src: int, tgt: int) -> int:
 
 
 def _normalizer(model: bytes) -> str:
-    """The field normalizer_spec.name of SentencePiece's ModelProto."""
+    """Read the field normalizer_spec.name of SentencePiece's ModelProto."""
     spec = dict(_fields(model)).get(3, b"")
     name = dict(_fields(spec)).get(1, b"") if isinstance(spec, bytes) else b""
     return name.decode() if isinstance(name, bytes) and name else "unnamed"
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
+    """Parse field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
         if key & 7 == 0:
-            value, place = _varint(message, place)
+            value, position = _varint(message, position)
         else:
-            size, place = (8, place) if key & 7 == 1 else (4, place) if key & 7 == 5 else _varint(message, place)
-            value, place = message[place : place + size], place + size
+            fixed = {1: 8, 5: 4}.get(key & 7)  # bytes of 64-bit and 32-bit values; others say their length
+            size, position = (fixed, position) if fixed else _varint(message, position)
+            value, position = message[position : position + size], position + size
         yield key >> 3, value
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A whole number in groups of seven bits, the lowest first, and the place after it."""
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Parse a whole number in groups of seven bits, the lowest first; return it and the position after it."""
     value = shift = 0
     while True:
-        byte = message[place]
+        byte = message[position]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        position, shift = position + 1, shift + 7
         if byte < 128:
-            return value, place
+            return value, position

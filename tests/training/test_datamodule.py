@@ -30,6 +30,11 @@ from seq2seq.training.datamodule import TranslationDataModule
 
 GERMAN = ["der", "die", "das", "Haus", "Katze", "Hund", "geht", "kommt", "schnell", "ein", "und", "ich", "nicht", "wir"]
 ENGLISH = ["the", "house", "cat", "dog", "walks", "comes", "quickly", "a", "and", "I", "you", "not", "today", "we"]
+# Made by the code before the move, of the same text and settings.
+EXPECTED = {
+    "plain": ["text-8eaaf8eb23ef5d15", "tokenizer-5d904bb9bccbf8db"],
+    "held out": ["text-8b5f4a0f04f1f114", "tokenizer-9bca675f7e3f976c"],
+}
 fast = settings(max_examples=60, deadline=None)
 SIZES = {"train": 300, "valid": 31, "test": 17}
 
@@ -150,6 +155,19 @@ def test_code_version_is_part_of_the_cache(folder, monkeypatch):
     monkeypatch.setattr(preparation, "IDS_VERSION", -1)
     prepared(folder)
     assert {name.split("-")[0] for name in cached(folder, "cache") - before} == {"ids"}
+
+
+def test_names_of_cache_folders_stay(tmp_path):
+    """They were these before settings and preparation moved: a cache made then is still found."""
+    for split in SIZES:
+        (tmp_path / f"{split}.de").write_text("".join(f"der Hund geht {i}\n" for i in range(40)))
+        (tmp_path / f"{split}.en").write_text("".join(f"the dog walks {i}\n" for i in range(40)))
+    separate = {"vocab_size": 30, "joint": False, "type": "bpe"}
+    plain = prepared(tmp_path, tokenizer={"vocab_size": 30})
+    held_out = prepared(tmp_path, valid=None, holdout=5, tokenizer=separate)
+    made = {"plain": plain, "held out": held_out}
+    names = {name: [data.folders[key].name for key in ("text", "tokenizer")] for name, data in made.items()}
+    assert names == EXPECTED
 
 
 def test_interrupted_preparation_leaves_nothing_that_looks_whole(folder, monkeypatch):

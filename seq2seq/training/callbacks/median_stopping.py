@@ -1,4 +1,4 @@
-"""Stop a job of a sweep early that is worse than most others were at the same point."""
+"""Stop a job of a sweep that is worse than most others were at the same point."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class MedianStop(L.Callback):
-    """Stops at a validation if the best BLEU so far is below the median of the other jobs' best at this point.
+    """Stop at a validation whose best BLEU so far is below the median of the other jobs' best at this point.
 
     Only jobs that got so far are counted, and nothing is stopped before `peers` of them have. The point is an update
-    (`axis` "step") or seconds of training and validation ("seconds"). The rule is that of Vizier's median stopping
-    (Golovin et al. 2017), with maxima instead of running means. A job needs only the sweep's folder for it, so it
-    works with every launcher and sweeper.
+    (`axis` "step") or seconds of training and validation ("seconds"). A job needs only the sweep's folder for it, so
+    it works with every launcher and sweeper.
+
+    Reference:
+        Golovin et al. 2017, Google Vizier: median stopping, here with maxima instead of running means.
     """
 
     def __init__(self, *, state: RunState, job: Path, peers: int, axis: str) -> None:
@@ -50,9 +52,9 @@ class MedianStop(L.Callback):
 
 
 def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
-    """The median, over the curves that reach `point`, of their best score up to it; None if fewer than `peers` do.
+    """Return the median, over the curves that reach `point`, of their best score up to it.
 
-    A curve is (place, score) of each validation, in order.
+    None if fewer than `peers` reach it. A curve is (point, score) of each validation, in order.
     """
     reached = [curve for curve in curves if curve and curve[0][0] <= point <= curve[-1][0]]
     if len(reached) < peers:

@@ -1,4 +1,4 @@
-"""Where the time of training goes: a few micro-batches under torch's profiler."""
+"""Profile a few micro-batches of training with torch's profiler."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from seq2seq.training.task import FORWARD
 
-# Micro-batches to pass by, because they compile and allocate, and those to look at.
-_WAIT, _WARMUP, _ACTIVE = 3, 2, 5
+# Micro-batches to pass by, because they compile and allocate, and those to profile.
+_WAIT = 3
+_WARMUP = 2
+_ACTIVE = 5
 _ROWS = 40
-_BACKWARD, _STEP = "backward pass", "Optimizer.step#"
+_BACKWARD = "backward pass"
+_STEP = "Optimizer.step#"
 
 
 class Profile(L.Callback):
-    """Writes `profile.txt`, operators by their own time, and `trace.json`, to be opened in a browser's trace viewer."""
+    """Write `profile.txt`, operators by their own time, and `trace.json` for a browser's trace viewer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +30,7 @@ class Profile(L.Callback):
         self._backward: record_function | None = None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Begin to wait."""
+        """Start the schedule."""
         if trainer.is_global_zero:
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             plan = schedule(wait=_WAIT, warmup=_WARMUP, active=_ACTIVE, repeat=1)
@@ -35,37 +38,37 @@ class Profile(L.Callback):
             self._profile.start()
 
     def on_before_backward(self, *_: Any) -> None:
-        """Name what comes."""
+        """Name the backward pass in the profile."""
         self._backward = record_function(_BACKWARD)
         self._backward.__enter__()
 
     def on_after_backward(self, *_: Any) -> None:
-        """The backward pass is over."""
+        """End the name."""
         assert self._backward
         self._backward.__exit__(None, None, None)
 
     def on_train_batch_end(self, *_: Any) -> None:
-        """One batch on."""
+        """Advance the schedule by a micro-batch."""
         if self._profile:
             self._profile.step()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop; a run that was shorter than the wait leaves nothing."""
+        """Stop; a run shorter than the wait leaves no files."""
         if self._profile:
             self._profile.stop()
             self._profile = None
 
-    def _write(self, found: profile) -> None:
+    def _write(self, result: profile) -> None:
         on_gpu = torch.cuda.is_available()
         order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-        averages = found.key_averages()
+        averages = result.key_averages()
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
         (self.folder / "profile.txt").write_text(f"{summary(averages, on_gpu=on_gpu)}\n{table}\n", encoding="utf-8")
-        found.export_chrome_trace(str(self.folder / "trace.json"))
+        result.export_chrome_trace(str(self.folder / "trace.json"))
 
 
 def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
-    """What a new reader should know before the table: the parts of an update, and where they stand in it."""
+    """Summarize the parts of an update, and say where they are in the table."""
     events = {event.key: event for event in averages}
     seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)
@@ -79,7 +82,7 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
     for name, value in ((FORWARD, forward), (_BACKWARD, backward), ("clipping and update of the weights", update)):
         lines.append(f"  {name:<36}{1000 * value:>10.1f}")
     note = ["", f"Below, operators by their own time. {_STEP}... holds forward and backward pass: Lightning computes"]
-    note += ["them inside the optimiser's step. Names with autograd::engine belong to the backward pass."]
+    note += ["them inside the optimizer's step. Names with autograd::engine belong to the backward pass."]
     if on_gpu:
         note += ["A GPU works behind this process: its own time is in the columns of CUDA, and in trace.json."]
     return "\n".join([*lines, *note])
