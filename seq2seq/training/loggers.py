@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,19 +12,9 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
+from seq2seq.config.loggers import class_name
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.files import write_text
-
-# Packages that loggers of Lightning need and that do not come with it.
-_PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
-
-
-def require_installed(loggers: Mapping[str, Any] | None) -> None:
-    """Raise ValueError, naming the remedy, for a logger whose package is not installed."""
-    for name, node in (loggers or {}).items():
-        package = _PACKAGES.get(_class(node))
-        if package and importlib.util.find_spec(package) is None:
-            raise ValueError(f"the logger '{name}' needs {package}: pip install {package}, or use logger=default")
 
 
 def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
@@ -33,7 +22,7 @@ def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: 
     made = []
     for node in (loggers or {}).values():
         # A run has one page there, however often it is resumed.
-        page = {"name": folder.path.name, "id": folder.path.name} if _class(node) == "WandbLogger" else {}
+        page = {"name": folder.path.name, "id": folder.path.name} if class_name(node) == "WandbLogger" else {}
         logger = instantiate(node, save_dir=str(folder.path), **page)
         if isinstance(logger, CsvLogger):
             logger.keep_until(step)
@@ -98,7 +87,3 @@ class CsvLogger(Logger):
         writer.writeheader()
         writer.writerows(self._rows)
         write_text(self.path, text.getvalue())
-
-
-def _class(node: Mapping[str, Any]) -> str:
-    return str(node.get("_target_")).rpartition(".")[2]

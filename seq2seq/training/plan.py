@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.config.data import DataSettings
+from seq2seq.config.loggers import require_installed
 from seq2seq.config.model import ModelSettings
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
@@ -16,7 +17,6 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.config.sections import read_sections
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
-from seq2seq.training.loggers import require_installed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

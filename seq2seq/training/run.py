@@ -113,7 +113,7 @@ class Run:
         )
         self._fit(trainer, task)
         if trainer.is_global_zero:
-            self._warn_of_clock(state.ended_by, trainer.global_step)
+            _warn_of_clock(self.plan, state.ended_by, trainer.global_step)
         self._report(trainer, task, self._results(task, trainer, state) | {"threads": threads})
         log.info("results: %s", self.folder.results)
         log.info("translate with: %s", translate_command(self.folder.best))
@@ -182,19 +182,6 @@ class Run:
         kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
         return TrainingFault(f"{fault}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
 
-    def _warn_of_clock(self, ended_by: str | None, step: int) -> None:
-        """Warn if the clock ended a run that was to have a number of updates or epochs."""
-        section = self.plan.config["trainer"]
-        counts = " and ".join(f"trainer.{key}={section[key]}" for key in ("max_steps", "max_epochs") if section[key])
-        if ended_by == "max_time" and counts:
-            log.warning(
-                "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
-                "no run",
-                section["max_time"],
-                step,
-                counts,
-            )
-
     def _results(self, task: TranslationTask, trainer: L.Trainer, state: RunState) -> dict[str, Any]:
         """Collect the entries of results.json, but for the test score."""
         return {
@@ -256,6 +243,20 @@ class Run:
         for name, score in result.directions:
             log.info("test %s: %s", name, score)
         return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
+
+
+def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:
+    """Warn if the clock ended a run that was to have a number of updates or epochs."""
+    section = plan.config["trainer"]
+    counts = " and ".join(f"trainer.{key}={section[key]}" for key in ("max_steps", "max_epochs") if section[key])
+    if ended_by == "max_time" and counts:
+        log.warning(
+            "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
+            "no run",
+            section["max_time"],
+            step,
+            counts,
+        )
 
 
 def _as_papers(result: Evaluation, plan: RunPlan) -> dict[str, Any]:

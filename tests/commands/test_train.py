@@ -136,13 +136,13 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=30"))
     assert run.folder.results.exists()
     from seq2seq.evaluation.metrics import bleu
-    from seq2seq.search import search
+    from seq2seq.search import Specials, search
 
     loaded = checkpoint.load(run.folder.best)
     found: dict[int, str] = {}
     for batch in run.data.test_dataloader():
-        ids = {"bos_id": loaded.tokenizer.bos_id, "eos_id": loaded.tokenizer.eos_id, "pad_id": loaded.tokenizer.pad_id}
-        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, **ids)
+        special = Specials(loaded.tokenizer.bos_id, loaded.tokenizer.eos_id, loaded.tokenizer.pad_id)
+        best = search(loaded.model, batch.src, batch.src_mask, settings=run.search, special=special)
         found.update(zip(batch.index.tolist(), loaded.tokenizer.decode([h[0].ids for h in best]), strict=True))
     expected = bleu([found[i] for i in range(len(found))], (corpus / "test.en").read_text().splitlines()).value
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
@@ -646,6 +646,12 @@ def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):
     assert "dynamicconv" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_are_checked_before_torch_is_imported():
+    code = "import sys, seq2seq.train; print(sorted({'torch', 'lightning', 'datasets'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow

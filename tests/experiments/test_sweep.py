@@ -253,14 +253,13 @@ def test_job_below_the_median_stops(tmp_path):
     assert stopped(tmp_path, 1.0, step=9) is None  # no job has got so far
 
 
-def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path, monkeypatch):
+def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
     sweep = tmp_path / "sweep"
     write_peers(sweep, [99.0, 99.0])
-    monkeypatch.setattr(run.hydra_callback, "job_folder", lambda: sweep / "0")
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
         config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
-        run.train(resolve(config, mixer="transformer"))
+        run.train(resolve(config, mixer="transformer", job=sweep / "0"))
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
