@@ -85,8 +85,10 @@ def describe(
         ValueError: A value is not of a plain type; names it.
     """
     entry = {
+        # see seq2seq.upgrade, which reads every earlier one
         "format": FORMAT,
         "model": model_config,
+        # the trained SentencePiece models themselves: a checkpoint needs no other file
         "tokenizer": tokenizer.to_state(),
         # to be read by people: the SentencePiece model applies its own
         "normalizer": tokenizer.normalizer,
@@ -96,8 +98,10 @@ def describe(
         "data": data,
         "versions": versions(),
     }
+    # all but n_best and max_len: one is the caller's, the other the model's
     if search:
         entry["search"] = {key: getattr(search, key) for key in SEARCH}
+    # refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)
 
 
@@ -107,13 +111,16 @@ def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     Raises:
         ValueError: No search can have them.
     """
+    # settings of a later version are left out, not refused
     section = {key: value for key, value in meta.get("search", {}).items() if key in SEARCH}
     return read_section(SearchSettings, section, "search")
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
+    # str(): torch.__version__ is a subclass of str, which weights_only refuses
     numbers = {"python": platform.python_version(), "seq2seq": seq2seq.__version__, "torch": str(torch.__version__)}
+    # packages that only training or scoring needs may be missing
     for name in ("lightning", "sentencepiece", "sacrebleu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             numbers[name] = importlib.metadata.version(name)
@@ -127,10 +134,12 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
         ValueError: `read` would not accept it.
         OSError: The file system refuses.
     """
-    _check(payload, Path(path))
+    _check(payload, Path(path))  # what `read` checks, too
     _plain(payload[KEY], KEY)
+    # a run that is killed here keeps its last whole checkpoint
     with atomic_file(path) as file:
         torch.save(dict(payload), file)
+        # the check below opens the file by its name
         file.flush()
         # hours of training must not end in a file that `read` refuses; mapped, this reads no weights
         try:
@@ -162,12 +171,14 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     # mapped, so that the optimizer's state in a training checkpoint is never read into memory
     payload = _read(path, mmap=True)
     meta = payload[KEY]
+    # before the model, whose embeddings must fit its vocabulary
     tokenizer = _tokenizer(meta, path)
     weights = {
         name.removeprefix(PREFIX): weight for name, weight in payload["state_dict"].items() if name.startswith(PREFIX)
     }
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
+    # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
     with torch.device("meta"):
         _check_weights(_model(meta, path, trust).state_dict(keep_vars=True), weights, path)
     model = _model(meta, path, trust)
@@ -182,11 +193,13 @@ def _plain(value: Any, place: str) -> Any:
     """Copy a value with its tuples as lists; ValueError names the place of what is no plain type."""
     if type(value) in _PLAIN or isinstance(value, torch.Tensor):
         return value
+    # type(), not isinstance: a subclass of dict or list is pickled as its class
     if type(value) in (dict, list, tuple):
         if isinstance(value, dict):
             if any(type(key) not in (str, int) for key in value):
                 raise ValueError(f"{place} has a key that is neither str nor int; a checkpoint holds plain types only")
             return {key: _plain(item, f"{place}.{key}") for key, item in value.items()}
+        # tuples become lists, as they would in JSON and YAML
         return [_plain(item, f"{place}[{i}]") for i, item in enumerate(value)]
     raise ValueError(
         f"{place} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds plain types only "
@@ -195,6 +208,7 @@ def _plain(value: Any, place: str) -> Any:
 
 
 def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
+    # the zip is checked before the unpickler sees a byte of it
     _check_container(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -218,10 +232,13 @@ def _check_container(path: Path) -> None:
             magic = file.read(2)
         if not magic:
             raise CheckpointError(f"{path}: is an empty file, not a checkpoint")
+        # torch has written zip files since 1.6; its older format is a bare pickle
         if magic != b"PK":
             raise CheckpointError(f"{path}: is not a checkpoint")
+        # the directory is at the end of a zip, so that a truncated file fails here
         with zipfile.ZipFile(path) as archive:
             _check_archive(archive, path)
+    # raised above, with a message of its own
     except CheckpointError:
         raise
     except FileNotFoundError:
@@ -238,6 +255,7 @@ def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
     # torch stores, never compresses: a few bytes must not unpack to a full memory
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or not pickles:
         raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
+    # testzip reads the whole file once, against the stored CRC-32 of every entry
     if (damaged := archive.testzip()) is not None:
         raise CheckpointError(f"{path}: is damaged (wrong checksum in {damaged}); copy it again")
     if any(_BYTEARRAY.search(archive.read(entry)) for entry in pickles):
@@ -246,6 +264,7 @@ def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
 
 def _check(payload: Any, path: Path) -> None:
     """Refuse a dictionary without the keys and types that every format promises."""
+    # Lightning's own checkpoints lack the entry
     if not isinstance(payload, Mapping) or not isinstance(payload.get(KEY), dict):
         raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry)")
     _check_meta(payload[KEY], path)
@@ -257,6 +276,7 @@ def _check(payload: Any, path: Path) -> None:
 
 
 def _check_meta(meta: dict[str, Any], path: Path) -> None:
+    # type(), since True is an int
     number = meta.get("format")
     if type(number) is not int or number < 1:
         raise CheckpointError(f"{path}: its format is {number!r}, which is no format number")
@@ -264,6 +284,7 @@ def _check_meta(meta: dict[str, Any], path: Path) -> None:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
         )
+    # types alone: what the values mean is checked by those that use them
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
@@ -281,6 +302,7 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     except Exception as error:  # any damage inside the SentencePiece model
         raise CheckpointError(f"{path}: its tokenizer does not load ({_first_line(error)})") from None
+    # an id beyond the embeddings is a device-side assert on a GPU, after which the process is lost
     wanted = (meta["model"].get("src_vocab_size"), meta["model"].get("tgt_vocab_size"))
     if sizes != wanted:
         raise CheckpointError(f"{path}: its tokenizer has {sizes} pieces (source, target), its model {wanted}")
@@ -289,6 +311,7 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
 
 def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
     try:
+        # portable: without demands that mixers made of the machine of the training
         return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
         raise CheckpointError(f"{path}: refused, {_first_line(error)}") from None
@@ -302,13 +325,16 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
     mixer = config.get("mixer")
     if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
         return  # which builds no model
+    # encoder, further layers that a mixer asks for, decoder
     depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
+    # a layer without memory still costs Python objects, and millions would fill the memory
     if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > num_weights:
         raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
 
 
 def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
     """Refuse weights of other names or shapes than the model's, and a file shorter than their bytes."""
+    # names first, then types and shapes: the first message is the most telling
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:
@@ -322,16 +348,20 @@ def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch
             )
     # weights that the model ties are the same parameter under several names, and count once
     sizes = {id(parameter): given[name].numel() * given[name].element_size() for name, parameter in wanted.items()}
+    # a hostile file may point all weights at one storage: its size bounds them together
     if sum(sizes.values()) > path.stat().st_size:
         raise CheckpointError(f"{path}: is shorter than the {sum(sizes.values()):,} bytes of its weights")
 
 
 def _is_whole(weight: torch.Tensor) -> bool:
     """Return True if a tensor is dense and its memory holds as many numbers as its shape says."""
+    # no subclass, no sparse or quantized layout: their memory is laid out otherwise
     if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
         return False
+    # a meta tensor has no memory, a nested one no single shape
     if weight.is_meta or weight.is_nested:
         return False
+    # bytes up to the last number of a contiguous tensor
     end = (weight.storage_offset() + weight.numel()) * weight.element_size()
     return not weight.numel() or (weight.data_ptr() != 0 and end <= weight.untyped_storage().nbytes())
 
@@ -346,5 +376,6 @@ def _refusal(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    # torch's errors go on for many lines; 300 characters keep the message one line
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

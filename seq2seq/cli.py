@@ -28,6 +28,7 @@ def warn(message: str) -> None:
 
 def fail(message: object, status: int = 2) -> int:
     """Print an error, one line, on standard error and return the exit status."""
+    # messages of libraries may have several lines
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
     return status
 
@@ -40,12 +41,14 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=description,
             epilog=epilog,
+            # an abbreviation would break as soon as another option begins like it
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
+        # argparse would print the whole usage first
         self.exit(2, f"error: {message} (--help lists the options)\n")
 
 
@@ -54,6 +57,7 @@ def positive(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
+        # refused below with the same message
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
@@ -62,6 +66,7 @@ def positive(text: str) -> int:
 
 def seed(text: str) -> int:
     """Parse a random seed, a whole number from 0 that 63 bits hold, for argparse."""
+    # isdecimal refuses signs, spaces and underscores, which int() takes
     if not text.isdecimal() or int(text) >= 1 << 63:
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 to 2^63 - 1")
     return int(text)
@@ -73,9 +78,11 @@ def require_folder(folder: Path, option: str = "--out") -> Path:
     Raises:
         UsageError: It cannot be made, or nothing can be written in it.
     """
+    # the nearest ancestor that exists decides; the root always does
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{option} {folder}: cannot be made ({existing} is a file); choose another folder")
+    # W to add an entry, X to enter
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"{option} {folder}: {existing} is not writable; choose another folder")
     return folder
@@ -93,6 +100,7 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
+    # any other existing file may be replaced
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
 
@@ -103,16 +111,19 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
     Raises:
         UsageError: It cannot be written, or is an input or a checkpoint.
     """
+    # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
     require_output(path, option, inputs=[ckpt], what="checkpoint")
     if path.is_file():
         with path.open("rb") as file:
+            # the first bytes of a zip file, which torch writes
             if file.read(4) == b"PK\x03\x04":
                 raise UsageError(f"{option} {path} is a checkpoint; choose another file")
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:
     with contextlib.suppress(OSError):  # no such file
+        # by inode: two paths, a link or an open descriptor may be the same file
         return os.path.samestat(path.stat(), os.stat(other))
     return False
 
@@ -123,6 +134,7 @@ def _from_zero(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
+    # the comparison also refuses nan
     if not 0 <= value < 1e3:
         raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
     return value
@@ -130,6 +142,7 @@ def _from_zero(text: str) -> float:
 
 def add_model_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of every command that translates with a checkpoint."""
+    # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
     add = parser.add_argument
     text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
     add("--beam-size", type=positive, metavar="N", help=text)
@@ -158,11 +171,13 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     Raises:
         ValueError: The checkpoint, the device or an option cannot be used.
     """
+    # imported here, so that --help and wrong options do not wait for torch
     import torch
 
     from seq2seq.checkpoint import SEARCH
     from seq2seq.inference.translator import Translator, choose_device
 
+    # cheap checks first: loading may take long
     device = choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -174,11 +189,14 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
+        # one piece and eos
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
     )
+    # options are named like the settings, so SEARCH serves for both
     chosen = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
     settings = dataclasses.replace(translator.settings, **chosen)
+    # where --beam-size is left open, only the checkpoint says how large the beam is
     if n_best > settings.beam_size:
         raise UsageError(
             f"--n-best {n_best} needs at least as large a --beam-size, not {settings.beam_size}, which is the run's"
@@ -192,11 +210,13 @@ def exit_status(work: Callable[[], int]) -> int:
     try:
         return work()
     except KeyboardInterrupt:
+        # 128 + SIGINT, as shells report it
         return fail("interrupted", 130)
     except BrokenPipeError:
         # the reader has gone (| head); Python's own flush at exit must not complain about it
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # 128 + SIGPIPE
         return 141
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")

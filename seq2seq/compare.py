@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
+    # a figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
     try:
@@ -59,7 +60,9 @@ def _run(options: argparse.Namespace) -> int:
     # before any waiting or computing
     if options.figure:
         require_matplotlib()
+    # made only when something is written to it
     out = require_folder(Path(options.out)) if options.out else None
+    # blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
     collected = compare(
         options.runs,
@@ -69,10 +72,12 @@ def _run(options: argparse.Namespace) -> int:
         out=out,
         figure_against=options.against if options.figure else None,
     )
+    # on stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:
         print(f"left out: {item.name}: {item.reason}", file=sys.stderr, flush=True)
     if not collected.runs:
         return fail("there is no finished run to compare", 1)
+    # a comparison without the failed jobs is still printed
     return 1 if failed else 0
 
 

@@ -49,14 +49,17 @@ def _draw(options: argparse.Namespace) -> int:
 
     pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
     if folder is None:
+        # bytes, because text mode ends lines at \r, too; the number seeds each picture
         for number, line in enumerate(sys.stdin.buffer):
             text = line.decode("utf-8", "replace").strip()
             sys.stdout.write(f"{pictures.line(text, number)}\n")
+        # here, where `exit_status` still handles a reader that has gone (| head)
         sys.stdout.flush()
         return 0
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
     different = write_corpus(folder, pictures, letters=options.letters, train=options.train, held_out=options.held_out)
     print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} pictures in {folder}")
+    # there are only so many short texts; report repetitions instead of hiding them
     if different["train"] < options.train:
         print(f"the training pictures repeat {different['train']:,} texts, for there are no more", file=sys.stderr)
     return 0

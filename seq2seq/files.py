@@ -35,24 +35,35 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the block succeeds and leaves nothing behind if it does not.
 
     It is written beside `path`, flushed to the disk and moved into place. A link keeps pointing at its target; what is
-    no ordinary file (/dev/null, a pipe) is written directly.
+    not an ordinary file (/dev/null, a pipe) is written directly.
+
+    Raises:
+        IsADirectoryError: `path` is a directory.
     """
+    # resolve links first: os.replace would replace the link itself
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file() and not final.is_dir():
+        # a device or pipe cannot be replaced by rename
         with open(final, "wb") as file:
             yield file
         return
+    # os.replace would report this only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
+    # hidden, in the same folder (a rename stays on one disk), and unique among machines that share it;
+    # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
             yield file
             file.flush()
+            # content before the rename: after a power cut the new name must not lead to an empty file
             os.fsync(file.fileno())
         if final.exists():
+            # the permissions of the file that is replaced stay
             os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
         os.replace(temporary, final)
+    # KeyboardInterrupt and SystemExit, too, leave nothing behind
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -77,7 +88,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines that each end at \\n, atomically; what is no Unicode text is replaced."""
+    """Write lines that each end at \\n, atomically; lone surrogates, which UTF-8 cannot encode, are replaced."""
     with atomic_file(path) as file:
         file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
 
@@ -94,16 +105,19 @@ def atomic_folder(target: Path) -> Iterator[Path]:
     Where another process has made `target` meanwhile, that one stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         yield building
+        # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
         try:
             os.rename(building, target)
-        except OSError:
+        except OSError:  # mostly since another process was first
             if not target.is_dir():
                 raise
     finally:
+        # after the rename there is nothing under this name
         shutil.rmtree(building, ignore_errors=True)
 
 
@@ -121,6 +135,7 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
     with _locked(_lock_path(target.parent, target.name), what) as exclusive:
         if target.is_dir():
             return target
+        # without a lock, another process may be building in such a folder at this moment
         if exclusive:
             _remove_leftovers(target)
         start = time.monotonic()
@@ -134,12 +149,14 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Make a folder that is deleted after the block, or by the next caller if this process is killed."""
     parent.mkdir(parents=True, exist_ok=True)
+    # what killed processes left; "files" exists only after its owner has taken the lock
     for old in parent.glob(".local-*"):
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):
             shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".local-", dir=parent) as folder:
         lock = FileLock(Path(folder) / "in-use")
         with contextlib.suppress(*_NO_LOCKS):
+            # the folder is new, so nobody has this lock; without locks it is never seen as abandoned
             lock.acquire(timeout=0)
         try:
             # after the lock: a folder without it is not abandoned but new
@@ -156,6 +173,7 @@ def _lock_path(folder: Path, name: str) -> Path:
 def _remove_leftovers(target: Path) -> None:
     """Delete the folders of interrupted builds beside `target`, which no process has the lock of."""
     for folder in target.parent.glob(".*-*"):
+        # .<target>-<random> of `atomic_folder`: without the dot and the random part
         name = folder.name[1:].rpartition("-")[0]
         if folder.is_dir() and (name == target.name or _is_abandoned(_lock_path(target.parent, name))):
             log.info("removing %s, which an interrupted preparation left", folder)
@@ -167,6 +185,7 @@ def _is_abandoned(path: Path) -> bool:
     if not path.exists():
         return False
     try:
+        # taken at once: no process has it, for the kernel releases the lock of one that dies
         with FileLock(path, timeout=0):
             return True
     except _NO_LOCKS:
@@ -181,6 +200,7 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
     exclusive = _wait_for(lock, path, what)
     try:
         if exclusive and not isinstance(lock, SoftFileLock):  # which has its own note in the file
+            # read by `_read_holder` of those who wait
             note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
             path.write_text(json.dumps(note))
         yield exclusive
@@ -193,6 +213,7 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
 
 def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
     """Wait until the lock is taken, and report who has it; return False where there are no locks."""
+    # first attempt without waiting, so that a wait is reported at its start
     patience = 0.0
     while True:
         try:
@@ -212,13 +233,19 @@ def _read_holder(path: Path) -> str:
         note = json.loads(path.read_text())
         clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))
         seconds = time.time() - note["since"]
+        # an age across machines is as exact as their clocks agree
         return f"process {note['pid']} on {note['host']} has been preparing it since {clock} ({seconds:.0f} s)"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process is preparing it"
 
 
 class Pace:
-    """Logs progress in pairs every PACE_SECONDS: how many, of how many, and how many a second."""
+    """Logger of progress in pairs, every PACE_SECONDS: count, total, and pairs per second.
+
+    Args:
+        what: The name of the work in messages.
+        total: Number of pairs, where it is known.
+    """
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self.what = what
@@ -231,8 +258,11 @@ class Pace:
         """Count `count` more pairs, and log if the last message is PACE_SECONDS old."""
         self.count += count
         now = time.monotonic()
+        # called for every block of pairs: a clock reading is cheap, a log line is not
         if now - self.reported >= PACE_SECONDS:
             self.reported = now
+            # no total where the size of the input is unknown before its end
             share = f" of {self.total:,} ({100 * self.count / self.total:.0f}%)" if self.total else ""
+            # the mean since the start: single blocks vary too much to extrapolate from
             rate = self.count / (now - self.start)
             log.info("%s: %s%s pairs, %s pairs/s", self.what, f"{self.count:,}", share, f"{rate:,.0f}")

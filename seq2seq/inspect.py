@@ -57,6 +57,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
+    # intermixed: settings may stand before and after options
     options = parser.parse_intermixed_args(argv)
     _check(parser, options)
     try:
@@ -66,12 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
+    # exactly one subject
     subjects = [options.atlas, options.ckpt is not None, bool(options.overrides)]
     if sum(subjects) != 1:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
     for name, needed in NEEDS.items():
+        # "--tgt-lang" -> options.tgt_lang
         value = getattr(options, name[2:].replace("-", "_"))
         there = options.overrides if needed == "mixer=<name>" else getattr(options, needed[2:])
+        # None or False: the option was left out
         if value not in (None, False) and not there:
             parser.error(f"{name} goes with {needed}")
     if options.ckpt is not None and not (options.text or "").strip():
@@ -88,7 +92,9 @@ def _run(options: argparse.Namespace) -> int:
 
     out = Path(options.out) if options.out else None
     if options.atlas:
+        # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
+        # defaults are filled in here: `_check` needs None to see which options were named
         limit = 10.0 if options.limit is None else options.limit
         return atlas_report.write(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:

@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")
 def main(config: DictConfig) -> None:
-    """Hydra's entry point, with the settings of a training run. A wrong one is one line on stderr and exit code 2."""
+    """Prepare the corpus of a training run's settings.
+
+    A wrong setting is one line on stderr and exit status 2.
+    """
     try:
         prepare(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
     except ValueError as error:
@@ -35,21 +38,30 @@ def main(config: DictConfig) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         print("prepare: interrupted; what was finished stays", file=sys.stderr)
+        # 130, as shells report an interrupted command
         sys.exit(128 + signal.SIGINT)
 
 
 def prepare(config: dict[str, Any]) -> None:
-    """Build tokenizer and cache as training with `config` would, and log what there is now and where."""
+    """Build tokenizer and cache as training with `config` would, and log their folders and sizes.
+
+    Raises:
+        ValueError: A setting is wrong, or the corpus cannot be read.
+    """
+    # not at the top of the file: these import torch
     from seq2seq import checkpoint
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import finetune
 
+    # refuses wrong settings of every section, before any work
     read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
+    # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
     if config["init_from"]:
         tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)
+    # the same plan as training makes: its fingerprints name the folders that training looks for
     plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
     data = prepare_corpora(plan)
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
@@ -60,9 +72,11 @@ def prepare(config: dict[str, Any]) -> None:
 
 
 def _batches(data: PreparedData) -> str:
+    # imports Lightning, which is needed for this line of the log alone
     from seq2seq.training.datamodule import TranslationDataModule
 
     batches = TranslationDataModule(data)
+    # max_tokens None is `auto`, which only the device of the training can measure
     if data.plan.max_tokens is not None:
         batches.describe()
     if data.plan.stream:
@@ -73,7 +87,7 @@ def _batches(data: PreparedData) -> str:
 
 
 def _size(folder: Path) -> str:
-    """The size of the files below `folder`, or of a file, in MB."""
+    """Format the size of the files below `folder`, or of a file, in MB (10^6 bytes)."""
     files = [folder] if folder.is_file() else [path for path in folder.rglob("*") if path.is_file()]
     return f"{sum(path.stat().st_size for path in files) / 1e6:,.1f} MB"
 

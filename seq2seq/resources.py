@@ -1,4 +1,4 @@
-"""Where the settings and the embedded corpus lie: beside the package in a checkout, inside it in a wheel."""
+"""Locate the settings and the embedded corpus: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _find(installed: str, checkout: str) -> Path:
+    # the wheel's copy first: in site-packages, beside the package, `data` may be anybody's
     for candidate in (_PACKAGE / installed, _PACKAGE.parent / checkout):
         if candidate.is_dir():
             return candidate
@@ -18,10 +19,11 @@ def _find(installed: str, checkout: str) -> Path:
 
 
 def conf_dir() -> Path:
-    """The folder of Hydra groups (`conf/` in a checkout, `seq2seq/_conf` in a wheel), as an absolute path."""
+    """Return the folder of Hydra groups (`conf/` in a checkout, `seq2seq/_conf` in a wheel), absolute."""
+    # absolute, because hydra.main cannot resolve a relative path once its module is imported
     return _find("_conf", "conf")
 
 
 def data_dir() -> Path:
-    """The folder of the embedded corpus (`data/` in a checkout, `seq2seq/_data` in a wheel), as an absolute path."""
+    """Return the folder of the embedded corpus (`data/` in a checkout, `seq2seq/_data` in a wheel), absolute."""
     return _find("_data", "data")

@@ -60,6 +60,7 @@ def _parser() -> Parser:
     add("--split", choices=("train", "valid", "test"), default="test", help="which part of it (test)")
     add("--limit", type=positive, metavar="N", help="only its first N sentences")
     add("--save", type=Path, metavar="FILE", help="write the translations here")
+    # the variable that conf/train.yaml reads, too
     cache = Path(os.environ.get("SEQ2SEQ_CACHE", ".cache"))
     add(
         "--cache",
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
+    # combinations that argparse cannot express, before anything is imported
     if not options.ckpt and not options.references:
         parser.error("--hypotheses and --compare need --references")
     if options.ckpt and options.references:
@@ -86,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
     if options.convention and options.hypotheses and not options.lang:
         parser.error("--convention needs --lang: Moses cuts words by language")
+    # wrong options, files and checkpoints raise ValueError; `exit_status` handles the rest
     try:
         return exit_status(lambda: _run(options))
     except ValueError as error:
@@ -101,6 +104,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _score_files(options: argparse.Namespace) -> dict[str, Any]:
+    # sacreBLEU is imported only once the options are right
     from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, score_file
 
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
@@ -112,12 +116,14 @@ def _score_files(options: argparse.Namespace) -> dict[str, Any]:
 def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.scoring import ScoreSettings
 
+    # before the model is loaded; `score_checkpoint` also compares with the files of the data
     if options.save:
         require_text_output(options.save, "--save", ckpt=options.ckpt)
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
     settings.resolved()  # a wrong tokenizer is refused before the checkpoint is read
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
+    # options that have the name of the argument
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "cache", "limit", "save")}
     return score_checkpoint(load_translator(options), settings, warn=warn, **rest)
 

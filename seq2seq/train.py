@@ -38,20 +38,24 @@ def main(config: DictConfig) -> float:
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:
+        # Hydra's own variable for a traceback instead of one line
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         _fail(error, f"{error}\n(HYDRA_FULL_ERROR=1 shows where)", status=2)
     except KeyboardInterrupt:
         print("train: interrupted", file=sys.stderr)
+        # 130, as shells report an interrupted command
         sys.exit(128 + signal.SIGINT)
 
 
 def _plan(config: DictConfig) -> RunPlan:
+    # what the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
     plain: Any = OmegaConf.to_container(config, resolve=True)
     return resolve(
         plain,
+        # the group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
@@ -63,6 +67,7 @@ def _train(plan: RunPlan) -> float:
     from seq2seq.training.errors import TrainingFault
     from seq2seq.training.run import train
 
+    # rank 0 logs for all; warnings of other ranks still show
     if not distributed.is_first_process():
         logging.disable(logging.INFO)
     try:
@@ -73,6 +78,7 @@ def _train(plan: RunPlan) -> float:
 
 def _fail(error: Exception, message: str, *, status: int) -> NoReturn:
     """Exit with one line; in a sweep, fail this job alone."""
+    # sys.exit would end the whole sweep; a JobError is the failure of this job alone
     if hydra_callback.folder():
         raise hydra_callback.JobError(str(error)) from error
     print(f"train: {message}", file=sys.stderr)
@@ -80,5 +86,6 @@ def _fail(error: Exception, message: str, *, status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    # before Hydra composes, whose message for an unknown key would be advice to add it
     refuse_mistakes("train")
     main()

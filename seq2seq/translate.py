@@ -50,24 +50,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
+    # a beam size that is left open is the checkpoint's, which `load_translator` compares
     if options.beam_size and options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
     return exit_status(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
+    # leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
         try:
+            # input, output, model: cheap mistakes are reported before the model is loaded
             source = _open_source(options, stack)
             _check_output(options, source)
             translator = load_translator(options, options.n_best)
             sink = _open_sink(options, stack)
+        # CheckpointError and UsageError, too
         except ValueError as error:
             return fail(error)
+        # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
         session = LineStream(translator=translator, n_best=options.n_best, warn=warn)
         session.run(source, sink)
+    # after the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
     return 0
@@ -77,6 +83,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
     if options.input is None:
         if sys.stdin is None:
             raise UsageError("there is no standard input; name a file with --input")
+        # bytes, because text mode ends lines at \r, too
         return sys.stdin.buffer
     if Path(options.input).is_dir():
         raise UsageError(f"{options.input} is a directory; name a file with --input")
@@ -98,6 +105,7 @@ def _check_output(options: argparse.Namespace, source: Stream) -> None:
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     if options.output is None:
         return sys.stdout.buffer
+    # opened last: from here on, an end without an exception puts the output into place
     return stack.enter_context(atomic_file(options.output))
 
 

@@ -1,4 +1,4 @@
-"""The HTML page of a model and one sentence pair, with its figures inside."""
+"""HTML page about a model and one sentence pair, with its figures inside."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from seq2seq.files import write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# All the page's CSS: it needs no other file and no network.
 STYLE = """\
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem }
@@ -26,7 +27,12 @@ td, th { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top }
 
 
 class Pair(NamedTuple):
-    """Names of the positions of both sides: the source's pieces, and the decoder's input (begin, then the target)."""
+    """Names of the positions of both sides.
+
+    Attributes:
+        source: The source's pieces, or an image's patches.
+        target: Pieces of the decoder's input: the begin symbol, then the target's.
+    """
 
     source: list[str]
     target: list[str]
@@ -36,10 +42,10 @@ class Section(NamedTuple):
     """A figure of the page.
 
     Attributes:
-        name: of its files and its anchor.
-        heading: above the figure.
-        text: explains what the figure shows.
-        figure: the figure.
+        name: Stem of its files, and its anchor in the page.
+        heading: Heading above the figure.
+        text: Explanation of the figure.
+        figure: The figure, not yet saved.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Section(NamedTuple):
     figure: Figure
 
 
+# The legend that all figures of mixing matrices share.
 MATRIX = (
     "A row is a position that is computed, a column one that it reads; a row sums to 1. The shade is the share of the "
     "block d y_i / d x_j in the norms of row i, with what decides the mixing (queries, keys, predicted kernels) held. "
@@ -57,8 +64,16 @@ MATRIX = (
 
 
 def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
-    """Draw the figures of one pair, in the order of the page."""
-    # names of rows and columns
+    """Draw the figures of one pair, in the order of the page.
+
+    Args:
+        views: Mixers at work on the pair, as `mixing_matrix.views` returns them.
+        pair: Names of the positions.
+
+    Yields:
+        One section at a time, so that a caller may save figures as they come.
+    """
+    # names of rows (positions that are computed) and columns (positions that they read)
     names = {
         "encoder": (pair.source, pair.source),
         "decoder": (pair.target, pair.target),
@@ -70,10 +85,12 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
         f"layer makes of it predicts the next piece. {MATRIX}"
     )
     yield Section("alignments", "Source-target alignments", text, plots.mixing(by_part["cross"], *names["cross"]))
+    # a part without self mixers, such as a recurrent decoder, has no section
     for part in ("encoder", "decoder"):
         if by_part[part]:
             figure = plots.mixing(by_part[part], *names[part])
             yield Section(f"{part}-mixing", f"Token mixing in the {part}", MATRIX, figure)
+    # distances make sense where both sides are the same sequence, so not for cross mixers
     own = [*by_part["encoder"], *by_part["decoder"]]
     if own:
         yield Section("distance", "How far layers look", _distance_text(own), plots.distances(own))
@@ -83,6 +100,7 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
 
 def _distance_text(views: Sequence[View]) -> str:
     """Explain the figure of distances, and name the most and the least local layer."""
+    # a smaller share of the equal distance is more local
     nearest = min(views, key=locality)
     farthest = max(views, key=locality)
     on_a_grid = "In the source the distance is the more of rows and columns apart. " if views[0].columns else ""
@@ -101,6 +119,7 @@ def _locality(view: View) -> str:
 
 def _details(part: str, views: Sequence[View], rows: list[str], columns: list[str]) -> Iterator[Section]:
     """Draw what mixers' own `introspect` returns, by name."""
+    # what mixers of this project report, by the key in `introspect`'s dictionary
     drawings: dict[str, tuple[str, Callable[[list[View], str], Any]]] = {
         "kernels": ("Learned weights by offset, the same at every position.", plots.kernels),
         "predicted kernels": (
@@ -117,10 +136,13 @@ def _details(part: str, views: Sequence[View], rows: list[str], columns: list[st
             lambda mine, name: plots.centers(mine),
         ),
     }
+    # each name once, in the order of the layers
     names = dict.fromkeys(name for view in views for name in view.details)
     for name in names:
+        # the figure of the centers shows the sharpness as the width of the bells
         if name == "sharpness" and "centers" in names:
             continue
+        # any other name is taken for one number a head
         text, draw = drawings.get(name, ("A number for each head, by layer.", plots.numbers))
         mine = [view for view in views if name in view.details]
         heading = f"{name.capitalize()} of the {'cross mixers' if part == 'cross' else part}"
@@ -133,12 +155,17 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
     Figures of an earlier page in the folder that this one does not have are removed.
 
     Args:
-        facts: rows of the table below the title.
+        folder: The report's folder; made if it does not exist.
+        title: Heading of the page.
+        facts: Rows of the table below the title.
+        sections: The figures, in order.
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "report.html"
+    # the page's own anchors list the files that an earlier call wrote; other files stay
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
     figures = [_figure(section, folder) for section in sections]
+    # texts of users and of corpora: escape everything
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
     links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in sections)
     text = (
@@ -157,6 +184,7 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
 def _figure(section: Section, folder: Path) -> str:
     """Save a figure, and return its part of the page with the image inside."""
     path = save(section.figure, folder / section.name)
+    # inside the page as well, so that report.html can be sent by itself
     image = base64.b64encode(path.read_bytes()).decode("ascii")
     heading = html.escape(section.heading)
     return (

@@ -1,4 +1,4 @@
-"""Mixing matrices of a model's mixers for one sentence pair, by layer and head, with what mixers add themselves."""
+"""Mixing matrices of a model's mixers for one sentence pair, by layer and head, with each mixer's own details."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class View:
 
     Attributes:
         part: "encoder", "decoder" or "cross".
-        layer: the layer, from 1.
-        mixer: name of the mixer's class.
-        total: mixing matrix (T, S) of the whole mixer, rows that sum to 1.
-        heads: the same by head (H, T, S); None where heads cannot be told apart.
-        details: what the mixer's own `introspect` returns.
-        columns: of a grid that the positions fill, row by row.
+        layer: Number of the layer, from 1.
+        mixer: Name of the mixer's class.
+        total: Mixing matrix (T, S) of the whole mixer, rows that sum to 1.
+        heads: The same by head (H, T, S); None where heads cannot be separated.
+        details: Tensors by name that the mixer's own `introspect` returns.
+        columns: Width of a grid that the positions fill, row by row.
     """
 
     part: str
@@ -53,23 +53,27 @@ def views(
     for a position, so that long sentences take minutes.
 
     Args:
-        src: source ids (1, S).
-        tgt: the decoder's input (1, T).
-        columns: patches in a row of a source that is an image.
-        report: called with the name of each mixer before its turn.
+        src: Source ids (1, S).
+        tgt: The decoder's input (1, T).
+        columns: Patches in a row of a source that is an image.
+        report: Called with the name of each mixer before its turn.
 
     Returns:
         Encoder, decoder, then cross mixers, each layer by layer.
     """
     model.eval()
+    # one run of the model gives every mixer the input that it has in place
     inputs, memory = _inputs(model, src, tgt)
+    # one sentence, so no padding
     src_mask = torch.ones_like(src).bool()
     tgt_mask = torch.ones_like(tgt).bool()
     result = []
+    # a slot may be empty, as the decoder's is in recurrent models
     for layer, block in enumerate(model.encoder.layers, 1):
         if block.self_mixer is not None:
             report(f"encoder layer {layer} of {len(model.encoder.layers)}")
             view = _self_view(block.self_mixer, inputs["encoder", layer], src_mask, "encoder", layer)
+            # only the source can be an image
             result.append(dataclasses.replace(view, columns=columns))
     for layer, block in enumerate(model.decoder.layers, 1):
         if block.self_mixer is not None:
@@ -83,7 +87,8 @@ def views(
 
 def shares(blocks: Tensor) -> Tensor:
     """Return the norms (T, S) of a Jacobian's blocks (T, R, S, D), divided by the row's sum; a row of zeros stays."""
-    norms = blocks.square().sum((1, 3)).sqrt()
+    # the Frobenius norm of each block; tiny keeps a row of zeros from becoming nan
+    norms = blocks.square().sum((1, 3)).sqrt()  # (T, S)
     return norms / norms.sum(-1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
 
 
@@ -91,12 +96,13 @@ def distance_profile(total: Tensor, columns: int | None = None) -> Tensor:
     """Average the shares of a matrix (T, T) at each distance over the rows; the result sums to 1.
 
     Args:
-        columns: of a grid that the positions fill. The distance is |i - j|, and on a grid the larger of the distances
-            in rows and in columns.
+        columns: Width of a grid that the positions fill. The distance is |i - j|, and on a grid the larger of the
+            distances in rows and in columns.
     """
     position = torch.arange(len(total), device=total.device)
-    coordinates = torch.stack([position // columns, position % columns] if columns else [position])
+    coordinates = torch.stack([position // columns, position % columns] if columns else [position])  # (1 or 2, T)
     distance = (coordinates[:, :, None] - coordinates[:, None]).abs().amax(0)  # (T, T)
+    # every row adds its shares to the bin of their distance
     profile = total.new_zeros(int(distance.max()) + 1)
     return profile.index_add_(0, distance.flatten(), total.flatten()) / len(total)
 
@@ -111,12 +117,13 @@ def equal_shares(length: int, *, causal: bool) -> Tensor:
     """Return the matrix (T, T) that reads all positions alike, of a causal mixer all of the past."""
     visible = torch.ones(length, length)
     visible = visible.tril() if causal else visible
-    return visible / visible.sum(-1, keepdim=True)
+    return visible / visible.sum(-1, keepdim=True)  # (T, T)
 
 
 def locality(view: View) -> float:
     """Divide the mean distance by that of equal shares: 0 reads only itself, 1 reads everything alike."""
     equal = equal_shares(len(view.total), causal=view.part == "decoder")
+    # 0 for a single position, which can only read itself
     reference = mean_distance(equal, view.columns)
     return mean_distance(view.total, view.columns) / reference if reference else 0.0
 
@@ -129,6 +136,7 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
         ("decoder", "self_mixer", model.decoder),
         ("cross", "cross_mixer", model.decoder),
     )
+    # hooks see the positional arguments: the first of every mixer is the sequence that it mixes
     handles = []
     for part, name, stack in slots:
         for layer, block in enumerate(stack.layers, 1):
@@ -139,8 +147,10 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
     handles.append(model.encoder.register_forward_hook(lambda _, __, memory: memories.append(memory)))
     try:
         with torch.no_grad():
+            # features, not logits: the output layer mixes nothing
             model.features(src, torch.ones_like(src).bool(), tgt)
     finally:
+        # the model may go on to other uses, even after an error
         for handle in handles:
             handle.remove()
     return inputs, memories[-1]
@@ -156,8 +166,9 @@ def _recorder(
 
 
 def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
-    """Look at a self mixer as a function of its input x (1, T, D)."""
+    """Differentiate a self mixer as a function of its input x (1, T, D)."""
 
+    # the Jacobian passes many copies of the sentence at once, so the mask grows with them
     def function(z: Tensor) -> Tensor:
         return mixer(z, mask.expand(len(z), -1))
 
@@ -167,8 +178,9 @@ def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> Vi
 
 
 def _cross_view(mixer: Any, x: Tensor, memory: Tensor, mask: Tensor, layer: int) -> View:
-    """Look at a cross mixer as a function of the memory (1, S, D)."""
+    """Differentiate a cross mixer as a function of the memory (1, S, D)."""
 
+    # differentiated by the memory alone; the decoder's side stays as it was
     def function(z: Tensor) -> Tensor:
         return mixer(x.expand(len(z), -1, -1), mixer.project(z, mask.expand(len(z), -1)))
 
@@ -201,16 +213,19 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
     """
     heads = getattr(mixer, "num_heads", 1)
     out = getattr(mixer, "out", None)
+    # by the convention of this project's mixers: `num_heads`, and a last projection `out`
     if heads < 2 or not isinstance(out, nn.Linear) or out.in_features % heads:
         return None
     width = out.in_features // heads
+    # together the heads cost about as much as the whole mixer
     basis = _directions(width, x, most=max(1, DIRECTIONS // heads))
     matrices = []
     for head in range(heads):
+        # unit vectors of this head's channels, zero in those of the others
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
         matrices.append(shares(jacobian(_input_of(out, function), x, directions)))
-    return torch.stack(matrices)
+    return torch.stack(matrices)  # (H, T, S)
 
 
 def _input_of(out: nn.Linear, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -218,6 +233,7 @@ def _input_of(out: nn.Linear, function: Callable[[Tensor], Tensor]) -> Callable[
 
     def inner(z: Tensor) -> Tensor:
         inputs: list[Tensor] = []
+        # a hook, since the mixers have no other way to return what precedes the projection
         handle = out.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
             function(z)
@@ -233,6 +249,8 @@ def _directions(width: int, like: Tensor, most: int = DIRECTIONS) -> Tensor:
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
     if width <= most:
         return eye
+    # a seed of its own: reports of one model agree, and the caller's generator is untouched
     generator = torch.Generator().manual_seed(width)
     noise = torch.randn(width, most, generator=generator, dtype=torch.float64)
+    # squared norms along random orthonormal directions are, on average, in proportion to the full ones
     return torch.linalg.qr(noise).Q.T.to(like)

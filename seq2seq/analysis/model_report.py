@@ -1,4 +1,4 @@
-"""Report on the mixers of one model and one sentence pair, of a checkpoint or with random weights."""
+"""Report on the mixers of one model, trained or with random weights, at work on one sentence pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 
-# an image's source is one long line
+# Most characters of the source in the title: an image is one long line.
 _LONGEST_TITLE = 200
 
 
@@ -33,13 +33,14 @@ class Subject:
     """A model and the sentence pair that a report shows.
 
     Attributes:
-        folder: the report's folder.
-        title: the page's heading.
-        facts: rows of the table below the heading.
-        src: source ids (1, S).
-        tgt: input of the decoder (1, T).
-        pair: names of the positions of both sides.
-        grid: the grid of the source if it is an image.
+        folder: The report's folder.
+        title: The page's heading.
+        facts: Rows of the table below the heading.
+        model: The model, on the CPU.
+        src: Source ids (1, S).
+        tgt: Input of the decoder (1, T).
+        pair: Names of the positions of both sides.
+        grid: The grid of the source if it is an image.
     """
 
     folder: Path
@@ -56,15 +57,17 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     """Build a model with random weights from settings of seq2seq.train, and a random pair.
 
     Args:
-        overrides: settings as on the command line, a preset (`mixer=<name>`) among them.
-        length: positions of each side; an image has as many as its grid.
-        out: the report's folder, `inspect/<preset>` if None.
+        overrides: Settings as on the command line, a preset (`mixer=<name>`) among them.
+        length: Positions of each side; an image has as many as its grid.
+        out: The report's folder, `inspect/<preset>` if None.
+        seed: Seed of the weights and of the pair.
 
     Raises:
-        UsageError: there is no preset among the settings, or the folder cannot be written.
-        ValueError: the settings are wrong.
+        UsageError: There is no preset among the settings, or the folder cannot be written.
+        ValueError: The settings are wrong.
     """
     require_matplotlib("a report")
+    # checked before Hydra composes, for a message that names the remedy
     values: dict[str, str] = {}
     for word in overrides:
         key, _, value = word.partition("=")
@@ -72,17 +75,20 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     if "mixer" not in values:
         raise UsageError("name a preset: mixer=<name>, e.g. mixer=dynamicconv")
     name = values["mixer"]
-    if "hydra.searchpath" not in values:  # which may hold further presets
+    if "hydra.searchpath" not in values:  # a search path may have further presets
         require_known(name, presets(), "mixer")
     config = resolved_settings(overrides)
     folder = require_folder(out or Path("inspect") / name)
+    # a preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
+    # weights first, then the pair: one seed decides both
     torch.manual_seed(seed)
     model = build_model(_model_settings(config, vocab_size=length + 1, grid=grid))
-    src = torch.randperm(length)[None]
-    tgt = torch.randperm(length)[None]
+    # all tokens differ, so that equal rows of a matrix are not due to equal inputs
+    src = torch.randperm(length)[None]  # (1, S)
+    tgt = torch.randperm(length)[None]  # (1, T)
     if grid:
-        src = torch.randint(grid.vocab_size, (1, grid.length))
+        src = torch.randint(grid.vocab_size, (1, grid.length))  # (1, rows * columns)
         source = _patches(grid)
         described = f"a picture of random patches, and {length} random tokens"
     else:
@@ -104,7 +110,9 @@ def _model_settings(config: dict[str, Any], *, vocab_size: int, grid: PatchGrid 
         "mixer": config["mixer"],
         "src_vocab_size": vocab_size,
         "tgt_vocab_size": vocab_size,
+        # the one id that randperm(length) does not draw
         "pad_id": vocab_size - 1,
+        # an image's vocabulary cannot be shared with the target's
         "joint": grid is None,
     }
     return settings | ({"patches": dataclasses.asdict(grid)} if grid else {})
@@ -123,18 +131,21 @@ def of_checkpoint(
     """Load a checkpoint for a source sentence and its translation.
 
     Args:
-        text: the source sentence, or an image as it stands in a corpus.
-        target: the target sentence; the model's own translation if None.
-        tgt_lang: target language of a checkpoint that has several.
-        trust: packages, besides seq2seq, whose mixers the checkpoint may name.
-        out: the report's folder, `inspect/<the run's name>` if None.
+        path: The checkpoint.
+        text: The source sentence, or an image as it stands in a corpus.
+        target: The target sentence; the model's own translation if None.
+        tgt_lang: Target language of a checkpoint that has several.
+        trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
+        out: The report's folder, `inspect/<the run's name>` if None.
+        seed: Seed of torch's random numbers.
 
     Raises:
-        UsageError: there is no such file, the folder cannot be written, or a sentence is too long for the model.
+        UsageError: The file does not exist, the folder cannot be written, or a sentence is too long for the model.
     """
     require_matplotlib("a report")
     if not path.is_file():
         raise UsageError(f"no such checkpoint: {path}")
+    # <run>/checkpoints/best.ckpt goes by the run's name, any other file by its own
     parent = path.resolve().parent
     name = parent.parent.name if parent.name == "checkpoints" else path.stem
     folder = require_folder(out or Path("inspect") / name)
@@ -142,9 +153,11 @@ def of_checkpoint(
     translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
+    # the same ids that translation uses: language tags, then pieces
     source_ids = [*translator.tags, *tokenizer.encode_src([text])[0]]
     _require_short("--text", source_ids, translator.max_len)
     target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
+    # the decoder's input: shifted to the right by the begin symbol, without the end symbol
     target_ids = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target_ids, translator.max_len)
     grid = tokenizer.patches
@@ -160,8 +173,8 @@ def of_checkpoint(
         ("source", shown),
         ("translation" if target is None else "target", target_text),
     ]
-    src = torch.tensor([source_ids])
-    tgt = torch.tensor([target_ids])
+    src = torch.tensor([source_ids])  # (1, S)
+    tgt = torch.tensor([target_ids])  # (1, T)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
 
 
@@ -178,12 +191,14 @@ def _patches(grid: PatchGrid) -> list[str]:
 def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
     """Return the pieces of one side, a word's beginning marked as SentencePiece does."""
     special = {tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>", tokenizer.unk_id: "<unk>"}
+    # plain underscores, as not every font has U+2581
     return [special.get(i) or model.id_to_piece(i).replace("▁", "_") for i in ids]
 
 
 def write(subject: Subject) -> Path:
     """Differentiate the mixers, write the page with its figures, and return its path."""
 
+    # standard error, since a long pair takes minutes and standard output names the files
     def report(part: str) -> None:
         print(f"looking at {part} ...", file=sys.stderr, flush=True)
 

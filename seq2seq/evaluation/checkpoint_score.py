@@ -33,23 +33,31 @@ def score_checkpoint(
     Args:
         data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
         cache: Folder of prepared data.
+        warn: Called with one line of text for every source line that is cut or fails.
         limit: Number of sentences, from the first (default: all).
         save: File that the translations are written to.
+
+    Returns:
+        The report that `report_text` formats and `--json` prints: plain types only.
 
     Raises:
         ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
     """
     meta = translator.meta
+    # all checks come before the decoding, which may take long
     if settings.convention:
         check_convention(settings.convention, settings.lang or meta["tgt_lang"])
     section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
     if save:
         require_output(save, "--save", inputs=data_files(section, split))
+    # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with
     settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
     sources, references = load_pairs(section, split, cache=cache, limit=limit)
+    # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
     began = time.perf_counter()
     evaluator.translate(lambda note: warn(f"sentence {note.position + 1} {note}"))
+    # decoding alone: neither loading the model nor scoring counts
     seconds = time.perf_counter() - began
     hypotheses = evaluator.texts().hypotheses
     if save:

@@ -30,18 +30,22 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
     Raises:
         ValueError: There is no such data set or setting, or the languages are others than the checkpoint's.
     """
+    # a word with "=" is a setting; its prefix "data." is optional, as overrides of training have it
     names = [word for word in words if "=" not in word]
     changes = [word.removeprefix("data.") for word in words if "=" in word]
     if len(names) > 1:
         raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
     section = OmegaConf.create(_section(names[0] if names else None, ckpt, meta, cache))
+    # OmegaConf.merge would add an unknown key silently
     unknown = [change for change in changes if change.split("=")[0].split(".")[0] not in section]
     if unknown:
         known = ", ".join(str(key) for key in section)
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
     languages = {"src": meta["src_lang"], "tgt": meta["tgt_lang"]}
+    # languages before changes: a change that contradicts the checkpoint is refused below
     merged = OmegaConf.merge(section, languages, OmegaConf.from_dotlist(changes))
     data = OmegaConf.to_container(merged, resolve=True)
+    # OmegaConf types the container as dict, list or scalar
     assert isinstance(data, dict)
     for side, language in languages.items():
         if data[side] != language:
@@ -49,18 +53,22 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
                 f"this checkpoint translates {languages['src']} to {languages['tgt']}; "
                 f"--data {side}={data[side]} does not fit it"
             )
+    # "???" is OmegaConf's mark of a required setting without a value
     return {str(key): None if value == "???" else value for key, value in data.items()}
 
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """Read a section `data`."""
+    """Read a section `data`: of the run's configuration, of a YAML file, or of a group in conf/data, in this order."""
+    # a checkpoint lies in <run>/checkpoints/
     run = Path(ckpt).absolute().parent.parent / "config.yaml"
     if name is None and run.is_file():
         return read_yaml(run)["data"]
     chosen = name or meta["data"]
+    # a run's config.yaml has the section under `data`; a file of the section alone has no such key
     if chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
         return loaded.get("data", loaded)
+    # a name: compose its group with the defaults of training
     known = sorted(path.stem for path in (conf_dir() / "data").glob("*.yaml"))
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
@@ -75,10 +83,19 @@ def load_pairs(
 ) -> tuple[list[str], list[str]]:
     """Read the raw source and reference lines of a split; one that training holds out, by preparing the corpus.
 
+    Args:
+        data: The section `data`, as `data_settings` returns it.
+        cache: Folder of prepared data.
+        limit: Number of pairs, from the first (default: all).
+
+    Returns:
+        Source lines and reference lines, of equal number.
+
     Raises:
         ValueError: The split is empty, or the settings do not say where it is.
     """
     settings = corpus_settings(data)
+    # without its own files the split is cut from the training text, which preparation alone decides
     if settings.place(split) is None:
         if settings.train is None:
             raise ValueError(
@@ -87,6 +104,7 @@ def load_pairs(
         rows = load_corpus(settings, cache_dir=cache).splits[split][:limit]
         pairs = list(zip(rows["src"], rows["tgt"], strict=True))
     else:
+        # blocks are read lazily, so that --limit reads no more of a large file than it needs
         blocks = open_split(split, settings, cache_dir=cache)
         pairs = list(islice((pair for block in blocks for pair in zip(*block, strict=True)), limit))
     if not pairs:
@@ -97,6 +115,7 @@ def load_pairs(
 def data_files(data: dict[str, Any], split: str) -> list[str]:
     """List the files that `load_pairs` reads; none for what is on the hub, or is missing."""
     settings = corpus_settings(data)
+    # a split cut from the training text reads the training files
     read = split if settings.place(split) is not None else "train"
     if settings.path or settings.place(read) is None:
         return []

@@ -34,6 +34,7 @@ class Evaluation(NamedTuple):
     @property
     def perplexity(self) -> float:
         """exp(nll), infinite where that overflows."""
+        # exp overflows float64 above 709
         return math.exp(self.nll) if self.nll < 700 else math.inf
 
     def numbers(self) -> dict[str, float]:
@@ -86,6 +87,8 @@ class Evaluator:
     kept by the number of their sentence, so that a sentence that two ranks decoded counts once.
 
     Args:
+        sources: Raw source lines of the split, in file order.
+        references: Raw target lines.
         tokenize: sacreBLEU's tokenizer for BLEU.
         directions: Parts of the split that are scored separately as well.
         limit: Number of sentences that are evaluated, spread over the file (default: all).
@@ -106,22 +109,32 @@ class Evaluator:
         self.references = references
         self.tokenize = tokenize
         self.directions = directions
+        # decided by the text, since a blank line still has its eos among the ids
         self._blank = frozenset(i for i, line in enumerate(sources) if not line.strip())
+        # spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
         if limit is not None and limit < len(sources):
             self._chosen = np.linspace(0, len(sources) - 1, limit).round().astype(int)
+        # float64, in which the sums of losses over a large split lose nothing
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
 
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
-        """Decode a batch and sum its losses, of its pairs as they are cut to the longest line."""
+        """Decode a batch and sum its losses, of its pairs as they are cut to the longest line.
+
+        Args:
+            losses: Returns loss, negative log-likelihood and number of target tokens, each summed over a batch.
+        """
+        # `limit` thins batches out; a batch may have no sentence left
         if self._chosen is not None:
             batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._chosen))
         if batch.src.shape[0] == 0:
             return
+        # losses and translations see the same, cropped pairs
         batch = self._crop(batch)
         loss, nll, tokens = losses(batch)
         sums = torch.stack([loss, nll, tokens.to(loss.dtype)])
+        # the sums move to the device with the first batch and stay there: no synchronization per batch
         self._sums = self._sums.to(sums.device) + sums
         self._hypotheses |= self._decode(batch)
 
@@ -130,12 +143,13 @@ class Evaluator:
         self._hypotheses = dict(enumerate(self.translator.texts(self.sources, note=note)))
 
     def partial(self) -> Partial:
-        """Return what this rank has, to be gathered."""
+        """Return the results of this rank, on the CPU, for `merge`."""
         return Partial(self._sums.cpu(), self._hypotheses)
 
     def merge(self, parts: Sequence[Partial]) -> None:
-        """Replace the results by those of all ranks."""
+        """Replace the results by those of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
+        # keyed by the number of a sentence, so that one that two ranks decoded counts once
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
 
     def texts(self) -> Texts:
@@ -149,7 +163,9 @@ class Evaluator:
         bleu = metrics.bleu(texts.hypotheses, texts.references, tokenize=self.tokenize)
         chrf = metrics.chrf(texts.hypotheses, texts.references)
         loss, nll, tokens = self._sums.tolist()
+        # `translate` sums no losses; they are then 0
         count = max(tokens, 1)
+        # the three sides of `texts` fill sources, references and hypotheses
         return Evaluation(bleu, chrf, loss / count, nll / count, *texts, directions=self._score_directions(texts))
 
     def _crop(self, batch: Batch) -> Batch:
@@ -161,11 +177,15 @@ class Evaluator:
     def _decode(self, batch: Batch) -> dict[int, str]:
         """Translate each sentence as the translator does lines: that of a blank source is empty."""
         numbers = batch.index.tolist()
+        # eos included, so a source of one piece has nothing to translate
         pieces = batch.src_mask.sum(1).tolist()
+        # as in `Translator._encode`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
+        # beams are already ranked: the first is the translation
         candidates = self.translator.decode(batch.src, batch.src_mask)
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
+        # the numbers of blank sentences stay, with empty text
         return dict.fromkeys(numbers, "") | decoded
 
     def _score_directions(self, texts: Texts) -> tuple[tuple[str, metrics.Score], ...]:
@@ -173,6 +193,7 @@ class Evaluator:
         order = sorted(self._hypotheses)
         scores = []
         for direction in self.directions:
+            # positions in `texts`, which may have fewer sentences than the file (`limit`)
             rows = [i for i, number in enumerate(order) if number in direction.rows]
             hypotheses = [texts.hypotheses[i] for i in rows]
             references = [texts.references[i] for i in rows]
@@ -182,15 +203,21 @@ class Evaluator:
 
 
 def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Batch:
-    """Cut a batch to `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all)."""
-    cut = batch.src_mask.sum(1) > src_len
-    src = batch.src[:, :src_len].clone()
+    """Cut a batch to `src_len` source pieces, the last one eos, and `tgt_len` target pieces (None: all).
+
+    Shape:
+        Sources become (B, min(S, src_len)), targets (B, min(T, tgt_len)); `index` stays (B,).
+    """
+    cut = batch.src_mask.sum(1) > src_len  # (B,)
+    src = batch.src[:, :src_len].clone()  # (B, min(S, src_len)); a copy, since eos is written into it
+    # a cut row fills its whole width, so its last piece is in the last column
     src[cut, -1] = eos_id
+    # a cut target has no eos: the model never sees a sentence end in the middle
     target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
     return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
 
 
 def select_rows(batch: Batch, keep: np.ndarray) -> Batch:
     """Select the rows of a batch where `keep` (B,) is True, still padded to the width of the whole batch."""
-    rows = torch.from_numpy(keep).to(batch.src.device)
+    rows = torch.from_numpy(keep).to(batch.src.device)  # (B,) bool
     return Batch(*(tensor[rows] for tensor in batch))

@@ -55,6 +55,7 @@ class Comparison(NamedTuple):
 
 def tokenize_for(lang: str | None) -> str:
     """Return sacreBLEU's tokenizer for a language code such as `de`, `zh-CN` or `zho_Hans`; 13a if it has none."""
+    # 13a separates words at spaces and punctuation: right for most scripts that have them
     return _TOKENIZER_OF.get(primary_subtag(lang or ""), "13a")
 
 
@@ -71,6 +72,7 @@ def check_tokenize(tokenize: str) -> str:
     """
     if tokenize not in TOKENIZERS:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
+    # some tokenizers load a dictionary, whose absence shows only when one is made
     _bleu(tokenize, False)
     return tokenize
 
@@ -117,6 +119,9 @@ def scores(
 ) -> list[Score]:
     """Compute the scores named in `metrics`, in this order.
 
+    Args:
+        references: One set of references, or several, each as long as `hypotheses`.
+
     Raises:
         ValueError: A name is unknown, or the numbers of lines differ.
     """
@@ -150,13 +155,17 @@ def paired_bootstrap(
         raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
     if samples < 1:
         raise ValueError(f"samples must be at least 1, not {samples}")
+    # every system against the references: sacreBLEU would report only that counts differ, not whose
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
+    # PairedTest takes the first system as the baseline
     named: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in systems.items()]
+    # "bs": paired bootstrap; sacreBLEU seeds it (SACREBLEU_SEED), so p values are reproducible
     test = PairedTest(named, _metrics(metrics, tokenize, lowercase), streams, test_type="bs", n_samples=samples)
     signatures, results = test()
     return [
+        # sacreBLEU's results are in the order of the systems, the baseline first
         Comparison(system, metric, r.score, r.mean, r.ci, r.p_value, str(signatures[metric]))
         for metric in signatures
         for system, r in zip(systems, _results(results[metric]), strict=True)
@@ -164,6 +173,7 @@ def paired_bootstrap(
 
 
 def _results(row: Sequence[Any]) -> list[Any]:
+    """Convert the results of one metric, baseline first, to plain Python numbers, with p = 1 for equal scores."""
     for result in row:
         # numpy's scalars are no JSON
         result.score = float(result.score)
@@ -190,6 +200,7 @@ def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, 
 
 
 def _ter(tokenize: str, case_sensitive: bool) -> TER:
+    # normalized: tokenize punctuation too; asian_support: split ideographs, which only acts with it
     asian = tokenize in _IDEOGRAPHIC
     return TER(normalized=asian, asian_support=asian, case_sensitive=case_sensitive)
 
@@ -207,20 +218,24 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
 
 
 def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
+    # the signature is complete only after a score: it then has the number of references
     result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
     return Score(result.name, float(result.score), str(metric.get_signature()))
 
 
 def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
     """Bring references into sacreBLEU's form, one list per reference set; ValueError unless all counts agree."""
+    # a string is a sequence of strings, too, and would be scored by character
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("hypotheses and references are lists of lines, not one string")
     if not hypotheses:
         raise ValueError(f"{name}: nothing to score, 0 lines")
     if not references:
         raise ValueError("no reference: there are 0 reference lines")
+    # either one set of references, or several, each with a line for every hypothesis
     single = isinstance(references[0], str)
     streams = [[str(line) for line in stream] for stream in ([references] if single else references)]
+    # sacreBLEU's own message does not name the file that is short
     for number, stream in enumerate(streams, 1):
         if len(stream) != len(hypotheses):
             which = f"reference {number}" if len(streams) > 1 else "the reference"

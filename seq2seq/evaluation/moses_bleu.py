@@ -23,11 +23,12 @@ def check_convention(convention: str, lang: str) -> str:
     """
     if convention not in CONVENTIONS:
         raise ValueError(f"unknown scoring convention {convention!r}; choose one of {', '.join(CONVENTIONS)}")
+    # Moses splits at spaces, so a Chinese sentence would be one word
     if primary_subtag(lang) in UNSPACED:
         raise ValueError(
             f"Moses makes no words of '{lang}'; report sacreBLEU's score alone (no {convention} convention)"
         )
-    _moses(lang)
+    _moses(lang)  # fails before any decoding if sacremoses is missing
     return convention
 
 
@@ -39,17 +40,24 @@ def convention_bleu(
     tokenized: tokenizer.perl -no-escape of Moses, then BLEU = BP exp(sum_n log p_n / 4) without smoothing.
     compound-split: each a-b of those tokens becomes `a ##AT##-##AT## b` first, so parts of compounds count as words.
     Moses' normalization of punctuation is not applied. Comparable with papers, not with sacreBLEU's scores.
+
+    Raises:
+        ValueError: The convention does not fit the language, or sacremoses is missing.
     """
     import sacremoses
     from sacrebleu.metrics.bleu import BLEU
 
     check_convention(convention, lang)
+    # both sides are tokenized: multi-bleu.perl splits at spaces and nothing else
     ours = [_tokens(line, convention, lang) for line in hypotheses]
     theirs = [_tokens(line, convention, lang) for line in references]
+    # after tokenizing, as the flag -lc of multi-bleu.perl does: Moses' rules depend on case
     if lowercase:
         ours = [line.lower() for line in ours]
         theirs = [line.lower() for line in theirs]
+    # tokenize="none" splits at spaces; no smoothing, so a corpus without a common 4-gram scores 0
     result = BLEU(tokenize="none", smooth_method="none", force=True).corpus_score(ours, [theirs])
+    # sacreBLEU's own signature cannot say how the text was tokenized before
     case = "lc" if lowercase else "mixed"
     split = "|split:compound" if convention == "compound-split" else ""
     signature = (
@@ -64,6 +72,7 @@ def split_compounds(line: str) -> str:
 
 
 def _tokens(line: str, convention: str, lang: str) -> str:
+    # escape=False: -no-escape, which keeps & and quotes as they are
     tokens = str(_moses(lang).tokenize(line, return_str=True, escape=False))
     return split_compounds(tokens) if convention == "compound-split" else tokens
 
@@ -74,4 +83,5 @@ def _moses(lang: str) -> Any:
         from sacremoses import MosesTokenizer
     except ImportError as error:
         raise ValueError("tokenized BLEU needs the package sacremoses: pip install sacremoses") from error
+    # cached: making one loads lists of prefixes, and every line of a corpus asks for it
     return MosesTokenizer(lang=primary_subtag(lang))

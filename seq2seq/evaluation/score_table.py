@@ -7,19 +7,23 @@ from typing import Any
 
 def report_text(report: dict[str, Any]) -> str:
     """Format a report of `score_file`, `compare_systems` or `score_checkpoint`."""
+    # the keys of a report say which command made it
     if "comparison" in report:
         return _comparison(report)
     head = ""
     if "checkpoint" in report:
         head = "{data} {split}, {direction}: {lines:,} sentences in {seconds} s, beam {beam_size}\n".format(**report)
+    # 6 columns hold sacreBLEU's names and a score of 100.00
     rows = [f"{s['name']:<6} {s['value']:6.2f}  {s['signature']}" for s in report["scores"]]
     return head + "\n".join(rows)
 
 
 def _comparison(report: dict[str, Any]) -> str:
-    """One block for each metric: system, score, mean and 95% interval of the resamples, p against the baseline."""
+    """Format one block for each metric: system, score, mean and 95% interval of the resamples, and p."""
+    # names of systems are paths of any length: align to the longest
     width = max(len(row["system"]) for row in report["comparison"])
     lines = []
+    # dict.fromkeys keeps the order of the metrics and drops repetitions
     for name in dict.fromkeys(row["name"] for row in report["comparison"]):
         rows = [row for row in report["comparison"] if row["name"] == name]
         lines.append(f"{name}  {rows[0]['signature']}")
@@ -29,6 +33,7 @@ def _comparison(report: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any]) -> str:
+    # None: the first system, with which the others are compared
     p = row["p_value"]
     last = "baseline" if p is None else f"p = {p:.4f}{' *' if p < 0.05 else ''}"
     return f"{row['value']:6.2f}  ({row['mean']:.2f} ± {row['interval']:.2f})  {last}"

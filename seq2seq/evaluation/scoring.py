@@ -17,9 +17,10 @@ Warn = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreSettings:
-    """Scores to compute.
+    """Settings of scoring: metrics, tokenizer and language.
 
     Args:
+        metrics: Names of METRICS.
         tokenize: sacreBLEU's tokenizer for BLEU (default: by `lang`).
         lang: Target language.
         convention: Compute BLEU on this convention's tokens of `lang` as well.
@@ -37,15 +38,17 @@ class ScoreSettings:
         Raises:
             ValueError: sacreBLEU cannot use the tokenizer.
         """
+        # explicit tokenizer, else by the user's language, else the caller's default
         name = self.tokenize or (tokenize_for(self.lang) if self.lang else tokenize)
         return dataclasses.replace(self, tokenize=check_tokenize(name), lang=self.lang or lang)
 
     def scores(self, hypotheses: list[str], references: list[list[str]]) -> list[dict[str, Any]]:
         """Score translations against one or more references; the settings must be resolved."""
-        assert self.tokenize
+        assert self.tokenize  # `resolved` fills it in
         results = scores(hypotheses, references, metrics=self.metrics, tokenize=self.tokenize, lowercase=self.lowercase)
         if self.convention:
             assert self.lang
+            # `convention_bleu` scores against a single reference
             if len(references) > 1:
                 raise ValueError("--convention compares with one reference; give one")
             kind = {"convention": self.convention, "lang": self.lang, "lowercase": self.lowercase}
@@ -56,10 +59,15 @@ class ScoreSettings:
 def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettings, *, warn: Warn) -> dict[str, Any]:
     """Score a file of translations (`-` is standard input) and return the report.
 
+    Args:
+        references: Files, each with a line for every line of `hypotheses`.
+        warn: Called with one line of text for a file that is not valid UTF-8.
+
     Raises:
         ValueError: The files differ in length, or there is nothing to score.
     """
     settings = settings.resolved()
+    # counts are checked with the files' names, before sacreBLEU sees only lists
     lines = read_text(hypotheses, warn=warn)
     sides = [read_text(path, warn=warn) for path in references]
     _check_counts(hypotheses, lines, references, sides)
@@ -71,9 +79,15 @@ def compare_systems(
 ) -> dict[str, Any]:
     """Compare files of translations with the first by paired bootstrap, and return the report.
 
+    Args:
+        paths: Files of translations, the baseline first.
+        references: Files, each with a line for every line of the translations.
+        samples: Number of bootstrap resamples.
+
     Raises:
         ValueError: The files differ in length, or one is named twice.
     """
+    # the systems are keyed by path, so a repeated one would vanish
     if len(set(paths)) < len(paths):
         raise ValueError("--compare names the same file twice")
     settings = settings.resolved()
@@ -94,11 +108,18 @@ def compare_systems(
 
 
 def read_text(path: str, *, warn: Warn) -> list[str]:
-    """Read the lines of a file, or of standard input for `-`; a line ends at the byte \\n only."""
+    """Read the lines of a file, or of standard input for `-`; a line ends at the byte \\n only.
+
+    Raises:
+        ValueError: The path is a directory.
+    """
+    # a path, so that `read_lines` reads standard input like a file
     file = Path("/dev/stdin" if path == "-" else path)
     if file.is_dir():
         raise ValueError(f"{path} is a directory, not a text file")
+    # split first, decode after: str.splitlines would end lines at more than \n
     lines = [line.decode("utf-8", "replace") for line in read_lines(file)]
+    # replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
     invalid = next((number for number, line in enumerate(lines, 1) if "\ufffd" in line), None)
     if invalid:
         warn(f"{path}: line {invalid} holds text that is not UTF-8, or U+FFFD (warned once)")

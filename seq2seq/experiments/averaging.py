@@ -21,34 +21,49 @@ Weights = dict[str, torch.Tensor]
 
 
 def average(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return a checkpoint's dictionary with w = (1 / n) sum_i w_i for every weight, summed in float64.
+    """Average checkpoints: w = (1 / n) sum_i w_i for every weight, summed in float64.
 
     One checkpoint is in memory at a time, beside the sums. Weights keep the type that they have in the first.
+
+    Args:
+        paths: Checkpoints of one model, two or more.
+
+    Returns:
+        The dictionary of a checkpoint, ready for `checkpoint.save`.
 
     Raises:
         ValueError: They are not two or more checkpoints of one model, tokenizer and direction.
     """
     if len(paths) < 2:
         raise ValueError(f"an average needs two checkpoints or more, not {len(paths)}")
+    # the first checkpoint decides the types, and its `seq2seq` entry becomes the average's
     first = checkpoint.read(paths[0])
     weights = dict(first["state_dict"])
+    # whole numbers (counters, tables of positions) have no mean: they are copied
     sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in weights.items()}
+    # the later checkpoints are read one at a time, so that memory does not grow with their number
     for path in paths[1:]:
         payload = checkpoint.read(path)
         _require_same(first[checkpoint.KEY], payload[checkpoint.KEY], paths[0], path)
         _add(sums, dict(payload["state_dict"]), paths[0], path)
+    # back to the stored type, once at the end
     mean = {
         name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
         for name, weight in weights.items()
     }
+    # no optimizer state: an average is for translation and fine-tuning, not for resuming
     return {"state_dict": mean, checkpoint.KEY: first[checkpoint.KEY]}
 
 
 def latest_checkpoints(run: Path, count: int) -> list[Path]:
     """Return the latest step checkpoints of a run, oldest first.
 
+    Args:
+        run: Folder of the run.
+        count: Number of checkpoints to return.
+
     Raises:
-        ValueError: The run kept fewer than `count`, or there is no such folder.
+        ValueError: The run kept fewer than `count`, or the folder does not exist.
     """
     if not run.is_dir():
         raise ValueError(f"{run} is no run's folder; without --last, name checkpoints and --out")
@@ -63,12 +78,14 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
 
 def step_checkpoints(folder: Path) -> list[Path]:
     """List `step-<update>.ckpt` in `folder`, by update."""
+    # by number, since by name step-900 would follow step-1000; other names are not from training
     paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
     return sorted(paths, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def is_from_training(path: Path) -> bool:
     """Return True for an existing checkpoint that a run wrote and may need."""
+    # a link to a run's checkpoint counts as the checkpoint
     path = path.resolve()
     return path.is_file() and path.parent.name == "checkpoints" and bool(re.fullmatch(_TRAINING, path.name))
 
@@ -77,6 +94,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
     for key in _SAME:
         if one.get(key) == other.get(key):
             continue
+        # its state is long and binary, so the message does not print the difference
         if key == "tokenizer":
             raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
         name, mine, theirs = next(differences({key: one.get(key)}, {key: other.get(key)}))
@@ -89,6 +107,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
     if sums.keys() != weights.keys():
+        # one name is enough to tell two architectures apart
         odd = sorted(sums.keys() ^ weights.keys())[0]
         raise ValueError(f"{path} and {first} have different weights ({odd}); average checkpoints of one model")
     for name, weight in weights.items():

@@ -13,7 +13,7 @@ from seq2seq.experiments.results import RunResult
 
 
 class Trial(NamedTuple):
-    """One run against one of the baseline: the difference in BLEU, and p."""
+    """Difference in BLEU between a run and one of the baseline, and its p value."""
 
     difference: float
     p_value: float
@@ -21,7 +21,7 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Significance:
-    """A group against the baseline: the difference of mean BLEU, and the paired bootstrap of each pair of runs."""
+    """Difference in mean BLEU between a group and the baseline, with the paired bootstrap of each pair of runs."""
 
     difference: float
     trials: list[Trial]
@@ -29,11 +29,13 @@ class Significance:
     def __str__(self) -> str:
         """Format the p values; of several pairs, also how many are better, and how many worse, at p < 0.05."""
         values = [trial.p_value for trial in self.trials]
+        # compared as printed, so that no span reads '0.010 to 0.010'
         least = f"{min(values):.3f}"
         greatest = f"{max(values):.3f}"
         span = least if least == greatest else f"{least} to {greatest}"
         if len(values) == 1:
             return span
+        # 0.05 is the conventional level, which the help text of `compare` names
         significant = [trial for trial in self.trials if trial.p_value < 0.05]
         better = sum(trial.difference > 0 for trial in significant)
         worse = sum(trial.difference < 0 for trial in significant)
@@ -43,9 +45,13 @@ class Significance:
 def require_same_test(runs: Sequence[RunResult], split: str) -> None:
     """Check that all runs were scored in the same way and on the same sentences.
 
+    Args:
+        split: "test" or "valid".
+
     Raises:
-        ValueError: they were not; names two runs.
+        ValueError: They were not; names two runs.
     """
+    # equal signatures mean the same tokenization, case and smoothing, so scores on one scale
     for run in runs[1:]:
         one, other = (each.results[split].get("signatures") for each in (runs[0], run))
         if one != other:
@@ -53,8 +59,10 @@ def require_same_test(runs: Sequence[RunResult], split: str) -> None:
                 f"{runs[0].name} and {run.name} were scored differently ({_first(one)} and {_first(other)}); "
                 "compare runs of one test set at a time"
             )
+    # runs save the sentences of the test set only
     if split != "test":
         return
+    # a run without saved sentences cannot be checked, and passes
     digests = [(run, digest) for run in runs if (digest := run.test_digest())]
     for run, digest in digests[1:]:
         first, expected = digests[0]
@@ -68,6 +76,7 @@ def _first(signatures: Sequence[str] | None) -> str:
 
 def _difference(one: RunResult, other: RunResult) -> str:
     """Say in which line the test sets of two runs differ first."""
+    # lengths first: with a sentence missing, all later lines would differ as well
     remedy = "their scores cannot be compared; name runs of one test set"
     for side, name in (("src", "source"), ("ref", "reference")):
         mine = one.test_lines(side) or []
@@ -79,20 +88,25 @@ def _difference(one: RunResult, other: RunResult) -> str:
         for number, (my_line, their_line) in enumerate(zip(mine, theirs, strict=True), 1):
             if my_line != their_line:
                 return f"the test sets of {one.name} and {other.name} differ, first in {name} {number:,}; {remedy}"
+    # all lines agree, so the bytes after the last newline differ
     return f"the test sets of {one.name} and {other.name} differ; {remedy}"
 
 
 def choose_baseline(groups: Sequence[Group], name: str | None) -> Group:
-    """Return the group with this mixer, label or folder of a run; without a name, the first.
+    """Choose the group that others are compared with: the first one without a name.
+
+    Args:
+        name: Mixer or label of a group, or the name or folder of one of its runs.
 
     Raises:
-        ValueError: no group fits, or more than one.
+        ValueError: No group fits, or more than one.
     """
     if name is None:
         return groups[0]
     fitting = [group for group in groups if _is_meant(group, name.rstrip("/"))]
     if len(fitting) == 1:
         return fitting[0]
+    # the groups to choose from: those that fit, if several do
     known = ", ".join(f"'{group.label}'" for group in fitting or groups)
     problem = "fits more than one" if fitting else "is none of these"
     raise ValueError(f"--baseline {name} {problem}: {known}")
@@ -109,6 +123,9 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
 
     Runs of the same seed are paired where two groups have seeds in common, else runs in order.
 
+    Args:
+        samples: Number of resampled test sets.
+
     Returns:
         Results by the group's label, without the baseline and groups in which no pair of runs saved its translations.
 
@@ -120,20 +137,25 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
             continue
         trials = [_trial(one, other, samples) for one, other in _pairs(baseline, group)]
         if trials:
+            # over all runs of both groups, as in the table, also those without translations
             mean, expected = (statistics.fmean(each.values("test", "bleu")) for each in (group, baseline))
             results[group.label] = Significance(mean - expected, trials)
     return results
 
 
 def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
+    # the test resamples sentences, so it needs the translations and not just a score
     ours = [run for run in baseline.runs if run.test_lines("hyp")]
     theirs = [run for run in group.runs if run.test_lines("hyp")]
+    # of several runs with one seed the last is the baseline's
     by_seed = {run.seed: run for run in ours}
     common = [(by_seed[run.seed], run) for run in theirs if run.seed in by_seed]
+    # both are sorted by seed; what the longer group has more is not tested
     return common or list(zip(ours, theirs, strict=False))
 
 
 def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
+    # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
     signature = (run.results["test"].get("signatures") or [""])[0]
     tokenizers = [part.removeprefix("tok:") for part in signature.split("|") if part.startswith("tok:")]
     rows = paired_bootstrap(
@@ -143,6 +165,7 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
         samples=samples,
         metrics=["bleu"],
     )
+    # rows in the order of the systems; the baseline itself has no p value
     first, second = rows
     assert second.p_value is not None
     return Trial(second.value - first.value, second.p_value)

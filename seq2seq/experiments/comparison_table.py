@@ -15,7 +15,9 @@ from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
 
+# Columns of numbers, aligned to the right.
 _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best step", "Δ BLEU")
+# Numbers of results.json whose means go into the CSV, under the same names.
 _MEANS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
 
 
@@ -25,9 +27,12 @@ def markdown(groups: Sequence[Group], split: str, baseline: Group, tests: Mappin
     Columns in which all cells are empty are left out.
 
     Args:
-        tests: results of `significance`, by the group's label.
+        split: "test" or "valid".
+        baseline: The group that the others are compared with.
+        tests: Results of `significance`, by the group's label.
     """
     rows = [_cells(group, split, baseline, tests) for group in groups]
+    # without several settings, or without a test, their columns would be empty
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     texts = [[row[name] for name in columns] for row in rows]
     return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
@@ -36,6 +41,7 @@ def markdown(groups: Sequence[Group], split: str, baseline: Group, tests: Mappin
 def _cells(group: Group, split: str, baseline: Group, tests: Mapping[str, Significance]) -> dict[str, str]:
     """Format a group's row, by column."""
     test = tests.get(group.label)
+    # without any test there is no p column, which this word alone would keep
     without_test = "baseline" if group is baseline and tests else ""
     return {
         "mixer": group.mixer,
@@ -64,11 +70,13 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 
 def _count(number: float) -> str:
+    # in millions from 100,000 on, as papers report model sizes
     return f"{number / 1e6:.2f}M" if number >= 1e5 else f"{number:,.0f}"
 
 
 def _clock(seconds: float) -> str:
     """Format seconds as h:mm:ss."""
+    # nan: no run of the group recorded its time
     minutes, rest = divmod(0 if math.isnan(seconds) else round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
@@ -78,6 +86,7 @@ def as_csv(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[
     """Format the comparison as CSV with plain numbers and a row for each group."""
     rows = [_numbers(group, split, baseline, tests) for group in groups]
     text = io.StringIO()
+    # csv's own default is \r\n
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -94,10 +103,12 @@ def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Sign
     }
     for metric in ("bleu", "chrf"):
         values = group.values(split, metric)
+        # a single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
     for key in _MEANS:
         mean = group.mean(key)
+        # nan where an older run lacks the number: an empty cell, which readers take for missing
         row[key] = "" if math.isnan(mean) else round(mean, 2)
     row["baseline"] = baseline.label
     row["bleu_difference"] = round(test.difference, 4) if test else ""
@@ -107,9 +118,11 @@ def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Sign
 
 
 def notes(runs: Sequence[RunResult], split: str) -> str:
-    """Say what the scores are of: split, signature, revisions of the code, and runs without significance."""
+    """Describe the scores in a few lines: split, signature, revisions of the code, and runs without significance."""
+    # `require_same_test` has checked that all runs have this signature
     signatures = runs[0].results[split].get("signatures") or ["no signature"]
     lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {signatures[0]}"]
+    # scores of two versions of the code may differ for reasons other than the mixer
     revisions = Counter(str(run.results.get("git_revision")) for run in runs)
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())

@@ -1,4 +1,4 @@
-"""Figures: one palette, one kind of canvas, and files that are the same for the same figure."""
+"""Figures: the palette, an empty canvas, and files that are byte for byte the same for the same figure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def require_matplotlib(what: str = "--figure") -> None:
     """Check that matplotlib is installed, which is an optional dependency.
 
     Args:
-        what: the option or output that needs it, for the message.
+        what: The option or output that needs it, for the message.
 
     Raises:
-        ValueError: it is not installed; names the remedy.
+        ValueError: It is not installed; names the remedy.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(f"{what} needs matplotlib: pip install -c constraints.txt -e '.[figure]'")
@@ -35,7 +35,14 @@ def look(index: int) -> dict[str, Any]:
     """Return color, line style and marker of one of several curves.
 
     The first eight differ in color; each further eight repeat the colors with another line style and marker.
+
+    Args:
+        index: Position of the curve in the legend, from 0.
+
+    Returns:
+        Keyword arguments for matplotlib's `plot`.
     """
+    # one more each time the colors have been used up
     turn = index // len(COLORS)
     return {
         "color": COLORS[index % len(COLORS)],
@@ -46,9 +53,11 @@ def look(index: int) -> dict[str, Any]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Create an empty figure, in inches, that is independent of any window system."""
+    # no pyplot: it keeps figures alive in global state and chooses a window system
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # constrained: labels and legends get room instead of being cut off
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -62,9 +71,12 @@ def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
     """
     from matplotlib import rc_context
 
+    # SVG for papers, PNG for pages and chats
     for suffix in ("svg", "png"):
         path = stem.with_name(f"{stem.name}.{suffix}")
+        # PNG has no date of its own
         metadata = {"Date": None} if suffix == "svg" else None
+        # the hash salt seeds the ids of an SVG's elements, which are random otherwise
         with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
             # a character that no installed font has is drawn as a box (docs/atlas.md)
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")

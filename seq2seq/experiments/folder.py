@@ -44,7 +44,17 @@ SIDES = ("src", "ref", "hyp")
 
 
 class RunFolder:
-    """Paths inside one run's folder; nothing is created before `create`."""
+    """Paths inside one run's folder; nothing is created before `create`.
+
+    Args:
+        path: The folder, which need not exist.
+
+    Attributes:
+        config: The settings, as they were composed.
+        results: Scores, times and versions; written when the run ends.
+        best: Checkpoint with the best validation score, weights alone.
+        last: Checkpoint with the training state, from which a run is resumed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +65,9 @@ class RunFolder:
 
     def create(self, config_yaml: str) -> None:
         """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
+        # makes the run's folder too, being below it
         self.best.parent.mkdir(parents=True, exist_ok=True)
+        # names that `files.atomic_file` gives while it writes
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
         # one that exists belongs to the weights that are there, until training goes on
@@ -63,11 +75,18 @@ class RunFolder:
             write_text(self.config, config_yaml)
 
     def train_from(self, step: int, config_yaml: str) -> None:
-        """Move results, which training from update `step` on will outdate, to `before-<step>/`; write config.yaml."""
+        """Set aside the results that further training will outdate, and write config.yaml.
+
+        Args:
+            step: Update from which training goes on; results move to `before-<step>/`.
+            config_yaml: The settings of the training to come.
+        """
+        # the three files of the test set belong to the weights that results.json describes
         outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
         if outdated:
             aside = self.path / f"before-{step}"
             aside.mkdir(exist_ok=True)
+            # copied, not moved: a folder without config.yaml is not recognized as a run
             write_text(aside / self.config.name, self.config.read_text(encoding="utf-8"))
             for path in outdated:
                 path.replace(aside / path.name)
@@ -102,7 +121,13 @@ class RunFolder:
 
 
 def run_name(config: Mapping[str, Any], mixer: str) -> str:
-    """Return `<data>-<mixer>-<hash>`, the hash being that of the configuration without its harmless settings."""
+    """Return `<data>-<mixer>-<hash>`, the hash being that of the configuration without its harmless settings.
+
+    Args:
+        config: The resolved settings.
+        mixer: Label of the mixer, as `mixer_label` returns it.
+    """
+    # names of data sets have slashes (org/name); \w keeps letters of any script
     data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
     return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
 
@@ -114,13 +139,18 @@ def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Hash every setting but the HARMLESS ones to eight hexadecimal digits, whatever the order of keys."""
+    # a run that spells out the default number of epochs is the run that leaves it out
     config = {**config, "trainer": bounded(config["trainer"])}
+    # default=str: paths and the like, which JSON does not know
     text = json.dumps(without(with_window(config), HARMLESS), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `config` whose trainer.accumulate counts the micro-batches of an update over all ranks."""
+    """Return a copy of `config` whose trainer.accumulate counts the micro-batches of an update over all ranks.
+
+    One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group.
+    """
     result = copy.deepcopy(dict(config))
     trainer = result.get("trainer", {})
     if "accumulate" in trainer:
@@ -130,15 +160,19 @@ def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def mixer_label(choice: str, overrides: Sequence[str]) -> str:
     """Return the chosen preset, with `+<value>` for every slot that was replaced from the command line."""
+    # `mixer/self@mixer.decoder=dynamicconv`: a slot; `mixer=transformer` alone is the preset
     slots = [o.split("=", 1) for o in overrides if re.match(r"\+*mixer/[^=]+=", o)]
     return "+".join([choice, *(value.split("/")[-1] for _, value in slots)])
 
 
 def git_revision() -> str | None:
     """Return the revision of this package's checkout, `+` when files were changed; None outside git."""
+    # the package, not the working directory, which may be another repository
     here = Path(__file__).resolve().parents[1]
     try:
+        # --exclude=* ignores tags, so that every revision reads as a hash
         ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+        # 10 seconds: no run should hang for this on a slow file system
         return subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout.strip() or None
     except (OSError, subprocess.SubprocessError):
         return None

@@ -22,9 +22,9 @@ class Group:
     """Runs that differ in nothing but the seed, sorted by seed.
 
     Attributes:
-        mixer: label of the runs' mixer.
-        settings: the settings that set this group apart from the others, by `section.name`.
-        runs: the runs.
+        mixer: Label of the runs' mixer.
+        settings: The settings that set this group apart from the others, by `section.name`.
+        runs: The runs.
     """
 
     mixer: str
@@ -57,18 +57,24 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`). Those that vary exactly as a
        setting that is shown already are left out.
     """
+    # rule 1
     members = _members(runs)
     identities = [identity for identity, _ in members]
+    # rule 2 for settings outside the mixer, and their copies for rule 3
     varying = _varying(identities)
     general = {key for key in varying if not key.startswith("mixer.")}
     copied = {_column(key, identities) for key in general}
     groups = []
     for identity, group in members:
+        # rule 2 for settings of the mixer: compare with groups of the same mixer only
         mixer = group[0].mixer
         same_mixer = [other for other, theirs in members if theirs[0].mixer == mixer]
+        # rule 3: `mixer.encoder.num_heads` varies exactly as `model.num_heads` does
         of_mixer = {key for key in _varying(same_mixer) if _column(key, identities) not in copied}
+        # what a command set on purpose is shown, unless it is the same everywhere
         of_command = {key for run in group for key in run.command_keys if key.startswith("mixer.")}
         shown = general | of_mixer | (of_command & varying)
+        # in the order of the identity, which is alphabetical
         settings = {key: value for key, value in identity.items() if key in shown}
         groups.append(Group(mixer, settings, group))
     return groups
@@ -82,8 +88,10 @@ def _members(runs: Sequence[RunResult]) -> list[tuple[dict[str, Any], list[RunRe
         ignored.add("data.corpus")
     members: dict[str, list[RunResult]] = {}
     for run in runs:
+        # a string, since settings hold lists and cannot be hashed
         key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
         members.setdefault(key, []).append(run)
+    # `comparison` pairs runs by this order where seeds differ
     groups = [sorted(group, key=lambda run: run.seed) for group in members.values()]
     return [(_identity(group[0], ignored), group) for group in groups]
 
@@ -99,6 +107,7 @@ def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
 
 def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:
     """Return the keys that do not have the same value everywhere."""
+    # a setting that only some groups have varies too
     keys = {key for identity in identities for key in identity}
     return {key for key in keys if _differs(key, identities)}
 

@@ -1,4 +1,4 @@
-"""Hydra's callback in sweeps: records every job in the sweep's folder, and prints how to follow and compare them."""
+"""Hydra's callback for sweeps: records every job in the sweep's folder, and prints how to follow and compare them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 def folder() -> Path | None:
     """Return the folder of the sweep that this process launches or runs a job of; None outside a sweep."""
+    # Python callers of `train` have no Hydra at all
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return None
     return Path(HydraConfig.get().sweep.dir)
@@ -62,6 +63,7 @@ class JobRecords(Callback):
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that the job runs, its run's folder, and this process."""
+        # a single run has no record; of a distributed job the first process keeps it
         if config.hydra.mode is RunMode.MULTIRUN and _first_task():
             self._job(config, state="running").write()
 
@@ -74,17 +76,22 @@ class JobRecords(Callback):
             return
         job = self._job(config, state="finished")
         if job_return.status is JobStatus.FAILED:
+            # `return_value` would raise the exception here
             error = job_return._return_value
+            # a JobError's message is for users and stands alone; of other errors the type helps
             name = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
+            # on one line, as `compare --watch` prints it
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
         job.write()
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
         """Describe the job of this process."""
+        # the name of a run is a hash of its settings, in which Hydra's own do not count
         task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         plain: Any = OmegaConf.to_container(task, resolve=True)
         overrides = [str(item) for item in config.hydra.overrides.task]
+        # the same label and folder that `train` will compute from these settings
         mixer = runs.mixer_label(config.hydra.runtime.choices["mixer"], overrides)
         return Job(
             folder=Path(config.hydra.runtime.output_dir),
@@ -97,13 +104,14 @@ class JobRecords(Callback):
 
 
 def _first_task() -> bool:
-    """Return True in the first, or only, process of a job."""
+    """Return True in the first, or only, process of a job; submitit and SLURM start one for each device."""
     return os.environ.get("SLURM_PROCID", "0") == "0" and os.environ.get("SUBMITIT_LOCAL_GLOBALID", "0") == "0"
 
 
 def _log_file() -> str:
     """Return the file that standard output is redirected to; "" if there is none."""
     with contextlib.suppress(OSError, ValueError):
+        # Linux only; a terminal, a pipe and a captured stream are not files, or have no number
         path = Path(f"/proc/self/fd/{sys.stdout.fileno()}").resolve()
         return str(path) if path.is_file() else ""
     return ""

@@ -33,9 +33,9 @@ class Process:
     """A process of a host, or a job of SLURM.
 
     Attributes:
-        host: name of its host.
-        pid: its number there.
-        slurm: number of its SLURM job: `7`, or `7_2` in an array.
+        host: Name of its host.
+        pid: Its process id there.
+        slurm: Number of its SLURM job: `7`, or `7_2` in an array.
     """
 
     host: str = ""
@@ -47,6 +47,7 @@ class Process:
         """Describe this process, and the SLURM job that it is part of."""
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         task = os.environ.get("SLURM_ARRAY_TASK_ID")
+        # SLURM_JOB_ID of an array's job is another number, which `squeue --array` does not print
         slurm = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
         return cls(host=socket.gethostname(), pid=os.getpid(), slurm=slurm)
 
@@ -60,11 +61,13 @@ class Process:
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
             # a job that is put back into the queue has no process, but is not over
             return state not in OVER and state != ""
+        # a process of another host cannot be checked: it counts as alive
         return not self.local or not self.pid or _exists(self.pid)
 
 
 def _exists(pid: int) -> bool:
     try:
+        # signal 0 tests for existence and sends nothing
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
@@ -80,6 +83,7 @@ def slurm_state(job: str) -> str | None:
     Returns:
         `RUNNING` and so on, "" if the queue does not know the job any more, None if SLURM does not answer.
     """
+    # one query for the whole array; the moment makes the cache expire
     states = _array_states(job.split("_")[0], int(time.monotonic() // ASK_SECONDS))
     return None if states is None else states.get(job, "")
 
@@ -87,11 +91,13 @@ def slurm_state(job: str) -> str | None:
 @functools.lru_cache(maxsize=256)
 def _array_states(array: str, moment: int) -> dict[str, str] | None:
     """Ask for the states of an array's jobs, once in a `moment` however many jobs there are."""
+    # --states=all also lists jobs that ended a short while ago; %i number, %T state in full
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T", f"--jobs={array}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
+    # an array that the queue has forgotten is an answer (no states), other errors are none
     if done.returncode and "Invalid job id" not in done.stderr:
         return None
     return dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) > 1)
@@ -103,12 +109,12 @@ class Job:
 
     Attributes:
         folder: `<sweep>/<number>`.
-        overrides: its settings.
+        overrides: Its settings, as on the command line.
         state: "waiting", "running", "finished" or "failed".
-        run: its run's folder, known once it has started.
-        error: why it failed.
-        log: the file of its standard output, if it has one.
-        process: where it runs, or will run.
+        run: Its run's folder, known once it has started.
+        error: Reason of its failure.
+        log: The file of its standard output, if it has one.
+        process: The process that runs it, or will run it.
     """
 
     folder: Path
@@ -144,11 +150,12 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """Read the record of `<sweep>/<number>`; None if there is no whole one."""
+        """Read the record of `<sweep>/<number>`; None if it is missing or not whole."""
         record = _read_json(folder / RECORD)
         if record is None:
             return None
         process = record.get("process", {})
+        # a job that has started has recorded its own process, which is the better source
         if record.get("state") == "waiting":
             process = _read_json(folder / SUBMITTED) or process
         return cls(
@@ -162,11 +169,12 @@ class Job:
         )
 
     def submitted(self, process: Process) -> None:
-        """Record where the job will run."""
+        """Record the process that will run the job."""
         write_json(self.folder / SUBMITTED, dataclasses.asdict(process))
 
     def checked(self) -> Job:
         """Return the job as failed if it waits or runs by its record while its process is gone."""
+        # finished and failed jobs may well have no process
         error = self._lost() if self.state in ACTIVE else ""
         if not error:
             return self
@@ -175,7 +183,8 @@ class Job:
         return now.checked() if now.state != self.state else dataclasses.replace(self, state="failed", error=error)
 
     def _lost(self) -> str:
-        """Say why a job that waits or runs will never end; "" while it may."""
+        """Explain why a job that waits or runs will never end; "" while it may."""
+        # not submitted yet: only a launcher that is alive can still start it
         if self.state == "waiting" and self.process == Process():
             sweep = self.folder.parent
             orphan = is_sweep(sweep) and launcher(sweep) is None
@@ -184,6 +193,7 @@ class Job:
             return ""
         if self.state == "running":
             return "its process is gone (killed, or its machine went down)"
+        # waiting and gone: the state says whether a person cancelled it or SLURM ended it
         state = slurm_state(self.process.slurm) if self.process.slurm else None
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
@@ -192,11 +202,13 @@ class Job:
 
 def is_sweep(folder: Path) -> bool:
     """Return True for a sweep's folder."""
+    # multirun.yaml is Hydra's own, of a sweep without this project's callback
     return (folder / SWEEP).is_file() or (folder / "multirun.yaml").is_file()
 
 
 def read_jobs(sweep: Path) -> list[Job]:
     """Read the records of a sweep's jobs, in order; jobs without a whole record are left out."""
+    # other folders hold submitit's logs
     folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdigit()]
     jobs = [job for folder in folders if (job := Job.read(folder))]
     return sorted(jobs, key=lambda job: job.number)
@@ -204,6 +216,7 @@ def read_jobs(sweep: Path) -> list[Job]:
 
 def common_overrides(jobs: Sequence[Job]) -> set[str]:
     """Return the settings that all of two or more jobs have."""
+    # a single job would have all its settings in common, and no title
     return set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
 
 
@@ -218,6 +231,7 @@ def launcher(sweep: Path) -> Process | None:
     record = _read_json(sweep / SWEEP)
     if record is None or record.get("ended"):
         return None
+    # a launcher that was killed has not recorded its end
     process = Process(**record.get("process", {}))
     return process if process.alive() else None
 

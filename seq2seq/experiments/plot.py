@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = Sequence[tuple[float, float]]
-# from so many seconds on, the seconds in a unit and its name
+# A unit of time applies from so many seconds on: that least, the seconds in the unit, and its name.
 _UNITS = ((3 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 
@@ -37,8 +37,10 @@ def band(curves: Sequence[Curve]) -> Band | None:
     points = [np.array(curve, dtype=float) for curve in curves if len(curve)]  # each (validations, 2)
     if not points:
         return None
+    # beyond the first and last common point the mean would be over fewer seeds
     start = max(curve[0, 0] for curve in points)
     end = min(curve[-1, 0] for curve in points)
+    # every validation of any seed becomes a point of the mean
     axis = np.unique([x for curve in points for x in curve[:, 0] if start <= x <= end])
     if not len(axis):
         return None
@@ -50,13 +52,16 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time")
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 
     Args:
-        against: the axis of the curves, "time" or "updates".
+        split: "test" or "valid", for the scores over parameters; the curves are always of validation.
+        stem: Path of both files without the suffix.
+        against: The axis of the curves, "time" or "updates".
     """
     figure = new_figure(10, 4.2)
     curves, sizes = figure.subplots(1, 2)
     _draw_curves(curves, groups, against)
     _draw_sizes(sizes, groups, split)
     if len(groups) > 1:
+        # one legend for both panels, whose colors agree
         handles, labels = sizes.get_legend_handles_labels()
         columns = min(4, len(groups))
         figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -70,8 +75,10 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:
             continue
+        # the marker of the other panel, so that one legend serves both
         style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
         axes.plot(result.axis / unit, result.mean, label=group.label, markersize=3, **style)
+        # one run has no range
         if len(group.runs) > 1:
             color = style["color"]
             axes.fill_between(result.axis / unit, result.low, result.high, color=color, alpha=0.2, linewidth=0)
@@ -83,6 +90,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
 
 def _unit(bands: Sequence[Band | None]) -> tuple[int, str]:
     """Choose the unit of time that suits the longest curve: its seconds, and the axis' label."""
+    # all curves share the axis, so the longest decides
     longest = max((each.axis[-1] for each in bands if each), default=0.0)
     seconds, name = next((seconds, name) for least, seconds, name in _UNITS if longest >= least)
     return seconds, f"training time ({name})"
@@ -92,6 +100,7 @@ def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
     """Draw the scores over the number of parameters, with a bar from the least to the greatest over seeds."""
     for index, group in enumerate(groups):
         scores = np.array(group.values(split, "bleu"))
+        # error bars are distances from the mean, not positions
         mean = scores.mean()
         axes.errorbar(
             [group.mean("parameters") / 1e6],

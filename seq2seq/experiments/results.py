@@ -34,10 +34,10 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        folder: where it is.
-        mixer: label of its mixer.
-        config: its settings, from config.yaml.
-        results: its results, from results.json.
+        folder: Its folder.
+        mixer: Label of its mixer.
+        config: Its settings, from config.yaml.
+        results: Its results, from results.json.
     """
 
     folder: RunFolder
@@ -68,6 +68,7 @@ class RunResult:
 
         Ranks count as micro-batches of an update, as in a run's name.
         """
+        # what `auto` came to, so that `auto` and the same value spelled out are one setting
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         decided = {key: value for key, value in values.items() if value is not None}
         return flat(with_window(self.config)) | decided
@@ -75,12 +76,14 @@ class RunResult:
     @property
     def command_keys(self) -> set[str]:
         """The keys that the run's command set."""
-        words = shlex.split(str(self.results.get("command", "")))[3:]  # python -m seq2seq.train
+        words = shlex.split(str(self.results.get("command", "")))[3:]  # after python -m seq2seq.train
+        # Hydra's prefixes: + adds a key, ++ sets it in any case, ~ deletes it
         return {word.lstrip("+~").split("=", 1)[0] for word in words}
 
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
         path = self.folder.test_file(side)
+        # at \n alone: splitlines would also split at U+2028 and others inside a sentence
         return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
 
     def test_digest(self) -> str | None:
@@ -88,6 +91,7 @@ class RunResult:
         paths = [self.folder.test_file(side) for side in ("src", "ref")]
         if not all(path.is_file() for path in paths):
             return None
+        # the separator keeps a line from moving unnoticed from one file to the other
         return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
@@ -117,16 +121,18 @@ def read_curve(path: Path, columns: Sequence[str]) -> list[tuple[float, float]]:
     A validation has a row with its scores and, of the same step, one about training.
 
     Args:
-        columns: x is the first of these columns that holds a number.
+        path: The file, as CSVLogger writes it.
+        columns: x is the first of these columns that contains a number.
 
     Returns:
-        Pairs in order; none if there is no such file.
+        Pairs in order of x; none if the file does not exist.
     """
     try:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except OSError:
         return []
+    # joined by step; the last row of a growing file may be cut, which `_number` passes over
     positions = {row["step"]: x for row in rows if (x := _number(row, *columns)) is not None}
     scores = {row["step"]: score for row in rows if (score := _number(row, "val/bleu")) is not None}
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
@@ -142,14 +148,21 @@ def _number(row: dict[str, Any], *names: str) -> float | None:
 
 
 def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
-    """Read the runs that `patterns` name: run folders, sweep folders, folders of runs, or globs of these."""
+    """Read the runs that patterns name.
+
+    Args:
+        patterns: Run folders, sweep folders, folders of runs, or globs of these.
+        split: Scores that a run must have, "test" or "valid".
+    """
     runs: dict[Path, RunResult] = {}
     unusable: dict[str, Unusable] = {}
     for pattern in patterns:
+        # a pattern without a match is taken for a path, so that it is reported as missing
         paths = [Path(path) for path in sorted(glob.glob(pattern))] or [Path(pattern)]
         for path in paths:
             for result in _read_all(path, split):
                 if isinstance(result, RunResult):
+                    # a run that several patterns name counts once
                     runs.setdefault(result.folder.path.resolve(), result)
                 else:
                     unusable.setdefault(result.name, result)
@@ -163,6 +176,7 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
     elif is_sweep(path):
         jobs = read_jobs(path)
         common = common_overrides(jobs)
+        # `checked`: a job that was killed is a failure, although its record says it runs
         results = [_read_job(job.checked(), split, common) for job in jobs]
     else:
         results = [read_run(child, split) for child in sorted(path.glob("*")) if is_run(child)]
@@ -192,13 +206,16 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
     try:
         results = json.loads(folder.results.read_text(encoding="utf-8"))
+        # settings of older runs under their present names, to be compared with those of new ones
         config = modernize(read_yaml(folder.config))
         run = RunResult(folder, _mixer(results, config), config, results)
+        # stopped by the sweep's median rule, so its score is not that of the full budget
         if results.get("stopped"):
             return Unusable(str(path), f"stopped early: {results['stopped']}")
-        # what a comparison needs must be there
+        # fail here, with a reason, rather than in the middle of a comparison
         _ = run.score(split, "bleu"), run.score(split, "chrf"), run.seed
     except KeyError as error:
+        # the one key whose absence has a remedy: results.json lacks the split's scores
         if error.args == (split,):
             other = "valid" if split == "test" else "test"
             return Unusable(str(path), f"has no {split} score (--split {other}, or finish it with resume=auto)")
@@ -212,6 +229,7 @@ def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:
     """Return the mixer's label; of an older run, from the name `<data>-<mixer>-<hash>`, else from its three slots."""
     if results.get("mixer"):
         return str(results["mixer"])
+    # a run named by run=<name> does not match
     data = re.escape(re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"])))
     if match := re.fullmatch(rf"{data}-(.+)-[0-9a-f]{{8}}", str(results.get("run"))):
         return match[1]

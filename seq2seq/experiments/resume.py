@@ -20,12 +20,17 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
 
     A checkpoint named by path continues in its own folder.
 
+    Args:
+        resume: None, "auto", or the path of a checkpoint.
+        folder: The folder that the settings name.
+
     Raises:
-        ValueError: a path that is no file, or an existing run without `resume`.
+        ValueError: The path is not a file, or there is a run already and `resume` is None.
     """
     if resume is None:
         folder.refuse_existing()
         return folder, None
+    # auto serves both starts of a job that is put back into a queue
     if resume == "auto":
         if folder.last.exists():
             return folder, folder.last
@@ -38,6 +43,7 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     path = Path(resume)
     if not path.is_file():
         raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
+    # <run>/checkpoints/last.ckpt; a copy of it elsewhere has no config.yaml two folders up
     owner = RunFolder(path.parent.parent)
     return (owner if owner.config.exists() else folder), path
 
@@ -45,11 +51,12 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
 class Resumed(NamedTuple):
     """A training checkpoint to continue from.
 
-    Args:
+    Attributes:
+        path: The file.
         step: Updates done.
         corpus: Fingerprint of the text it was trained on.
         tokenizer: State of its tokenizer.
-        max_tokens: What data.max_tokens=auto came to.
+        max_tokens: Budget of a micro-batch, which data.max_tokens=auto came to; None in older checkpoints.
         threads: Threads of a run on a CPU.
     """
 
@@ -64,24 +71,32 @@ class Resumed(NamedTuple):
     def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
         """Read `path`, and log changes of the budget.
 
+        Args:
+            path: A checkpoint with training state, such as last.ckpt.
+            config: The settings of the command that resumes.
+
         Raises:
-            ValueError: it has no training state, or was reached under other settings than `config`, HARMLESS ones and
+            ValueError: It has no training state, or was reached under other settings than `config`, HARMLESS ones and
                 BUDGETS aside, and `force` is not set.
         """
         payload = checkpoint.read(path)
+        # Lightning's key, which a checkpoint of weights alone lacks
         if "optimizer_states" not in payload or ORIGIN not in payload:
             raise ValueError(
                 f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
                 f"a new run from these weights with init_from={path}"
             )
+        # both under the present names and with all defaults, else an older run would always differ
         before = present_settings(payload[ORIGIN]["settings"])
         now = present_settings(config)
         max_tokens = payload[ORIGIN].get("max_tokens")
+        # settings that alter the course of training: refused, or logged with force=true
         changed = _changes(before, now, max_tokens)
         if changed and not config["force"]:
             raise _another_run(path, "; ".join(changed))
         for change in changed:
             log.warning("force=true: %s", change)
+        # a longer or shorter budget is the usual reason to resume with other settings: allowed
         budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
         if budgets:
             shown = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
@@ -96,19 +111,31 @@ class Resumed(NamedTuple):
         )
 
     def require_same_text(self, corpus: str, tokenizer: Mapping[str, Any], *, force: bool = False) -> None:
-        """Raise ValueError unless the corpus has this fingerprint, or `force`, and the tokenizer this state."""
+        """Check that corpus and tokenizer are those of the checkpoint.
+
+        Args:
+            corpus: Fingerprint of the corpus.
+            tokenizer: State of the tokenizer.
+            force: Accept another corpus, with a warning.
+
+        Raises:
+            ValueError: The corpus differs and `force` is not set, or the tokenizer differs.
+        """
         if self.corpus != corpus and force:
             log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
         elif self.corpus != corpus:
             raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
+        # not even force: the embeddings of the checkpoint have no meaning under other pieces
         if self.tokenizer != tokenizer:
             raise _another_run(self.path, "the tokenizer has changed since")
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int | None) -> list[str]:
-    """List the settings that differ and may not."""
+    """List the settings whose change alters the course of training, as `<key> was <a> and is now <b>`."""
     free = (*HARMLESS, *BUDGETS)
+    # auto means what it came to, and the micro-batches of an update count over all ranks
     first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
+    # the number shown is a product, see `with_window`
     over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
     return [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(first, second)]
 

@@ -17,13 +17,19 @@ SILENT_SECONDS = 60.0
 def watch(sweeps: Sequence[Path], *, interval: float) -> int:
     """Print every change until the sweeps have ended, and return the number of jobs that failed.
 
+    Args:
+        sweeps: Folders of the sweeps.
+        interval: Seconds between two looks at the records.
+
     Raises:
-        ValueError: one of the folders is not a sweep's.
+        ValueError: One of the folders is not a sweep's.
     """
     for sweep in sweeps:
         if not is_sweep(sweep):
             raise ValueError(f"--watch follows sweeps, and {sweep} is none; name a folder such as runs/sweeps/<date>")
+    # last state printed, by the job's folder
     states: dict[Path, str] = {}
+    # the start counts as a change
     changed = time.monotonic()
     while True:
         # launchers before jobs: a job that is launched in between is seen by the next round
@@ -36,6 +42,7 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
                 changed = time.monotonic()
                 print(f"{time.strftime('%H:%M:%S')} {describe(job, common)}", flush=True)
         silent = time.monotonic() - changed > SILENT_SECONDS
+        # a launcher that still lives may add jobs, even if all present ones have ended
         launching = any(process.local or not silent for process in launchers)
         if not launching and not any(job.state in ACTIVE for job in jobs):
             return sum(job.state == "failed" for job in jobs)
@@ -46,9 +53,10 @@ def describe(job: Job, common: Collection[str] = ()) -> str:
     """Describe a job in one line: title, state and result.
 
     Args:
-        common: settings that all jobs have, which the title leaves out.
+        common: Settings that all jobs have, which the title leaves out.
     """
     if job.state == "failed":
+        # relative to the working directory, so that it can be pasted after `less`
         log = f"; see {os.path.relpath(job.log)}" if job.log else ""
         return f"FAILED    {job.title(common)}: {job.error}{log}"
     return f"{job.state:<9} {job.title(common)}{_score(job)}"
@@ -60,6 +68,7 @@ def _score(job: Job) -> str:
         return ""
     try:
         results = json.loads((job.run / "results.json").read_text(encoding="utf-8"))
+        # trainer.test=false leaves the validation score
         split = "test" if "test" in results else "valid"
         return f": {split} BLEU {results[split]['bleu']:.2f} ({job.run})"
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Markdown tables."""
+"""Formatting of Markdown tables, for comparisons and the atlas."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ def markdown_table(
     """Format a Markdown table, without a newline at its end.
 
     Args:
-        right: names of the columns that are aligned to the right.
-        padded: widen all cells of a column to the longest, for reading in a terminal.
+        header: Names of the columns.
+        rows: Texts of the cells.
+        right: Names of the columns that are aligned to the right.
+        padded: Widen all cells of a column to the longest, for reading in a terminal.
     """
     columns = list(zip(header, *rows, strict=True))
+    # Markdown wants three dashes or more below a name
     widths = [max(3, *map(len, column)) if padded else 0 for column in columns]
     aligned = [">" if name in right else "<" for name in header]
 
@@ -31,7 +34,7 @@ def markdown_table(
 
 
 def _rule(width: int, side: str) -> str:
-    """The dashes below a column's name, with Markdown's colon for a column aligned to the right."""
+    """Return the dashes below a column's name, with Markdown's colon for a column aligned to the right."""
     if side == ">":
         return "-" * ((width or 4) - 1) + ":"
     return "-" * (width or 3)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 # Pieces of a source line, its end of sentence counted; a longer line is cut.
+# Attention's memory grows with the square of this.
 LONGEST_SOURCE = 1024
 # Source pieces in a batch, padding counted.
+# A GPU needs larger batches to be busy.
 CPU_TOKENS = 2048
 GPU_TOKENS = 8192
 # Number formats that weights can be stored in.

@@ -13,6 +13,7 @@ from seq2seq.inference.translator import Candidate, Note, Translator
 Stream = BinaryIO | IO[bytes]
 
 # Bounds of a window, whose lines are sorted by length and translated together.
+# More lines batch better; the bound in bytes keeps a window of long lines in memory.
 WINDOW_LINES = 4096
 WINDOW_BYTES = 2 << 20
 # First bytes of a line that are kept; the rest is counted and dropped while reading.
@@ -40,19 +41,26 @@ def read_windows(stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: in
     """Yield the lines of a binary stream, which end at \\n only, in windows of bounded size.
 
     A window ends early when the stream pauses, so that a slow writer gets its answers.
+
+    Args:
+        max_lines: Most lines of a window.
+        max_bytes: Bytes, as kept, after which a window ends; the line that passes the bound is its last.
     """
     first = 1
     lines: list[RawLine] = []
-    size = 0
+    size = 0  # bytes of the open window
     since = 0.0
     for line in _raw_lines(stream):
         if line is not None:
+            # the age of a window is that of its first line
             since = since if lines else time.monotonic()
             lines.append(line)
             size += len(line.data)
         full = len(lines) >= max_lines or size >= max_bytes
+        # None: the stream is silent. Patience: one that trickles without a pause gets answers, too
         if lines and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
             yield Window(first, lines)
+            # new lists, not cleared ones: the consumer still has the window that was yielded
             first += len(lines)
             lines = []
             size = 0
@@ -63,11 +71,13 @@ def read_windows(stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: in
 def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
     """Yield every line of the stream, and None whenever there is no more to read for the moment."""
     read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
-    data = bytearray()
+    data = bytearray()  # the kept part of the line that is being read
     size = 0
+    # 64 KiB a read; the last part of a chunk is the start of a line that has not ended
     while chunk := read(1 << 16):
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
+            # at the bound the slice is empty: the rest of the line is only counted
             data += piece[: LINE_BYTES - len(data)]
             yield RawLine(bytes(data), size + len(piece))
             data = bytearray()
@@ -76,6 +86,7 @@ def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
         size += len(rest)
         if not _readable(stream):
             yield None
+    # the last line may lack its \n
     if size:
         yield RawLine(bytes(data), size)
 
@@ -89,10 +100,16 @@ def _readable(stream: Stream) -> bool:
 
 
 def decode_line(line: RawLine) -> tuple[str, bool]:
-    """Decode a line without the \\r of a CRLF, and return whether it was valid UTF-8; U+FFFD replaces what is not."""
+    """Decode a line without the \\r of a CRLF; U+FFFD replaces bytes that are not UTF-8.
+
+    Returns:
+        The text, and True if all bytes were valid.
+    """
+    # of a line cut at LINE_BYTES the last byte is not its end, and its last character may be split
     whole = line.size == len(line.data)
     data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
     try:
+        # final=whole: an unfinished character at the end of a cut line is dropped, not an error
         return codecs.utf_8_decode(data, "strict", whole)[0], True
     except UnicodeDecodeError:
         return codecs.utf_8_decode(data, "replace", whole)[0], False
@@ -102,6 +119,7 @@ class LineStream:
     """Translates one stream, and counts and reports the lines that were not valid or failed.
 
     Args:
+        n_best: Candidates printed for each line, with number and score where there are several.
         warn: Called with one line of text for every line of input that is not translated as it is.
     """
 
@@ -117,6 +135,7 @@ class LineStream:
         """Translate until the source ends, and flush after every window."""
         for window in read_windows(source):
             sink.write(self._translate(window))
+            # a reader at the other end of a pipe waits for the answers of this window
             sink.flush()
 
     def _translate(self, window: Window) -> bytes:
@@ -130,17 +149,21 @@ class LineStream:
         text, valid = decode_line(line)
         if not valid:
             self.invalid += 1
+            # once: a file in another encoding would warn at every line
             if self.invalid == 1:
                 self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
         if line.size > len(line.data):
             self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
+        # a byte order mark can only begin the file
         return text.removeprefix("\ufeff") if number == 1 else text
 
     def _report(self, window: Window, note: Note) -> None:
+        # counted here, reported again in the exit status
         self.failed += bool(note.error)
         line = window.raw[note.position]
         text = str(note)
         if not note.error and line.size > len(line.data):
+            # extrapolated from the bytes that were read, hence rounded to thousands
             whole = round(note.pieces * line.size / len(line.data), -3)
             text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
         self.warn(f"line {window.first + note.position} {text}")

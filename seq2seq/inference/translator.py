@@ -52,6 +52,7 @@ class Translator:
     """Translates lists of lines, of any content, with one model.
 
     Args:
+        model: In evaluation mode, on `device`.
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
         max_tokens: Source pieces in a batch, padding counted.
@@ -97,6 +98,8 @@ class Translator:
 
         Args:
             settings: Search settings (default: the run's, which the checkpoint remembers).
+            device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
+            dtype: Number format of the weights, one of DTYPES.
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
@@ -104,9 +107,11 @@ class Translator:
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
+        # before the file is read, which may take long
         device = choose_device(device)
         loaded = load(path, device=device, trust=trust)
         _store_weights_in(dtype, loaded.model)
+        # None for models without learned positions, which have no limit
         positions = max_positions(loaded.meta["model"], trust=trust)
         return cls(
             model=loaded.model,
@@ -135,8 +140,10 @@ class Translator:
         Returns:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty.
         """
+        # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
+        # tokenize all, sort by length into batches, and write each result to its line's place
         ids = self._encode(lines, note)
         results: list[list[Candidate]] = [[] for _ in lines]
         for rows in self._batches(ids):
@@ -144,6 +151,7 @@ class Translator:
         for candidates in results:
             # blank lines, and beams that ended with fewer hypotheses than were asked for
             score = 0.0 if not candidates else float("-inf")
+            # exactly n_best for each line, so that N lines in give n_best * N lines out
             candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
         return results
 
@@ -153,6 +161,9 @@ class Translator:
 
     def decode(self, src: Tensor, src_mask: Tensor, *, settings: SearchSettings | None = None) -> list[list[Candidate]]:
         """Search the translations of padded sources of ids and return them as text, best first.
+
+        Args:
+            settings: Search settings of this call (default: the translator's).
 
         Shape:
             src, src_mask: (B, S), on the model's device.
@@ -168,6 +179,7 @@ class Translator:
                 settings=settings,
                 special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
             )
+        # one call for all hypotheses: the tokenizer's overhead is per call
         texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
         return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
 
@@ -177,10 +189,12 @@ class Translator:
         # a window of huge lines must fit in memory
         for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
             for i, row in self._source_ids({i: _unicode(lines[i]) for i in chunk}, note):
-                longest = max(2, self.max_len - len(self.tags))
+                longest = max(2, self.max_len - len(self.tags))  # at least one piece and eos
+                # pictures have a fixed size, and a cut one would be none
                 if len(row) > longest and not self.tokenizer.patches:
                     note(Note(i, len(row) - 1, longest - 1))
                     row = [*row[: longest - 1], row[-1]]
+                # a row of eos alone has no piece: the line stays empty, tags or not
                 ids[i] = [*self.tags, *row] if len(row) > 1 else []
         return ids
 
@@ -197,10 +211,12 @@ class Translator:
 
     def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
         """Yield positions of the lines to translate, lines of similar length together, longest first."""
-        rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)
+        rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)  # (rows,)
         if rows.size:
             lengths = np.array([len(ids[i]) for i in rows], dtype=np.int64)
+            # the lengths of translations are unknown: the source stands for both sides
             for batch in token_batches(lengths, lengths, max_tokens=self.max_tokens, shuffle=False):
+                # batches count from 0 among the rows; back to positions of lines
                 yield rows[batch].tolist()
 
     def _fill(
@@ -214,13 +230,14 @@ class Translator:
         """Write the translations of `rows` into `results`; retry a batch that fails in halves."""
         try:
             with torch.inference_mode():
-                src, mask = _padded([ids[i] for i in rows], self.tokenizer.pad_id)
+                src, mask = _padded([ids[i] for i in rows], self.tokenizer.pad_id)  # (B, S)
                 candidates = self.decode(src.to(self.device), mask.to(self.device), settings=settings)
         except (RuntimeError, ValueError, MemoryError) as error:
             if len(rows) == 1:
                 reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
                 note(Note(rows[0], len(ids[rows[0]]) - 1, 0, reason))
                 return
+            # out of memory, or one bad line among good ones: smaller batches settle both
             for half in _halves(rows):
                 self._fill(results, ids, half, settings, note)
             return
@@ -234,6 +251,7 @@ def choose_device(name: str) -> str:
     Raises:
         ValueError: The name is no device, or the GPU is not there.
     """
+    # "cuda:1" -> "cuda", "1"
     kind, _, number = name.partition(":")
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -249,6 +267,7 @@ def choose_device(name: str) -> str:
 
 def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
     """Return the ids that ask for a target language; none where the model has only one."""
+    # only multilingual checkpoints have the entry; the file may have been written by anybody
     languages = meta.get("tgt_langs")
     languages = [str(language) for language in languages] if isinstance(languages, list) else []
     wanted = tgt_lang or meta["tgt_lang"]
@@ -262,16 +281,18 @@ def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
     """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
+    # .data: the parameter objects stay, and with them tied weights
     for parameter in model.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
 def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Pad rows of ids on the right; return them and their mask, both (B, S)."""
-    lengths = torch.tensor([len(row) for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])  # (B,)
     src = torch.full((len(rows), int(lengths.max())), pad_id)  # (B, S)
     for i, row in enumerate(rows):
-        src[i, : len(row)] = torch.tensor(row)
+        src[i, : len(row)] = torch.tensor(row)  # the tail keeps pad_id
+    # True at real tokens
     return src, torch.arange(src.shape[1]) < lengths[:, None]
 
 
@@ -283,6 +304,7 @@ def _halves(rows: list[int]) -> tuple[list[int], list[int]]:
 def _unicode(line: str) -> str:
     """Replace lone surrogates, which no UTF-8 tokenizer takes."""
     try:
+        # encoding fails for lone surrogates alone
         line.encode()
     except UnicodeEncodeError:
         return line.encode("utf-8", "replace").decode()
@@ -296,6 +318,7 @@ def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
     for i, line in enumerate(lines):
         if not line.strip():
             continue
+        # a single line longer than `size` is a chunk by itself
         if chunk and total + len(line) > size:
             yield chunk
             chunk, total = [], 0

@@ -9,18 +9,20 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+# Rows of a block: one costs block + K - 1 products in place of K, but the matrices stay large enough to be fast.
 BLOCK = 64
 
 
 def left_padding(kernel_size: int, causal: bool) -> int:
-    """Taps before the current position: K - 1 (causal) or K // 2 (same length)."""
+    """Return the number of taps before the current position: K - 1 (causal) or K // 2 (same length)."""
     return kernel_size - 1 if causal else kernel_size // 2
 
 
 def skew(weights: Tensor) -> Tensor:
-    """Rows (..., T, K) -> band matrices (..., T, T + K - 1) with row t shifted right by t places."""
+    """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]
     flat = F.pad(weights, (0, rows)).flatten(-2)  # each row is followed by T zeros: T + K a row
+    # read back with rows one shorter, each row begins one place later than the row before it
     return flat[..., : rows * (rows + taps - 1)].unflatten(-1, (rows, rows + taps - 1))
 
 
@@ -28,6 +30,7 @@ def unskew(band: Tensor) -> Tensor:
     """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
     rows = band.shape[-2]
     taps = band.shape[-1] - band.shape[-2] + 1
+    # the inverse: rows one longer again, of which the first K are the band
     return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
 
 
@@ -37,7 +40,8 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
     Position s reads row s + k - (K - 1 - left) through tap K - 1 - k of that row.
     """
     taps = weights.shape[-1]
-    padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()
+    padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()  # (..., T + K - 1, K)
+    # a view along antidiagonals: its element (s, k) lies in row s + k and column K - 1 - k of `padded`
     steps = (*padded.stride()[:-2], taps, taps - 1)
     return padded.as_strided(weights.shape, steps, padded.storage_offset() + taps - 1)
 
@@ -47,12 +51,13 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
+    # short sentences: one T x T matrix a head is faster than blocks
     if length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
         return (band.to(x.dtype) @ values).transpose(1, 2)
-    band = skew(_blocks(weights, block))
-    mixed = band.to(x.dtype) @ _windows(values, taps, left, block)
-    return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)
+    band = skew(_blocks(weights, block))  # (B or 1, H, blocks, block, block + K - 1)
+    mixed = band.to(x.dtype) @ _windows(values, taps, left, block)  # (B, H, blocks, block, R)
+    return mixed.flatten(2, 3)[:, :, :length].transpose(1, 2)  # (B, T, H, R)
 
 
 def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
@@ -60,20 +65,23 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
     length = dy.shape[1]
     taps = weights.shape[-1]
     if length <= 2 * block:
-        band = skew(weights)[..., left : left + length].to(dy.dtype)
+        band = skew(weights)[..., left : left + length].to(dy.dtype)  # (B or 1, H, T, T)
         return (band.transpose(-1, -2) @ dy.transpose(1, 2).contiguous()).transpose(1, 2)
+    # A' is a band matrix too, with the mirrored weights as its rows
     return band_conv(dy, mirrored(weights, left), left=taps - 1 - left, block=block)
 
 
 def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
     """Compute the gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
     length = x.shape[1]
-    values = x.transpose(1, 2).contiguous()
-    slopes = dy.transpose(1, 2).contiguous()
+    values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
+    slopes = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
     if length <= 2 * block:
+        # all T x T products, of which the band is kept
         return unskew(F.pad(slopes @ values.transpose(-1, -2), (left, taps - 1 - left)))
+    # (B, H, blocks, block, block + K - 1)
     products = _blocks(slopes, block) @ _windows(values, taps, left, block).transpose(-1, -2)
-    return unskew(products).flatten(2, 3)[:, :, :length]
+    return unskew(products).flatten(2, 3)[:, :, :length]  # (B, H, T, K)
 
 
 def _blocks(rows: Tensor, block: int) -> Tensor:
@@ -83,6 +91,7 @@ def _blocks(rows: Tensor, block: int) -> Tensor:
 
 def _windows(values: Tensor, taps: int, left: int, block: int) -> Tensor:
     """Unfold what each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R)."""
-    tail = -values.shape[2] % block
-    padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))
+    tail = -values.shape[2] % block  # completes the last block
+    padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))  # (B, H, blocks * block + K - 1, R)
+    # overlapping views; `unfold` puts their rows last
     return padded.unfold(2, block + taps - 1, block).transpose(-1, -2)

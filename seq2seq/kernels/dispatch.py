@@ -15,6 +15,7 @@ from torch import Tensor
 from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
 
 BACKENDS = ("auto", "triton", "torch")
+# Types that the Triton kernels load and store; float64 goes to torch.
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, 
     if require_backend(backend) == "torch" or (backend == "auto" and not x.is_cuda):
         _report_torch(op, backend, x)
         return False
+    # "auto" falls back to torch with a warning; "triton" is a demand, so failing it is an error
     problem = obstacle(x, *others, heads=heads, taps=taps)
     if problem is None:
         _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if backend == 'triton' else 'tensors are on a GPU'})")
@@ -92,6 +94,7 @@ def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
 def _no_device(x: Tensor) -> str | None:
     if x.is_cuda:
         return gpu_obstacle(x.device)
+    # Triton's interpreter runs the kernels on CPU tensors, for tests
     if os.environ.get("TRITON_INTERPRET") != "1":
         return f"tensors on {x.device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
     return None if find_spec("triton") else "triton is not installed"
@@ -102,6 +105,7 @@ def gpu_obstacle(device: torch.device) -> str | None:
     """Return why Triton cannot serve this GPU, None if it can."""
     if find_spec("triton") is None:
         return "triton is not installed"
+    # 8.0 is Ampere, the first with products in bfloat16 and TF32
     capability = torch.cuda.get_device_capability(device)
     return None if capability >= (8, 0) else f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
 

@@ -19,11 +19,12 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
     """
     if not training or drop == 0.0:
         return x
+    # a GPU draws fast; a compiled graph fuses the drawing with what is around it
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, drop)
     keep = keep_probability(drop)
     highest = int(keep * 256) - 1  # uint8 has no 256 to compare with
-    mask = (random_bytes(x.shape) <= highest).to(x.dtype)
+    mask = (random_bytes(x.shape) <= highest).to(x.dtype)  # 1 with probability keep
     return x * mask.mul_(1.0 / keep)
 
 

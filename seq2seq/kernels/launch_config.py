@@ -14,12 +14,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# the kernels read two DropConnect words of a row at most, 32 taps each
 MAX_TAPS = 64
+# a direct kernel takes all channels of a head into one program
 MAX_HEAD_DIM = 256
 # longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
 PROGRAMS = 528
 # up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
 DIRECT_TAPS = 3
+# compute capability 9.0: what is assumed where there is no GPU
 HOPPER = 90
 
 
@@ -43,6 +46,7 @@ class Config(NamedTuple):
         return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
 
 
+# settings by operation, see `override`
 _overrides: dict[str, Config] = {}
 
 
@@ -76,7 +80,8 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
         return Config(tile, chunk=1, num_warps=warps, num_stages=2, columns=256)
     wide = dtype == torch.float32
     most = _most_columns(op, taps, wide)
-    across = columns(head_dim, most)
+    across = columns(head_dim, most)  # channels a program takes
+    # a tile of 16 reaches 17 taps with one tile before it; up to 32, a tile of 32 again needs one
     tile = 32 if 17 < taps <= 32 and not wide and not (op == "dynamicconv_backward" and across > 64) else 16
     unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
     long = taps > 32 and (op == "dynamicconv_backward" or (op == "lightconv_backward" and across > 32))
@@ -93,6 +98,7 @@ def _registers(op: str, taps: int, across: int, arch: int) -> int | None:
     spills = arch != HOPPER if taps <= (32 if op == "lightconv" else 17) else not backward
     if op == "dynamicconv_backward" or not spills:
         return None
+    # 255 is the most that a thread can have; of 168, three blocks of 128 threads fit a multiprocessor
     return 255 if backward or across > 64 else 168
 
 

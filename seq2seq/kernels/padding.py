@@ -10,8 +10,8 @@ def within(x: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
     """Set x (B, T, C) to zero outside [start, end), both (B,); None means no bound."""
     if start is None and end is None:
         return x
-    position = torch.arange(x.shape[1], device=x.device)
-    outside = torch.zeros((), dtype=torch.bool, device=x.device)
+    position = torch.arange(x.shape[1], device=x.device)  # (T,)
+    outside = torch.zeros((), dtype=torch.bool, device=x.device)  # (), then (B, T)
     if start is not None:
         outside = outside | (position < start[:, None])
     if end is not None:
@@ -20,7 +20,7 @@ def within(x: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
 
 
 def check(x: Tensor, start: Tensor | None, end: Tensor | None) -> None:
-    """ValueError unless start and end are integer tensors (B,) on x's device."""
+    """Raise ValueError unless start and end are integer tensors (B,) on x's device."""
     for name, bound in (("start", start), ("end", end)):
         if bound is None:
             continue

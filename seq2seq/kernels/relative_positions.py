@@ -21,12 +21,13 @@ def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
     """Return the coordinates (axes, ...) of position (...): itself on a line, its row and column on a grid."""
     if grid_width is None:
         return position[None]
-    return torch.stack([position // grid_width, position % grid_width])
+    return torch.stack([position // grid_width, position % grid_width])  # row, column
 
 
 def offsets(query: Tensor, key: Tensor, grid_width: int | None = None) -> Tensor:
     """Return d = key - query along each axis, of positions (..., Q) and (S,): (axes, ..., Q, S)."""
-    places = coordinates(key, grid_width)
+    places = coordinates(key, grid_width)  # (axes, S)
+    # (axes, 1 ..., S) - (axes, ..., Q, 1)
     return places.view(-1, *[1] * query.dim(), key.shape[0]) - coordinates(query, grid_width)[..., None]
 
 
@@ -39,4 +40,5 @@ def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
 
 def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
     """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
+    # the cache lays a position's beam slots side by side, so slot s is position s // beam
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)

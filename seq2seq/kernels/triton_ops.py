@@ -10,15 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+# exp x = 2^(x LOG2E): GPUs have an instruction for powers of two
 LOG2E = tl.constexpr(1.4426950408889634)
+# threads that share a row of a square matrix, see `taps_of`
 LANES = tl.constexpr(8)
+# under TRITON_INTERPRET=1, which runs no assembly
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
 def load_rows(base, stride, row, column, first, last, WIDTH: tl.constexpr):
-    """Rows [first, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
-    mask = ((row >= first) & (row < last))[:, None]
+    """Load rows [first, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
+    mask = ((row >= first) & (row < last))[:, None]  # (rows, 1)
+    # columns are a power of two, or a part of the head; where they are the head, no mask is needed
     if column.shape[0] != WIDTH:
         mask = mask & (column < WIDTH)[None, :]
     return tl.load(base + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
@@ -35,7 +39,7 @@ def store_rows(base, stride, row, column, first, last, value, WIDTH: tl.constexp
 
 @triton.jit
 def log2(x):
-    """log2 x to 2^-22: one instruction instead of twelve."""
+    """Compute log2 x to 2^-22: one instruction instead of twelve."""
     if INTERPRETED:
         return tl.log2(x)
     return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -43,7 +47,7 @@ def log2(x):
 
 @triton.jit
 def reciprocal(x):
-    """1 / x to the last place: one instruction instead of eight."""
+    """Compute 1 / x to the last place: one instruction instead of eight."""
     if INTERPRETED:
         return 1.0 / x
     return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -51,16 +55,16 @@ def reciprocal(x):
 
 @triton.jit
 def place(heads, chunks, chunk, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's part of a head, head, first tile and sentence: parts of a head, then heads, are neighbors."""
+    """Return this program's part of a head, head, first tile, sentence: parts of a head, then heads, are neighbors."""
     parts: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
     program = tl.program_id(0) // parts
-    sentence = (program // heads // chunks).to(tl.int64)
+    sentence = (program // heads // chunks).to(tl.int64)  # 64 bits: it multiplies batch strides
     return tl.program_id(0) % parts, program % heads, program // heads % chunks * chunk, sentence
 
 
 @triton.jit
 def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexpr):
-    """The first real position of a sentence and the one after the last, within 0 and length."""
+    """Load the first real position of a sentence and the one after the last, within 0 and length."""
     first = tl.maximum(tl.load(start + sentence), 0).to(tl.int32) if STARTS else 0
     last = tl.minimum(tl.load(end + sentence), length).to(tl.int32) if ENDS else length
     return first, last
@@ -68,89 +72,94 @@ def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexp
 
 @triton.jit
 def gate(b):
-    """sigmoid(b) in float32."""
+    """Compute sigmoid(b) in float32."""
     return reciprocal(1.0 + tl.exp2(b.to(tl.float32) * -LOG2E))
 
 
 @triton.jit
 def taps_of(taps, TILE: tl.constexpr):
-    """Which tap joins row i and column j of the same tile; s tiles further back it is s * TILE less.
+    """Return the tap that joins row i and column j of the same tile; s tiles further back it is s * TILE less.
 
-    A square matrix is held as (TILE / 8, TILE, 8), columns around rows: eight lanes share a row, so that its sum
+    A square matrix is stored as (TILE / 8, TILE, 8), columns around rows: eight lanes share a row, so that its sum
     takes three exchanges instead of five, while neighboring lanes still read neighboring taps.
     """
-    i = tl.arange(0, TILE)[None, :, None]
+    i = tl.arange(0, TILE)[None, :, None]  # (1, TILE, 1)
+    # (TILE / 8, 1, 8)
     j = tl.arange(0, TILE // LANES)[:, None, None] * LANES + tl.arange(0, LANES)[None, None, :]
     return j - i + (taps - 1)
 
 
 @triton.jit
 def deep(vector):
-    """A vector of rows, to be broadcast against a square matrix."""
+    """Broadcast a vector of rows against a square matrix: (1, TILE, 1)."""
     return vector[None, :, None]
 
 
 @triton.jit
 def fold(matrix, TILE: tl.constexpr):
-    """(TILE, TILE) as (TILE / 8, TILE, 8)."""
+    """Lay out (TILE, TILE), as `tl.dot` returns it, as (TILE / 8, TILE, 8)."""
     return tl.permute(tl.reshape(matrix, (TILE, TILE // LANES, LANES)), (1, 0, 2))
 
 
 @triton.jit
 def flat(matrix, TILE: tl.constexpr):
-    """(TILE / 8, TILE, 8) as (TILE, TILE)."""
+    """Lay out (TILE / 8, TILE, 8) as (TILE, TILE), as `tl.dot` takes it."""
     return tl.reshape(tl.permute(matrix, (1, 0, 2)), (TILE, TILE))
 
 
 @triton.jit
 def row_sum(matrix):
-    """The sum of each row of a square matrix."""
+    """Sum each row of a square matrix: (TILE,)."""
     return tl.sum(tl.sum(matrix, 0), 1)
 
 
 @triton.jit
 def row_max(matrix):
-    """The greatest of each row of a square matrix."""
+    """Return the maximum of each row of a square matrix: (TILE,)."""
     return tl.max(tl.max(matrix, 0), 1)
 
 
 @triton.jit
 def kept(base, row, stride, tap, inside, WORDS: tl.constexpr):
-    """Which taps of a square matrix DropConnect keeps, from the one or two words of each row."""
+    """Return the mask of taps that DropConnect keeps in a square matrix, from the one or two words of each row."""
     word = deep(tl.load(base + row * stride, mask=inside, other=0))
     if WORDS > 1:
         second = deep(tl.load(base + row * stride + 1, mask=inside, other=0))
         word = tl.where(tap >= 32, second, word)
+    # taps off the band read some bit or other: their weights are 0 already
     return ((word >> (tap & 31)) & 1) != 0
 
 
 @triton.jit
 def product(a, b, acc, WIDE: tl.constexpr):
-    """a @ b + acc, accumulated in float32; a takes b's type, or both become float32 where WIDE."""
+    """Compute a @ b + acc, accumulated in float32; a takes b's type, or both become float32 where WIDE."""
     if WIDE:
+        # tf32x3: three TF32 products have nearly the digits of one in float32
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="tf32x3")
     return tl.dot(a.to(b.dtype), b, acc)
 
 
 @triton.jit
 def narrow(weights, values, WIDE: tl.constexpr):
-    """weights in the type in which they will meet values."""
+    """Cast weights to the type of the values that they are multiplied with."""
     return weights if WIDE else weights.to(values.dtype)
 
 
 def aligned(x: Tensor) -> Tensor:
-    """x itself where neighbors of the last dimension are neighbors in memory and rows start at multiples of 16 bytes
-    as far as their width allows, else a contiguous copy."""
+    """Return x with adjacent channels and rows that start at multiples of 16 bytes where their width allows it.
+
+    16 bytes are the widest load of a thread. What is not laid out so is copied.
+    """
     unit = x.stride(-1) == 1 or x.shape[-1] == 1
     even = x.data_ptr() % 16 == 0 and all(stride * x.element_size() % 16 == 0 for stride in x.stride()[:-1])
     return x if unit and (even or x.shape[-1] * x.element_size() % 16 != 0) else x.contiguous()
 
 
 def unit_stride(x: Tensor) -> Tensor:
-    """x itself where neighbors of the last dimension are neighbors in memory, else a contiguous copy."""
+    """Return x with a last dimension of stride 1: itself, or a contiguous copy."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def needs_wide(dtype: torch.dtype) -> bool:
-    """Whether products are taken in float32: for float32, and for bf16 in Triton's interpreter, which gets it wrong."""
+    """Return True for products in float32: of float32, and of bf16 in Triton's interpreter, which gets it wrong."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret)

@@ -198,7 +198,7 @@ def auto(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search runs on a CPU, where `memory` limits it."""
-    monkeypatch.setattr(auto_batch_size, "require_gpu", lambda accelerator: None)
+    monkeypatch.setattr("seq2seq.training.checks.require_gpu", lambda accelerator: None)
 
 
 def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):

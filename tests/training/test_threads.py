@@ -17,6 +17,7 @@ from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.training import threads
+from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 
@@ -120,7 +121,7 @@ def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
 
     def execute(*overrides: str) -> Run:
         settings = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", "resume=auto", *overrides)
-        run = Run(settings, mixer="transformer")
+        run = Run(resolve(settings, mixer="transformer"))
         run.execute()
         assert torch.get_num_threads() == 1
         return run

@@ -24,18 +24,19 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     """Measure mixers, print the page, and write it to a folder.
 
     Args:
-        names: self mixers; all of conf/mixer/self if None.
-        limit: most seconds for measuring the growth of one mixer; 0 leaves it out.
-        figure: draw the map.
-        out: the folder, `inspect/atlas` if None.
-        seed: seed of each mixer's parameters and inputs.
+        names: Self mixers; all of conf/mixer/self if None.
+        limit: Most seconds for measuring the growth of one mixer; 0 leaves it out.
+        figure: Draw the map.
+        out: The folder, `inspect/atlas` if None.
+        seed: Seed of each mixer's parameters and inputs.
 
     Returns:
-        The exit status: 1 if a mixer declares something else than was measured.
+        The exit status: 1 if a mixer's declaration differs from the measurement.
 
     Raises:
-        ValueError: a name is unknown, or a mixer cannot be measured.
+        ValueError: A name is unknown, or a mixer cannot be measured.
     """
+    # fail before measuring, which takes minutes
     if figure:
         require_matplotlib("--figure")
     known = self_mixers()
@@ -43,6 +44,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     folder = require_folder(out or Path("inspect") / "atlas")
     points = measure(names, limit=limit or None, seed=seed)
     page = markdown(points)
+    # standard output gets the page alone, so that it can be redirected
     print(page, end="", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "atlas.md", page)
@@ -50,6 +52,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     if figure:
         atlas_map.draw(points, folder / "map")
     print(f"written: {folder}", file=sys.stderr)
+    # after the files, which a reader needs to see why
     wrong = [line for point in points for line in point.disagreements()]
     for line in wrong:
         warn(line)
@@ -63,6 +66,7 @@ def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Poi
         settings = settings_of(name)
         progress = "measuring ..." if settings else "left out: a stack of several mixers"
         print(f"{name}: {progress}", file=sys.stderr, flush=True)
+        # for each mixer, so that its numbers do not depend on which others are measured
         torch.manual_seed(seed)
         if settings:
             points.append(survey(name, settings, limit=limit))
@@ -73,13 +77,15 @@ def settings_of(name: str) -> Settings | None:
     """Compose the settings of a self mixer as a function of width, heads and longest sequence.
 
     Returns:
-        None for a stack of several mixers, which has no place on the map (several forms of one mixer have).
+        None for a stack of several mixers, which is not a point of the map; several forms of one mixer are.
     """
+    # the encoder's slot of any preset: self mixers are composed in a slot
     config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}"])
     targets = {kind["_target_"] for kind in config.mixer.encoder.get("kinds", {}).values()}
     if len(targets) > 1:
         return None
 
+    # sizes are set before `${model.dim}` and other references are resolved
     def settings(dim: int, heads: int, max_len: int) -> Mapping[str, Any]:
         config.model.dim = dim
         config.model.num_heads = heads

@@ -16,20 +16,21 @@ from seq2seq.analysis.atlas.properties import Settings, sized
 from seq2seq.build import build_self_mixer
 from seq2seq.mixer import SelfMixer
 
+# Lengths of the sequence, each twice the one before.
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 DIM, HEADS = 64, 4
-# the exponents are fitted to so many of the longest lengths: the shorter ones show the cost of a call
+# The exponents are fitted to so many of the longest lengths: the shorter ones show the cost of a call.
 FITTED = 4
-REPEATS = 3
+REPEATS = 3  # timed runs of each length
 
 
 class Growth(NamedTuple):
     """Cost of a forward and backward pass by length.
 
     Attributes:
-        lengths: the lengths that the limit of time allowed.
-        seconds: the shortest time of several.
-        peak_bytes: most bytes of CPU memory at a time.
+        lengths: The lengths that the limit of time allowed.
+        seconds: The shortest time of several.
+        peak_bytes: Most bytes of CPU memory at a time.
     """
 
     lengths: list[int]
@@ -51,20 +52,22 @@ def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: floa
     """Measure the bidirectional form with the values of its YAML.
 
     Args:
-        lengths: lengths of the sequence, ascending; each is also the mixer's max_len.
-        limit: most seconds. A length that would exceed it, by the growth so far, is left out with all after it.
-        dim: the width; there are HEADS heads.
+        settings: The mixer's settings by width, heads and longest sequence.
+        lengths: Lengths of the sequence, ascending; each is also the mixer's max_len.
+        limit: Most seconds. A length that would exceed it, by the growth so far, is left out with all after it.
+        dim: The width; there are HEADS heads.
     """
     growth = Growth([], [], [])
     start = time.perf_counter()
     for length in lengths:
         spent = time.perf_counter() - start
-        # four times the last one's, as if time were quadratic in the length
+        # four times the last one's, as if time were quadratic; REPEATS, a warm-up and the profiled run
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         step = _step(settings, length, dim)
-        step()
+        step()  # warm-up
         growth.lengths.append(length)
+        # the shortest: other programs can only add time
         growth.seconds.append(min(_seconds(step) for _ in range(REPEATS)))
         growth.peak_bytes.append(peak_bytes(step))
     return growth
@@ -80,14 +83,16 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Return the most bytes of CPU memory that torch held at a time for `work`, beyond those before."""
+    """Return the most bytes of CPU memory that torch allocated at a time for `work`, beyond those before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         work()
     assert record.profiler
+    # torch has no peak counter for the CPU; the profiler records every allocation and release
     result: Any = record.profiler.kineto_results
     changes = [(event.start_ns(), event.nbytes()) for event in result.events() if event.name() == "[memory]"]
     held = 0
     peak = 0
+    # in the order of time; releases have negative sizes
     for _, size in sorted(changes, key=lambda change: change[0]):
         held += size
         peak = max(peak, held)
@@ -98,8 +103,9 @@ def _step(settings: Settings, length: int, dim: int) -> Callable[[], None]:
     """Build a mixer and return its forward and backward pass on a random sequence."""
     values = sized(settings, dim, HEADS, length)
     mixer: SelfMixer = build_self_mixer(values, dim=dim, causal=False)
-    x = torch.randn(1, length, dim)
+    x = torch.randn(1, length, dim)  # (B, T, D)
     mask = torch.ones(1, length, dtype=torch.bool)
+    # a random gradient: zeros or ones may take shortcuts
     upstream = torch.randn(1, length, mixer.out_dim)
 
     def step() -> None:

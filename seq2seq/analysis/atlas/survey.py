@@ -10,25 +10,26 @@ from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.build import build_self_mixer
 from seq2seq.introspection import MixingProperties
 
+# A usual layer: width and heads of the published base models.
 PARAMETER_SIZES = {"dim": 512, "heads": 8, "max_len": 1024}
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A self mixer on the map: what it declares and what was measured.
+    """Declaration and measurements of a self mixer.
 
-    What concerns the causal form is None for an encoder-only mixer.
+    Attributes of the causal form are None for an encoder-only mixer.
 
     Attributes:
-        name: the file in conf/mixer/self.
+        name: Name of the file in conf/mixer/self.
         declared: `properties` of the bidirectional form; None if it declares none.
         declared_causal: `properties` of the causal form.
-        bidirectional: measurement of the bidirectional form.
-        causal: measurement of the causal form.
-        state: growth of the state in decoding, "linear", "constant" or "other".
+        bidirectional: Measurement of the bidirectional form.
+        causal: Measurement of the causal form.
+        state: Growth of the state in decoding, "linear", "constant" or "other".
         declared_state: `state_growth` of the causal form.
-        parameters: parameters of a layer at PARAMETER_SIZES.
-        growth: seconds and bytes by length; None if they were not measured.
+        parameters: Parameters of a layer at PARAMETER_SIZES.
+        growth: Seconds and bytes by length; None if they were not measured.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Point:
     def disagreements(self) -> list[str]:
         """Describe, a sentence each, where the declaration differs from the measurement."""
         if self.declared is None:
+            # the message can be pasted into the class
             seen = ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
             return [f"{self.name} declares no `properties`: set them in its class (measured: {seen})"]
         wrong = _differences(self.name, self.declared, self.bidirectional)
@@ -68,13 +70,16 @@ def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
     """Measure one mixer.
 
     Args:
-        limit: most seconds for measuring the growth of its cost; None leaves it out.
+        name: Name of the mixer, for messages.
+        settings: Its settings by width, heads and longest sequence.
+        limit: Most seconds for measuring the growth of its cost; None leaves it out.
 
     Raises:
-        ValueError: it cannot be built or measured; names the mixer.
+        ValueError: It cannot be built or measured; names the mixer.
     """
     try:
         bidirectional, causal, decoder = properties.measure_forms(settings)
+        # the declaration may depend on settings, so it is read from the mixer as it was measured
         values = properties.measured_values(settings)
         declared = build_self_mixer(values, dim=properties.DIM, causal=False).properties
         return Point(

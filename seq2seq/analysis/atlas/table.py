@@ -1,4 +1,4 @@
-"""The atlas as a page and as data: a row for each self mixer, and the table of Han et al. 2022 for the same points."""
+"""Format the atlas as a page and as data: a row for each self mixer, and the table of Han et al. 2022 for the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.analysis.atlas.survey import PARAMETER_SIZES, Point
 from seq2seq.experiments.tables import markdown_table
 
+# Columns 2 to 6 are the fields of MixingProperties, in order.
 HEADER = (
     "mixer",
     "sparse (window)",
@@ -47,6 +48,7 @@ PUBLISHED = {
 
 def markdown(points: Sequence[Point]) -> str:
     """Format both tables, and how they were measured, as a Markdown page."""
+    # mixers reach different lengths within the limit of time
     lengths = sorted({n for point in points if point.growth for n in point.growth.lengths})
     return "\n".join(
         [
@@ -65,12 +67,13 @@ def markdown(points: Sequence[Point]) -> str:
 
 
 def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return everything that was measured as plain values."""
+    """Convert all measurements to plain values for JSON."""
     return [_plain(dataclasses.asdict(point) | {"disagreements": point.disagreements()}) for point in points]
 
 
 def _plain(value: Any) -> Any:
     """Convert named tuples to dictionaries and tuples to lists, also inside."""
+    # before the test for tuples, which named tuples would pass too
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -82,9 +85,11 @@ def _plain(value: Any) -> Any:
 
 def _row(point: Point) -> list[str]:
     measured = point.bidirectional
+    # an encoder-only mixer has no form that could differ
     causal = measured.properties if point.causal is None else point.causal.properties
     cells = [_yes(*both) for both in zip(measured.properties, causal, strict=True)]
     if measured.properties.sparse:
+        # the first cell is `sparse`; a dense mixer's window is the whole sequence
         cells[0] += f" ({measured.window})"
     return [
         f"`{point.name}`",
@@ -106,6 +111,7 @@ def _exponents(growth: Growth | None) -> list[str]:
     """Format the exponents of time and memory, with the longest length if the limit of time cut the measurement."""
     if growth is None:
         return ["", ""]
+    # not the longest length: the exponent is then of shorter sequences
     cut = bool(growth.lengths) and growth.lengths[-1] < scaling.LENGTHS[-1]
     until = f" (to {growth.lengths[-1]:,})" if cut else ""
     exponents = (growth.time_exponent, growth.memory_exponent)
@@ -121,6 +127,7 @@ def _graph_row(point: Point) -> list[str]:
         own.shares_channels,
         own.dynamic,
     )
+    # the paper has six points only
     published = PUBLISHED.get(point.name)
     agreement = "" if published is None else "the same" if published == values else "not so"
     return [f"`{point.name}`", *("yes" if value else "–" for value in values), agreement]

@@ -34,7 +34,7 @@ def attention(
     Args:
         bias: Added to the scores.
         mask: Boolean, True where a query may see a key.
-        causal: Query t sees keys s <= t only.
+        causal: Query t sees keys s <= t only; with a mask too, there must be a bias (SDPA takes one or the other).
         dropout: Probability to drop a weight.
 
     Reference: Vaswani et al. 2017, eq. 1.
@@ -43,8 +43,9 @@ def attention(
     # against 2.6 ms; 512: 24.6 against 18.6 ms)
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout)
+    # SDPA adds one tensor to the scores: masks and causality become -inf in the bias
     if bias is not None:
         bias = allow(bias.to(q.dtype), mask, causal)
-        mask = bias.expand(*q.shape[:-1], k.shape[-2])
-        causal = False
+        mask = bias.expand(*q.shape[:-1], k.shape[-2])  # (..., T, S)
+        causal = False  # in the bias already; SDPA refuses both
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)

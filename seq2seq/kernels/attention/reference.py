@@ -36,12 +36,14 @@ def weigh(
     scores: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:
     """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast."""
+    # the softmax is taken in the scores' type, which may be wider than v's
     return dropout_(allow(scores, mask, causal).softmax(-1).to(v.dtype), dropout) @ v
 
 
 def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """Set scores (..., T, S) to minus infinity where attention is not allowed."""
     if causal:
+        # (T, S), True for s > t
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(future, float("-inf"))
     if mask is not None:

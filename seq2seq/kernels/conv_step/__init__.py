@@ -36,7 +36,7 @@ def window(
 
 
 def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
-    rows = values.shape[0] * values.shape[2]
+    rows = values.shape[0] * values.shape[2]  # N = B * beam
     fits = owner.shape == (rows, values.shape[1]) and position.shape == (rows,) and weights.dim() == 3
     if not fits or weights.shape[0] not in (1, rows) or values.shape[-1] % weights.shape[1]:
         raise ValueError(
@@ -48,8 +48,10 @@ def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> 
 @torch.library.custom_op("seq2seq::window", mutates_args=())
 def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     heads, taps = weights.shape[1:]
+    # an operator computes in the types that it gets, under autocast too
     with torch.autocast(values.device.type, enabled=False):
         if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
+            # imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.conv_step import triton
 
             return triton.window(values, owner, position, weights, softmax)
@@ -58,4 +60,4 @@ def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, so
 
 @_window.register_fake
 def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
-    return values.new_empty((owner.shape[0], values.shape[-1]))
+    return values.new_empty((owner.shape[0], values.shape[-1]))  # y (N, C)

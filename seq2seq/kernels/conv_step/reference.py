@@ -10,13 +10,14 @@ def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: T
     """Compute y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}; arguments as `window`'s."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
-    rows = owner.shape[0]
+    rows = owner.shape[0]  # N
     taps = weights.shape[-1]
     beam = values.shape[2]
     time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
-    slot = time.clamp(min=0)
-    sentence = torch.arange(rows, device=owner.device) // beam
+    slot = time.clamp(min=0)  # (N, K); before position 0 any slot serves, since it is zeroed below
+    sentence = torch.arange(rows, device=owner.device) // beam  # (N,)
     inputs = values[sentence[:, None], slot, owner.gather(1, slot)]  # (N, K, C)
+    # (N, K, H, R)
     inputs = inputs.masked_fill((time < 0)[:, :, None], 0.0).unflatten(-1, (weights.shape[1], -1))
     inputs = inputs.transpose(1, 2)  # (N, H, K, R)
-    return (weights[:, :, None].to(values.dtype) @ inputs).reshape(rows, -1)
+    return (weights[:, :, None].to(values.dtype) @ inputs).reshape(rows, -1)  # (N or 1, H, 1, K) @ (N, H, K, R)

@@ -17,37 +17,41 @@ def window_kernel(
     beam, heads, taps, value_batch, value_slot, value_row, owner_row, weight_row, weight_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TAPS: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
-    """y = sum_k w_k v_{position+k-K+1} for one hypothesis and head; TAPS is K rounded up to a power of two."""
+    """Compute sum_k w_k v_{position+k-K+1} for one hypothesis and head; TAPS is K rounded up to a power of two."""
+    # 64 bits: offsets in the cache may pass 2^31
     head, hypothesis = tl.program_id(0) % heads, (tl.program_id(0) // heads).to(tl.int64)
-    k, column = tl.arange(0, TAPS), tl.arange(0, COLUMNS)
+    k, column = tl.arange(0, TAPS), tl.arange(0, COLUMNS)  # (TAPS,), (COLUMNS,)
+    # (TAPS,): the position that tap k reads
     time = tl.load(position + hypothesis).to(tl.int32) + k - (taps - 1)
-    outside = float("-inf") if SOFTMAX else 0.0
+    outside = float("-inf") if SOFTMAX else 0.0  # taps past K weigh nothing
+    # the head's weights, (TAPS,), normalized here if they are logits
     at = weights + hypothesis * weight_row + head * weight_head + k
     weight = tl.load(at, mask=k < taps, other=outside).to(tl.float32)
     if SOFTMAX:
         weight = tl.exp2((weight - tl.max(weight, 0)) * LOG2E)
         weight = weight / tl.sum(weight, 0)
+    # slot `time` of the hypothesis's sentence, in the beam row that wrote it: nothing is reordered
     real = (time >= 0) & (k < taps)
     row = tl.load(owner + hypothesis * owner_row + time, mask=real, other=0).to(tl.int64)
     row = hypothesis // beam * value_batch + time * value_slot + row * value_row + head * WIDTH
-    mask = real[:, None] & (column < WIDTH)[None, :]
+    mask = real[:, None] & (column < WIDTH)[None, :]  # (TAPS, COLUMNS)
     rows = tl.load(values + row[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
-    mixed = tl.sum(weight[:, None] * rows, 0)
+    mixed = tl.sum(weight[:, None] * rows, 0)  # (COLUMNS,)
     tl.store(y + (hypothesis * heads + head) * WIDTH + column, mixed.to(y.dtype.element_ty), mask=column < WIDTH)
 
 
 def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool) -> Tensor:
-    """y (N, C) from values (B, L, beam, C), owner (N, L), position (N,) and weights (N or 1, H, K)."""
+    """Compute y (N, C) from values (B, L, beam, C), owner (N, L), position (N,) and weights (N or 1, H, K)."""
     values, owner, weights, position = (
         unit_stride(values),
         unit_stride(owner),
         unit_stride(weights),
         position.contiguous(),
     )
-    rows, heads, taps = owner.shape[0], *weights.shape[1:]
+    rows, heads, taps = owner.shape[0], *weights.shape[1:]  # N, H, K
     y = torch.empty((rows, values.shape[-1]), dtype=values.dtype, device=values.device)
     sizes = (values.shape[2], heads, taps)
-    weight_row = weights.stride(0) if weights.shape[0] == rows else 0
+    weight_row = weights.stride(0) if weights.shape[0] == rows else 0  # stride 0: one kernel for all hypotheses
     strides = (*values.stride()[:3], owner.stride(0), weight_row, weights.stride(1))
     with torch.cuda.device_of(values):
         window_kernel[(rows * heads,)](
@@ -57,7 +61,8 @@ def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, sof
 
 
 def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
-    """What the kernel is compiled for, launch settings included."""
+    """Return the constants that the kernel is compiled for, launch settings included."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "COLUMNS": columns, "TAPS": rows, "SOFTMAX": softmax}
+    # a warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread
     return values | {"num_warps": max(1, min(8, columns * rows // 1024)), "num_stages": 1}

@@ -34,16 +34,19 @@ def keep_words(
     them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
     and with (1 + p) / 2 after `or`. On a GPU one kernel does it, unless backend is "torch"; bits after K are 0.
     """
-    size = (*shape, -(-kernel_size // 32))
-    keep = int(keep_probability(drop) * 256)
+    size = (*shape, -(-kernel_size // 32))  # (*shape, words)
+    keep = int(keep_probability(drop) * 256)  # of 256
+    # ones where a word has taps: all of them but in the last word
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
     last[-1] = -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
     if keep == 256:
         return last.expand(size).contiguous()
+    # torch's generator seeds the kernel, so that manual_seed decides; the seed stays on the device: no waiting
     if device is not None and device.type == "cuda" and backend != "torch" and gpu_obstacle(device) is None:
         seed = torch.randint(2**62, (1,), device=device)
         return torch.ops.seq2seq.keep_words(seed, list(size), keep) & last
     words = torch.zeros(size, dtype=torch.int32, device=device)
+    # each digit halves the weight of those before it
     for digit in significant_digits(keep):
         drawn = _random_words(size, device)
         words = words | drawn if digit else words & drawn
@@ -59,6 +62,7 @@ def significant_digits(keep: int) -> list[int]:
 def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
     if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
         return torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
+    # a CPU's generator costs by the call: one 64-bit draw makes two words
     count = math.prod(size)
     draws = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
     return draws.view(torch.int32)[:count].view(size)
@@ -78,7 +82,7 @@ def _(seed: Tensor, size: list[int], keep: int) -> Tensor:
 
 
 def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
-    """ValueError unless keep holds the words of a mask for kernels of `shape` (..., K)."""
+    """Raise ValueError unless `keep` has the words of a mask for kernels of `shape` (..., K)."""
     if keep is None:
         return
     size = (*shape[:-1], -(-shape[-1] // 32))
@@ -103,13 +107,15 @@ def pack(keep: Tensor) -> Tensor:
     """Pack boolean (..., K) to int32 words (..., ceil(K / 32)); the bits after K are 0."""
     words = -(-keep.shape[-1] // 32)
     padded = torch.nn.functional.pad(keep, (0, words * 32 - keep.shape[-1]))
-    bits = padded.unflatten(-1, (words, 32)).to(torch.int64)
-    total = (bits << torch.arange(32, device=keep.device)).sum(-1)
+    bits = padded.unflatten(-1, (words, 32)).to(torch.int64)  # (..., words, 32)
+    total = (bits << torch.arange(32, device=keep.device)).sum(-1)  # unsigned, (..., words)
+    # int32 has two's complement: bit 31 is its sign
     return torch.where(total >= 2**31, total - 2**32, total).to(torch.int32)
 
 
 def unpack(words: Tensor, kernel_size: int) -> Tensor:
     """Unpack int32 words (..., ceil(K / 32)) to boolean (..., K)."""
+    # (..., words, 32)
     bits = (words[..., None] >> torch.arange(32, device=words.device, dtype=torch.int32)) & 1
     return bits.flatten(-2)[..., :kernel_size].bool()
 

@@ -51,10 +51,11 @@ def dynamicconv(
     check_words(keep, logits.shape)
     padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
+    # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("dynamicconv", backend, x):
         with torch.autocast(x.device.type, enabled=False):
             return torch_impl.convolve(*given)
-    return _forward(*given, backend)[0]
+    return _forward(*given, backend)[0]  # the other output is the log-sum-exp
 
 
 def dynamicconv_step(
@@ -80,11 +81,12 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
         if _takes_triton(backend, x, logits):
+            # imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.forward(x, logits, keep, start, end, causal, scale)
         y = torch_impl.convolve(x, logits, keep, start, end, causal, scale)
-        return y.contiguous(), torch_impl.log_sum_exp(logits)
+        return y.contiguous(), torch_impl.log_sum_exp(logits)  # contiguous, as the fake below says
 
 
 @torch.library.custom_op("seq2seq::dynamicconv_backward", mutates_args=())
@@ -115,6 +117,7 @@ def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor) -> b
 
 @_forward.register_fake
 def _(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    # the shapes, types and layouts that a compiled graph plans with
     wide = torch.promote_types(logits.dtype, torch.float32)
     return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
 
@@ -126,13 +129,13 @@ def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tenso
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend = inputs
-    ctx.mark_non_differentiable(output[1])
+    ctx.mark_non_differentiable(output[1])  # the log-sum-exp serves the backward pass alone
     ctx.save_for_backward(x, logits, output[1], keep, start, end)
 
 
 def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend)
-    return dx, dlogits, None, None, None, None, None, None
+    return dx, dlogits, None, None, None, None, None, None  # no gradients: keep ... backend
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

@@ -12,17 +12,18 @@ from seq2seq.kernels.dropconnect import drop_weights
 def dynamicconv_reference(
     x: Tensor, logits: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
 ) -> Tensor:
-    """y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c} (Wu et al. 2019, eq. 4), one multiply per tap.
+    """Compute y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c}, one multiply per tap (Wu et al. 2019, eq. 4).
 
     x (B, T, C), logits (B, T, H, K), keep: DropConnect words (B, T, H, ceil(K / 32)); channel c belongs to head
     h = c // (C / H). The softmax is over all K taps, also those that fall outside the sequence, where x is 0.
     """
     batch_size, length, heads, taps = logits.shape
+    # (B, T, H, K); DropConnect after the softmax, whose sum it does not restore
     weights = drop_weights(logits.softmax(-1), keep, keep_prob)
     left = left_padding(taps, causal)
-    values = x.view(batch_size, length, heads, -1)
+    values = x.view(batch_size, length, heads, -1)  # (B, T, H, R)
     y = torch.zeros_like(values)
     for t in range(length):
-        for k in range(max(0, left - t), min(taps, length + left - t)):
+        for k in range(max(0, left - t), min(taps, length + left - t)):  # taps inside the sequence
             y[:, t] = y[:, t] + weights[:, t, :, k, None] * values[:, t + k - left]
     return y.view_as(x)

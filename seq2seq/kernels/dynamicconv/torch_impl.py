@@ -17,8 +17,8 @@ def convolve(
 ) -> Tensor:
     """Convolve x (B, T, C) by logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
     weights = drop_weights(_wide(logits).softmax(-1), keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
-    values = _heads(within(x, start, end), logits)
-    return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)
+    values = _heads(within(x, start, end), logits)  # (B, T, H, R)
+    return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)  # (B, T, C)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
@@ -40,14 +40,16 @@ def backward(
     """Compute dx (B, T, C) and dlogits (B, T, H, K) = w (g - sum_k w g), g the gradient of the weights w."""
     taps = logits.shape[-1]
     left = left_padding(logits.shape[-1], causal)
-    weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()
+    weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()  # (B, T, H, K)
     slopes = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # for two products
     values = _heads(within(x, start, end), logits)
-    dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)
-    dx = band_conv_transposed(slopes, dropped, left=left).flatten(-2)
-    g = band_slopes(slopes, values, taps, left=left).transpose(1, 2).to(weights.dtype)
+    dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
+    dx = band_conv_transposed(slopes, dropped, left=left).flatten(-2)  # (B, T, C)
+    g = band_slopes(slopes, values, taps, left=left).transpose(1, 2).to(weights.dtype)  # (B, T, H, K)
+    # the softmax's gradient; DropConnect's mask and scale belong to g
     share = drop_weights(g, keep, 1 / scale).mul(weights)
     dlogits = share - weights * share.sum(-1, keepdim=True)
+    # padding was set to zero, so nothing flows back to it
     return within(dx, start, end), dlogits.to(logits.dtype)
 
 

@@ -47,7 +47,7 @@ VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", 
 
 @triton.jit
 def _load_band(logits, stride, row, tap, taps, inside):
-    """Logits on the band, -inf elsewhere, in units of log2."""
+    """Load logits on the band, -inf elsewhere, in units of log2: (TILE / 8, TILE, 8)."""
     mask = (tap >= 0) & (tap < taps) & deep(inside)
     return tl.load(logits + deep(row) * stride + tap, mask=mask, other=float("-inf")).to(tl.float32) * LOG2E
 
@@ -60,45 +60,49 @@ def band_forward(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
+    """Compute y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
-    at = sentence * length * heads + head
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
+    at = sentence * length * heads + head  # of position 0 in (B, T, H)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
-    here = taps_of(taps, TILE)
+    here = taps_of(taps, TILE)  # of the tile's own square
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
+    # values of the BACKS tiles before the chunk, the nearest first
     values = ()
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+    # tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
         row = n * TILE + i
         inside = row < length
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
+        # the largest logit of each row, over all K taps, within the sentence or not
         scores, highest = (), tl.full((TILE // LANES, TILE, LANES), float("-inf"), tl.float32)
         for s in tl.static_range(BACKS + 1):
             scores += (_load_band(logits, logit_row, row, here - s * TILE, taps, inside),)
             highest = tl.maximum(highest, scores[s])
-        highest = tl.where(inside, row_max(highest), 0.0)
+        highest = tl.where(inside, row_max(highest), 0.0)  # rows after the end have no logits: no -inf - -inf
         total = tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
-        mixed = tl.zeros((TILE, COLUMNS), tl.float32)
+        mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for s in tl.static_range(BACKS + 1):
             weights = tl.exp2(scores[s] - deep(highest))
-            total += weights
+            total += weights  # before DropConnect, which does not normalize anew
             if WORDS:
                 keeps = kept(keep + at * WORDS, row, heads * WORDS, here - s * TILE, inside, WORDS)
                 weights = tl.where(keeps, weights, 0.0)
             mixed = product(flat(weights, TILE), values[s], mixed, WIDE)
-        sums = tl.where(inside, row_sum(total), 1.0)
+        sums = tl.where(inside, row_sum(total), 1.0)  # no division by zero
+        # the same for all parts
         tl.store(lse + at + row * heads, highest + log2(sums), mask=inside & (part == 0))
-        mixed *= (scale * reciprocal(sums))[:, None]
+        mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
         store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
         values = values[:-1]
 
 
 @triton.jit
 def _weights(logits, stride, lse, heads, row, tap, taps, length):
-    """softmax(logits) on the band, from the saved log-sum-exp."""
+    """Compute softmax(logits) on the band, from the saved log-sum-exp."""
     norm = deep(tl.load(lse + row * heads, mask=row < length, other=0.0))
     return tl.exp2(_load_band(logits, stride, row, tap, taps, row < length) - norm)
 
@@ -106,9 +110,10 @@ def _weights(logits, stride, lse, heads, row, tap, taps, length):
 @triton.jit
 def _spread(weights, keep, row, heads, tap, length, scale, slope, unfinished,
             TILE: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """unfinished + weights' slope, with DropConnect: what the rows of a tile send back to one tile of sources."""
+    """Compute unfinished + weights' slope, with DropConnect: what a tile of rows sends back to one tile of sources."""
     if WORDS:
         weights = tl.where(kept(keep, row, heads * WORDS, tap, row < length, WORDS), weights * scale, 0.0)
+    # (TILE, COLUMNS)
     return product(tl.trans(flat(narrow(weights, slope, WIDE), TILE)), slope, unfinished, WIDE)
 
 
@@ -127,53 +132,53 @@ def band_backward(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left} and dx_s = sum_t w_{t,s-t+left} dy_t.
+    """Compute dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left}, and dx_s = sum_t w_{t,s-t+left} dy_t.
 
     A tile of dx is complete when the BACKS tiles of rows after it have been read; those after the last tile of a chunk
     are read once more. dlogits are linear in g, so that parts of a head write theirs apart, part_size numbers each.
     """
     part, head, tile, sentence = place(heads, chunks, chunk, WIDTH, COLUMNS)
-    first, last = bounds(start, end, sentence, length, STARTS, ENDS)
-    at = sentence * length * heads + head
+    first, last = bounds(start, end, sentence, length, STARTS, ENDS)  # real positions
+    at = sentence * length * heads + head  # of position 0 in (B, T, H)
     dy, x = dy + sentence * dy_batch + head * WIDTH, x + sentence * x_batch + head * WIDTH
     logits, lse, keep = logits + sentence * logit_batch + head * logit_head, lse + at, keep + at * WORDS
     dx, dlogits = dx + at * WIDTH, dlogits + part.to(tl.int64) * part_size + at * taps
-    here = taps_of(taps, TILE)
+    here = taps_of(taps, TILE)  # of the tile's own square
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))
+    stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the chunk
     values, unfinished, nothing = (), (), tl.zeros((TILE, TILE), tl.float32)
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
-        unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)
+        unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
     for n in range(tile, stop):
         row = n * TILE + i
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)
+        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
         weights, slopes, mean = (), (), tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
         for s in tl.static_range(BACKS + 1):
             weights += (_weights(logits, logit_row, lse, heads, row, here - s * TILE, taps, length),)
-            g = fold(product(slope, tl.trans(values[s]), nothing, WIDE), TILE)
+            g = fold(product(slope, tl.trans(values[s]), nothing, WIDE), TILE)  # dy_t . x_u
             if WORDS:
                 g = tl.where(kept(keep, row, heads * WORDS, here - s * TILE, row < length, WORDS), g * scale, 0.0)
             slopes += (g,)
             mean += weights[s] * g
-        mean = deep(row_sum(mean))
+        mean = deep(row_sum(mean))  # sum_k w g
         unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
         for s in tl.static_range(BACKS + 1):
             w, tap = weights[s], here - s * TILE
-            mask = (tap >= 0) & (tap < taps) & deep(row < length)
+            mask = (tap >= 0) & (tap < taps) & deep(row < length)  # on the band
             to = dlogits + deep(row) * (heads * taps) + tap
             tl.store(to, (w * (slopes[s] - mean)).to(dlogits.dtype.element_ty), mask=mask)
             sent += (_spread(w, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
         mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
-        values, unfinished = values[:-1], sent[:-1]
-    for e in tl.static_range(BACKS):
+        values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
+    for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of its last tiles
         row = (stop + e) * TILE + i
-        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)
+        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
         sent = ()
         for s in tl.static_range(BACKS - e):
-            tap = here - (s + e + 1) * TILE
+            tap = here - (s + e + 1) * TILE  # s + e + 1 tiles back
             weights = _weights(logits, logit_row, lse, heads, row, tap, taps, length)
             sent += (_spread(weights, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
         mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
@@ -189,28 +194,30 @@ def direct_forward(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
-    """The same as band_forward for few taps: one multiply-add per tap, one tile per program."""
+    """Compute the same as band_forward for few taps: one multiply-add per tap, one tile per program."""
     head = tl.program_id(0) % heads
-    row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)
+    row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)  # (TILE,)
     sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
-    column = tl.arange(0, COLUMNS)
+    column = tl.arange(0, COLUMNS)  # (COLUMNS,)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head + row * logit_row
     y += (sentence * length * heads + head) * WIDTH
     at = sentence * length * heads + row * heads + head
     inside = row < length
+    # the largest logit of each row, then weights and values tap by tap
     highest = tl.full((TILE,), float("-inf"), tl.float32)
     for k in tl.static_range(TAPS):
         highest = tl.maximum(highest, tl.load(logits + k, mask=inside, other=0.0).to(tl.float32) * LOG2E)
     total = tl.zeros((TILE,), tl.float32)
     mixed = tl.zeros((TILE, COLUMNS), tl.float32)
-    word = tl.load(keep + at, mask=inside, other=0) if WORDS else row
+    word = tl.load(keep + at, mask=inside, other=0) if WORDS else row  # TAPS bits fit one word
     for k in tl.static_range(TAPS):
         weight = tl.exp2(tl.load(logits + k, mask=inside, other=0.0).to(tl.float32) * LOG2E - highest)
         total += weight
         if WORDS:
             weight = tl.where(((word >> k) & 1) != 0, weight, 0.0)
+        # (TILE, COLUMNS)
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
         mixed += weight[:, None] * values.to(tl.float32)
     tl.store(lse + at, highest + log2(total), mask=inside)
@@ -225,22 +232,24 @@ def direct_backward(
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, TAPS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr,
 ):  # fmt: skip
-    """The same as band_backward for few taps: rows of dlogits, then the same rows of dx, one tile per program."""
+    """Compute the same as band_backward for few taps: rows of dlogits, then of dx, one tile per program."""
     head = tl.program_id(0) % heads
     row = tl.program_id(0) // heads % tiles * TILE + tl.arange(0, TILE)
     sentence = (tl.program_id(0) // heads // tiles).to(tl.int64)
-    column, tap = tl.arange(0, COLUMNS), tl.arange(0, 4)[None, :]
+    column, tap = tl.arange(0, COLUMNS), tl.arange(0, 4)[None, :]  # 4: TAPS as a power of two
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
     dy += sentence * dy_batch + head * WIDTH
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
-    at = sentence * length * heads + head
+    at = sentence * length * heads + head  # of position 0 in (B, T, H)
     inside = row < length
-    here = inside[:, None] & (tap < TAPS)
+    here = inside[:, None] & (tap < TAPS)  # (TILE, 4)
+    # the weights again, (TILE, 4), from the log-sum-exp
     norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
     scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
     weight = tl.exp2(scores * LOG2E - norm)
     slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
+    # their gradient, (TILE, 4): dy_t . x_{t+k-left}, then the softmax's own
     g = tl.zeros((TILE, 4), tl.float32)
     for k in tl.static_range(TAPS):
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
@@ -251,6 +260,7 @@ def direct_backward(
     slopes = weight * (g - tl.sum(weight * g, 1)[:, None])
     to = dlogits + at * TAPS + row[:, None] * (heads * TAPS) + tap
     tl.store(to, slopes.to(dlogits.dtype.element_ty), mask=here)
+    # dx is gathered: each row asks the rows that read it, so nothing is added atomically
     whole = tl.zeros((TILE, COLUMNS), tl.float32)
     for k in tl.static_range(TAPS):
         reader = row - (k + shift - TAPS + 1)  # the row whose tap k is this one
@@ -267,7 +277,7 @@ def direct_backward(
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
-    """Whether the direct kernel is taken, and what the chosen kernel is compiled for, launch settings included."""
+    """Return True for the direct kernel, and the constants that the one taken is compiled for, launch settings too."""
     settings = config(op, taps, head_dim, dtype, arch)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
     values |= settings.launch
@@ -281,10 +291,11 @@ def constants(
 def forward(
     x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """y (B, T, C) and the log-sum-exp (B, T, H), in log2 units; scale is 1 / keep probability."""
+    """Compute y (B, T, C) and the log-sum-exp (B, T, H), in log2 units; scale is 1 / keep probability."""
     x, logits = aligned(x), unit_stride(logits)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     lse = torch.empty(logits.shape[:3], dtype=torch.float32, device=x.device)
+    # a kernel takes a pointer for everything: lse stands for what is absent, and is not read
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
     tensors = [x, logits, *given, y, lse]
     strides = (*x.stride()[:2], *logits.stride()[:3])
@@ -303,20 +314,21 @@ def backward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C) and what the forward pass was given and saved."""
+    """Compute dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C) and what the forward pass took and saved."""
     dy, x, logits = aligned(dy), aligned(x), unit_stride(logits)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     op, (heads, taps) = "dynamicconv_backward", logits.shape[2:]
     head_dim = x.shape[-1] // heads
     flags = {"words": 0, "starts": False, "ends": False, "arch": target(x)}  # of which sizes do not depend
     direct, values = constants(op, taps, head_dim, x.dtype, **flags)
-    parts = triton.cdiv(head_dim, values["COLUMNS"])
+    parts = triton.cdiv(head_dim, values["COLUMNS"])  # of a head's channels
+    # parts are summed below, in float32
     kind = logits.dtype if parts == 1 else torch.float32
     dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
     tensors = [dy, x, logits, lse, *given, dx, dlogits]
     strides = (*dy.stride()[:2], *x.stride()[:2], *logits.stride()[:3])
-    strides += () if direct else (logits.numel(),)
+    strides += () if direct else (logits.numel(),)  # part_size
     _launch(op, tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
     return dx, dlogits[0] if parts == 1 else dlogits.sum(0).to(logits.dtype)
 
@@ -332,13 +344,13 @@ def _launch(
     scale: float,
 ) -> None:
     batch_size, length, heads, taps = shape
-    shift = 0 if causal else taps - 1 - taps // 2
+    shift = 0 if causal else taps - 1 - taps // 2  # K - 1 - left
     keep, start, end = given
-    words = 0 if keep is None else keep.shape[-1]
+    words = 0 if keep is None else keep.shape[-1]  # words a kernel; 0 for no DropConnect
     head_dim = x.shape[-1] // heads
     flags = {"words": words, "starts": start is not None, "ends": end is not None, "arch": target(x)}
     direct, values = constants(op, taps, head_dim, x.dtype, **flags)
-    tiles = triton.cdiv(length, values["TILE"])
+    tiles = triton.cdiv(length, values["TILE"])  # of a sentence
     with torch.cuda.device_of(x):
         if direct:
             kernel = direct_forward if op == "dynamicconv" else direct_backward
@@ -347,6 +359,6 @@ def _launch(
             kernel = band_forward if op == "dynamicconv" else band_backward
             programs = heads * triton.cdiv(head_dim, values["COLUMNS"])  # for each chunk
             chunk = chunk_size(op, config(op, taps, head_dim, x.dtype, target(x)), batch_size * tiles * programs)
-            chunks = triton.cdiv(tiles, chunk)
+            chunks = triton.cdiv(tiles, chunk)  # of a sentence
             sizes = (length, taps, shift, heads, chunks, chunk, scale)
             kernel[(batch_size * chunks * programs,)](*tensors, *sizes, *strides, **values)

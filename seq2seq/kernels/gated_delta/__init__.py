@@ -14,6 +14,7 @@ from seq2seq.kernels.gated_delta.reference import gated_delta_step
 
 __all__ = ["gated_delta", "gated_delta_step"]
 
+# Positions solved at once: a chunk costs its square, the state between chunks is carried one after another.
 CHUNK = 64
 
 
@@ -25,15 +26,15 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     (I + L) U = b (V - g K S_0), L_ti = b_t (g_t / g_i) k_t . k_i below the diagonal. O(T (c + d) (d + e)) for chunks
     of c positions.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)
+    wide = torch.promote_types(q.dtype, torch.float32)  # float32 at least
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
-    state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])
+    state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])  # (B, H, d, e)
     outputs = []
     with without_autocast(q):
         for piece in zip(*(part.split(chunk, 2) for part in parts), strict=True):
             y, state = _chunk(*piece, state=state)
             outputs.append(y)
-    return torch.cat(outputs, 2)
+    return torch.cat(outputs, 2)  # (B, H, T, e)
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,17 +42,19 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, sta
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
     # masked before the exponential, which would overflow above the diagonal
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(future, float("-inf")).exp()  # g_t / g_i
-    grown = total.exp()[..., None]
-    rate = rate[..., None]
-    lower = (rate * ratio * (k @ k.transpose(-1, -2))).tril(-1)
-    target = rate * (v - grown * (k @ state))
+    grown = total.exp()[..., None]  # g, (B, H, c, 1)
+    rate = rate[..., None]  # b, (B, H, c, 1)
+    lower = (rate * ratio * (k @ k.transpose(-1, -2))).tril(-1)  # L, (B, H, c, c)
+    target = rate * (v - grown * (k @ state))  # b (V - g K S_0), (B, H, c, e)
+    # unitriangular: the ones of I + L are implied, and only L is stored
     u = torch.linalg.solve_triangular(lower, target, upper=False, unitriangular=True)
+    # S_t' q_t: the state before the chunk, faded, and the chunk's own updates up to t
     y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u
-    kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u
+    kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u  # (B, H, d, e)
     return y, grown[..., -1:, :] * state + kept
 
 
 @register_flop_formula(torch.ops.aten.linalg_solve_triangular)
 def _count_solve(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
-    """Substitution: half of the system's entries meet each of the target's columns; torch counts nothing of its own."""
+    """Count a substitution: half of the entries meet each column of the target; torch itself counts nothing."""
     return math.prod(target) * system[-1]

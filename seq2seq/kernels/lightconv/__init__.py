@@ -53,7 +53,9 @@ def lightconv(
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
     padding.check(x, start, end)
+    # weights are dropped here, (H, K) numbers: torch differentiates that, and the operators see weights alone
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
+    # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("lightconv", backend, x):
         with torch.autocast(x.device.type, enabled=False):
             return torch_impl.convolve(*given)
@@ -76,10 +78,11 @@ def _forward(
 ) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         if _takes_triton(backend, x, weights, glu=glu):
+            # imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
-        return torch_impl.convolve(x, weights, start, end, causal, glu).contiguous()
+        return torch_impl.convolve(x, weights, start, end, causal, glu).contiguous()  # as the fake below says
 
 
 @torch.library.custom_op("seq2seq::lightconv_backward", mutates_args=())
@@ -104,12 +107,13 @@ def _backward(
 
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape
+    # with GLU x has 2 C channels, so twice as many heads of the same width
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
 
 @_forward.register_fake
 def _(x: Tensor, weights: Tensor, start: Any, end: Any, causal: bool, glu: bool, backend: str) -> Tensor:
-    return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))
+    return x.new_empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)))  # y (B, T, C)
 
 
 @_backward.register_fake
@@ -124,7 +128,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     dx, dweights = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.glu, ctx.backend)
-    return dx, dweights, None, None, None, None, None
+    return dx, dweights, None, None, None, None, None  # no gradients: start ... backend
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

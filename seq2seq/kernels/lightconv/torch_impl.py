@@ -12,10 +12,12 @@ from seq2seq.kernels.padding import within
 
 def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
     """Convolve x (B, T, C), or (B, T, 2 C) with glu, by weights (H, K), differentiable: y (B, T, C)."""
-    values = _values(x, start, end, glu).unflatten(-1, (weights.shape[0], -1))
+    values = _values(x, start, end, glu).unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
     left = left_padding(weights.shape[1], causal)
+    # long sentences in blocks; of short ones one T x T band a head serves the whole batch
     if values.shape[1] > 2 * BLOCK:
         return band_conv(values, _rows(weights, values.shape[1])[None], left=left).flatten(-2)
+    # (H, T, T) @ (H, T, B R)
     return _merged(_band(weights, values, left) @ _columns(values), values).flatten(-2)
 
 
@@ -26,16 +28,19 @@ def backward(
     heads, taps = weights.shape
     left = left_padding(taps, causal)
     length = dy.shape[1]
+    # both (B, T, H, R)
     values, slopes = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
     if length > 2 * BLOCK:
-        dvalues = band_conv_transposed(slopes, _rows(weights, length)[None], left=left).flatten(-2)
+        dvalues = band_conv_transposed(slopes, _rows(weights, length)[None], left=left).flatten(-2)  # (B, T, C)
         dweights = band_slopes(slopes, values, taps, left=left).sum((0, 2))
     else:
-        band = _band(weights, values, left)
-        columns = _columns(slopes)
-        dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)
+        band = _band(weights, values, left)  # (H, T, T)
+        columns = _columns(slopes)  # (H, T, B R)
+        dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)  # (B, T, C)
         products = columns @ _columns(values).transpose(-1, -2)  # (H, T, T)
+        # a tap's gradient is the sum of a diagonal: `unskew` stands diagonals upright, (H, T, K)
         dweights = unskew(F.pad(products.to(weights.dtype), (left, taps - 1 - left))).sum(-2)
+    # padding was set to zero, so nothing flows back to it
     dvalues = within(dvalues, start, end)
     dx = torch.ops.aten.glu_backward(dvalues, within(x, start, end), -1) if glu else dvalues
     return dx, dweights.to(weights.dtype)

@@ -11,6 +11,7 @@ from seq2seq.kernels.retention.reference import retention_step
 
 __all__ = ["retention", "retention_parallel", "retention_step"]
 
+# Positions weighed at once: a chunk costs its square, the state between chunks is carried one after another.
 CHUNK = 64
 
 
@@ -35,12 +36,14 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
     with without_autocast(q):
         if length <= chunk:
             return _weigh(q, k, v, decays(decay, length, q))
+        # padded at the end, which no real position reads: (B, H, chunks, c, d or e)
         q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
-        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))
-        before = _states(k, v, decay, chunk)
+        within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # by pairs of a chunk
+        before = _states(k, v, decay, chunk)  # (B, H, chunks, d, e)
+        # the state is of the last position before the chunk, 1 to c steps ago
         age = torch.arange(1, chunk + 1, device=q.device)
         faded = q if decay is None else q * (decay[:, None].to(q) ** age)[:, None, :, None]
-        return (within + faded @ before).flatten(2, 3)[:, :, :length]
+        return (within + faded @ before).flatten(2, 3)[:, :, :length]  # (B, H, T, e)
 
 
 def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, causal: bool = True) -> Tensor:
@@ -56,23 +59,24 @@ def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None 
 def decays(decay: Tensor | None, length: int, like: Tensor, *, causal: bool = True) -> Tensor:
     """Return D (H or 1, T, T) of `retention_parallel`."""
     time = torch.arange(length, device=like.device)
-    distance = time[:, None] - time
-    one = like.new_ones(1) if decay is None else decay.to(like)
+    distance = time[:, None] - time  # i - j, (T, T)
+    one = like.new_ones(1) if decay is None else decay.to(like)  # (H,) or (1,)
     weights = one[:, None, None] ** distance.abs()
+    # `tril` after the power: with |i - j| no power of gamma overflows
     return weights.tril() if causal else weights
 
 
 def _weigh(q: Tensor, k: Tensor, v: Tensor, weights: Tensor) -> Tensor:
-    return ((q @ k.transpose(-1, -2)) * weights) @ v
+    return ((q @ k.transpose(-1, -2)) * weights) @ v  # D: a factor, no softmax
 
 
 def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
     """Return the state before each chunk, (B, H, chunks, d, e): the decayed sum of k v' over the past."""
-    left = torch.arange(chunk - 1, -1, -1, device=k.device)
+    left = torch.arange(chunk - 1, -1, -1, device=k.device)  # steps to the chunk's last position
     fresh = k if decay is None else k * (decay[:, None].to(k) ** left)[:, None, :, None]
-    added = fresh.transpose(-1, -2) @ v
-    fade = 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]
-    state = torch.zeros_like(added[:, :, 0])
+    added = fresh.transpose(-1, -2) @ v  # (B, H, chunks, d, e)
+    fade = 1.0 if decay is None else (decay.to(k) ** chunk)[:, None, None]  # over a chunk, (H, 1, 1)
+    state = torch.zeros_like(added[:, :, 0])  # (B, H, d, e)
     states = []
     for number in range(added.shape[2]):
         states.append(state)

@@ -17,9 +17,10 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
     taps = weight.shape[1]
     length = x.shape[1]
     left = left_padding(taps, causal)
-    padded = F.pad(x, (0, 0, left, taps - 1 - left))
-    kernel = _per_channel(weight, x)
+    padded = F.pad(x, (0, 0, left, taps - 1 - left))  # (B, T + K - 1, C)
+    kernel = _per_channel(weight, x)  # (K, C)
     y = padded[:, :length] * kernel[0]
+    # tap k is the sequence shifted by k: views, of which nothing is copied
     for k in range(1, taps):
         y = y + padded[:, k : k + length] * kernel[k]
     return y
@@ -27,8 +28,8 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
 
 def shortconv_step(x: Tensor, recent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Convolve position x (N, C) with the K - 1 inputs before it, (N, K - 1, C), oldest first: y, the next ones."""
-    window = torch.cat([recent, x.to(recent.dtype)[:, None]], 1)
-    y = (window.to(x.dtype) * _per_channel(weight, x)).sum(1)
+    window = torch.cat([recent, x.to(recent.dtype)[:, None]], 1)  # (N, K, C)
+    y = (window.to(x.dtype) * _per_channel(weight, x)).sum(1)  # (N, C)
     return y, window[:, 1:]
 
 
