@@ -47,6 +47,7 @@ def state(folder: Path, run: str) -> dict[str, Any]:
     return checkpoint.read(folder / "runs" / run / "checkpoints" / "last.ckpt")
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
     """Equal weights, sums and scores; then one process goes on with what two have left."""
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *GIVEN[1:])
@@ -130,6 +131,7 @@ def weights(nested: Any, name: str = "") -> dict[str, Any]:
     return {key: value for part, each in pairs for key, value in weights(each, f"{name}.{part}").items()}
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path):
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=100000", "trainer.val_steps=100000",
                     "trainer.line_time=0.1s", "optim.schedule=constant")  # fmt: skip

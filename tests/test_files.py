@@ -166,6 +166,7 @@ def test_progress_tells_rate_and_share(monkeypatch, caplog):
     assert "150 of 200 (75%)" in caplog.text
 
 
+@pytest.mark.slow
 def test_prepare_twice_at_once_then_train_finds_it(tmp_path):
     corpus = toycorpus.write(tmp_path / "corpus")
     places = [f"data.{split}={corpus / split}" for split in ("train", "valid", "test")]

@@ -52,6 +52,7 @@ def test_prepared_arrays_decode_to_the_text(data):
     assert np.all(src.ids[src.starts + src.lengths - 1] == prepared.ids["eos"])
 
 
+@pytest.mark.slow
 def test_budget_stops_and_the_same_command_continues(data, tmp_path, capsys):
     """After a command that its budget stops, the same without a budget does not repeat finished parts."""
     command = [f"--data={data}", f"--out={tmp_path}", *QUICK]
@@ -77,6 +78,7 @@ def test_budget_stops_and_the_same_command_continues(data, tmp_path, capsys):
     assert "| big bahdanau 5 |" in table
 
 
+@pytest.mark.slow
 def test_a_gpu_machine_may_lack_all_but_torch_and_numpy(data, tmp_path):
     """Run where nothing else can be imported, merged and scored here."""
     blocker = (

@@ -156,6 +156,7 @@ def images(page: Path) -> list[bytes]:
     return [base64.b64decode(found) for found in re.findall(r'src="data:image/png;base64,([^"]+)"', page.read_text())]
 
 
+@pytest.mark.slow
 def test_random_weights(tmp_path, capsys):
     """The report of a preset and overrides needs no other file; figures are files, too; a second report is the same."""
     out = tmp_path / "new" / "folder"
@@ -192,6 +193,7 @@ def test_checkpoint(tmp_path, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     """The recipe of docs/images.md with random weights; figures that the next report lacks are removed."""
     out, small = tmp_path / "out", ["model.dim=16", "model.ffn_dim=16", "model.num_heads=2", "model.encoder_layers=1"]

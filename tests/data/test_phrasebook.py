@@ -51,6 +51,7 @@ def words(pairs, side):
     return {word for pair in pairs for word in re.findall(r"[\w'-]+", pair[side])}
 
 
+@pytest.mark.slow
 def test_regeneration_is_byte_identical(grammar, tmp_path):
     generate = grammar["generate"]
     generate.write(generate.generate(), tmp_path)

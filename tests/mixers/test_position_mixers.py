@@ -149,6 +149,7 @@ def test_defaults_reach_to_the_longest_training_sentence(name):
     assert longest <= max_positions(plain) < 1024
 
 
+@pytest.mark.slow
 def test_flops_are_counted_within_the_longest_sentence():
     """Products with the matrices cost T^2 D; a model of few positions is not asked for more of them."""
     short = [f"mixer.{slot}.max_len=20" for slot in ("encoder", "decoder")]

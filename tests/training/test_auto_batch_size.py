@@ -156,6 +156,7 @@ def test_an_update_fits_or_not():
     assert rehearsal.tried == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
 def test_the_budget_is_found_without_a_trace(memory, precision):
     """The hand count: 48 numbers a piece, of which memory has room for 48 x 12,000."""
@@ -334,6 +335,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_processes_take_the_least(corpus, tmp_path):
     """Two processes, of which the second has the smaller device."""
     script = tmp_path / "of_two_sizes.py"

@@ -95,6 +95,7 @@ def test_recurrence_agrees_with_formulas():
     assert counted(config("mixer=bahdanau", *TINY), rows, src_len, tgt_len) == expected
 
 
+@pytest.mark.slow
 def test_a_base_transformer_costs_what_the_literature_says():
     """365 MFLOP a target token at 27 + 27 tokens and a vocabulary of 32k."""
     settings = config("mixer=transformer", "model=base", src_vocab_size=32000, tgt_vocab_size=32000)
