@@ -35,7 +35,6 @@ class Cleaner:
         self.tests = {name: test for name, test in tests.items() if getattr(settings, name)}
         self.duplicates = bool(settings.duplicates)
         self.seen = HashSet()
-        # rows of the table, in the order of the rules
         self.dropped = {name: Dropped(name, 0, "") for name in [*self.tests, *(["duplicates"] * self.duplicates)]}
         self.read = 0
 
@@ -49,7 +48,6 @@ class Cleaner:
         self.read += len(block[0])
         kept = []
         for i, (src, tgt) in enumerate(zip(*block, strict=True)):
-            # None: no rule applies
             rule = next((name for name, test in self.tests.items() if test(src, tgt)), None)
             if rule is None:
                 kept.append(i)
@@ -58,7 +56,6 @@ class Cleaner:
         # last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
         if self.duplicates and kept:
             fresh = self._first_time([(block[0][i], block[1][i]) for i in kept])
-            # the table needs an example of each rule
             for i in itertools.compress(kept, ~fresh):
                 self._drop("duplicates", block[0][i], block[1][i])
             kept = list(itertools.compress(kept, fresh))

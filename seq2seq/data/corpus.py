@@ -54,7 +54,6 @@ class Corpus(NamedTuple):
                     # the chosen rows that lie in this record batch
                     inside = chosen[slice(*np.searchsorted(chosen, [start, end]))]
                     batch = batch.take(pa.array(inside - start))
-                # a batch without a chosen row gives no block
                 if batch.num_rows:
                     yield batch.column(0).to_pylist(), batch.column(1).to_pylist()
                 start = end
@@ -150,10 +149,8 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
             f"for each of {', '.join(splits)}: name the files, or lower data.holdout"
         )
     dataset = _open_arrow(folder / "train.arrow")
-    hashes = np.concatenate(
-        [text_hashes(strings(table, ("src",))) for table in arrow_tables(dataset)]
-    )  # (rows,) uint64
-    # by hash, not by position: the choice is random, but a function of the text alone
+    hashes = np.concatenate([text_hashes(strings(table, ("src",))) for table in arrow_tables(dataset)])
+    # by hash (rows,), not by position: the choice is random, but a function of the text alone
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes.
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
@@ -177,7 +174,6 @@ def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
     splits = DatasetDict()
     for split in SPLITS:
         own, rows = _split_files(folder, split)
-        # neither a file of its own nor rows of training: the corpus lacks this split
         if not rows.is_file() and not (folder / f"{split}.arrow").is_file():
             continue
         dataset = _open_arrow(own)

@@ -73,7 +73,7 @@ class PairDataset(Dataset):
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
-        src, tgt = self.ids(rows)  # N = B rows each
+        src, tgt = self.ids(rows)
         return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
 
     def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:

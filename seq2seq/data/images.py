@@ -108,6 +108,5 @@ def write_picture(pixels: np.ndarray) -> str:
     from PIL import Image
 
     file = io.BytesIO()
-    # PNG is lossless: what is read back are the same pixels
     Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)).save(file, format="PNG")
     return base64.b64encode(file.getvalue()).decode("ascii")

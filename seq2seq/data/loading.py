@@ -154,7 +154,6 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
         # inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
-        # `datasets` puts the cause on the first line
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"{name or path} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a "

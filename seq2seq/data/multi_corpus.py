@@ -131,7 +131,6 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
     temperature = data.get("temperature", 1.0)
     if not isinstance(temperature, int | float) or temperature < 1:
         raise ValueError(f"data.temperature={temperature!r}: a number of at least 1 is needed; 1 draws by size")
-    # training, validation and test must each come from somewhere
     for split in SPLITS:
         if not any(split in part.corpus.splits for part in parts):
             raise ValueError(f"data.{split} is not set, and no corpus of data.corpora has {split}")

@@ -59,7 +59,6 @@ class DataPlan:
         """
         corpus = corpus_settings(data)
         parts = tuple(parts_of(data))
-        # callers may pass a string
         cache_dir = Path(cache_dir)
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")

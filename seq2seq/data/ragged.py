@@ -25,7 +25,7 @@ class Ragged(NamedTuple):
     def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Cut `ids` into consecutive rows."""
         # int64: 2^31 ids are soon exceeded, while the length of a row fits in int32
-        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)  # starts: exclusive sums
+        return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
     @classmethod
     def from_rows(
