@@ -1,9 +1,9 @@
-"""The Triton kernels compiled ahead of time, without a GPU: registers, shared memory, spills, instructions.
+"""Compile the Triton kernels ahead of time, without a GPU: registers, shared memory, spills, instructions.
 
     python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--quick] [--match REGEX]
 
 Prints a table, writes DIR/aot.json, and exits with 1 if a kernel does not compile or is over a limit (see LIMITS).
-What is compiled is what backend="auto" launches: constants and launch settings are the kernels' own, asked for every K
+Compiled are the launches of backend="auto": constants and launch settings are the kernels' own, requested for every K
 from 1 to 64, and compiled once where several K share them. --quick is bfloat16 with heads of 64 channels and bounded
 ends, as the mixers have it, on sm_90; --match keeps the configurations whose name matches, as the JSON file spells it.
 
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 
 class Limits(NamedTuple):
-    """What an architecture offers: per thread, per block, and per multiprocessor."""
+    """Resources of an architecture per thread, per block, and per multiprocessor."""
 
     registers: int  # a thread's; ptxas keeps to it by spilling
     shared: int  # bytes of a block
@@ -55,7 +55,7 @@ LIMITS = {
     120: Limits(registers=255, shared=99 * KB, all_shared=100 * KB, warps=48),
 }
 REGISTERS = 65536  # of a multiprocessor, in four equal parts
-# By name, the first pattern that is found counts. Warps that must fit on a multiprocessor at once, so that some work
+# By name; the first pattern that matches counts. Warps that must fit on a multiprocessor at once, so that some work
 # while others wait for memory: 8 allow 255 registers a thread, 12 allow 168, 16 allow 128, 32 allow 64. Spills: the
 # instructions that may read or write local memory; unaligned input is rare and may be slow.
 FEWEST_WARPS = {
@@ -74,7 +74,7 @@ FORMS = ("", "unaligned", "ones")
 
 
 class Job(NamedTuple):
-    """One compilation: a kernel with its constants (num_warps and num_stages among them), in words and in full."""
+    """One compilation: a kernel with its constants, num_warps and num_stages among them."""
 
     arch: int
     module: str
@@ -90,14 +90,14 @@ class Job(NamedTuple):
 
     @property
     def name(self) -> str:
-        """One line of words."""
+        """Description in one line, which --match searches."""
         taps = "-".join(map(str, sorted(set(self.taps))))
         parts = (f"sm_{self.arch}", self.op, self.dtype, f"K {taps}", f"head {self.head_dim}")
         return ", ".join(part for part in (" ".join(parts), self.group, self.bounds, self.form) if part)
 
 
 class Found(NamedTuple):
-    """What a compilation needs; spills are the instructions that read and write local memory."""
+    """Resources that a compiled kernel needs; spills are the instructions that read and write local memory."""
 
     job: Job
     registers: int = 0
@@ -110,11 +110,11 @@ class Found(NamedTuple):
     error: str = ""
 
 
-# What there is to compile
+# The list of compilations
 
 
 def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
-    """Everything that the module's first lines promise, the slowest first."""
+    """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Job] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
@@ -129,7 +129,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
 
 
 def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
-    """Every launch with these taps, with all combinations of what may be on or off."""
+    """Yield every launch with these taps, with all combinations of the options."""
     import torch
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -155,7 +155,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:
-    """Whether a job is compiled: all of the main type and head size, of others and of odd forms the most demanding."""
+    """Return True for jobs of the main type and head size, and for the most demanding of other ones and odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     if quick:
         return main and not job.form and (job.bounds == "ends" or job.op == "window")
@@ -172,7 +172,7 @@ def _cost(job: Job) -> int:
 
 
 def _module(name: str) -> Any:
-    # Triton asks once, when a kernel is defined, whether it is to be interpreted
+    # Triton reads this once, when a kernel is defined: an interpreted kernel cannot be compiled
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     return importlib.import_module(f"seq2seq.kernels.{name}.triton")
@@ -182,7 +182,7 @@ def _module(name: str) -> Any:
 
 
 def compile_one(job: Job) -> Found:
-    """Compile a job, or say why that failed."""
+    """Compile a job; an error becomes part of the result."""
     start = time.perf_counter()
     try:
         found = _inspect(job, _compile(job))
@@ -217,7 +217,7 @@ def _compile(job: Job) -> Any:
 
 
 def _types(job: Job) -> dict[str, str]:
-    """Types of a kernel's arguments that are not int32; what is not given is some float32 tensor."""
+    """Return the types of a kernel's arguments that are not int32; an absent tensor is passed as a float32 one."""
     if job.op == "keep_words":
         return {"seed": "*i64", "words": "*i32"}
     values = dict(job.constants)
@@ -231,7 +231,7 @@ def _types(job: Job) -> dict[str, str]:
 
 
 def _inspect(job: Job, compiled: Any) -> Found:
-    """Read a compiled kernel's needs from its machine code."""
+    """Read the resources that a compiled kernel needs from its machine code."""
     import triton
 
     tools, code = triton.knobs.nvidia, compiled.asm["cubin"]
@@ -249,7 +249,7 @@ def _inspect(job: Job, compiled: Any) -> Found:
 
 
 def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
-    """How many warps fit on a multiprocessor, in blocks of `block`: registers are given out in eights a thread."""
+    """Count the warps that fit on a multiprocessor, in blocks of `block`; registers of a thread come in eights."""
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
     return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
 
@@ -259,14 +259,14 @@ def _output(*command: str) -> str:
 
 
 def _code_size(elf: bytes) -> int:
-    """Bytes of machine code: the sections of a 64-bit ELF file that hold instructions, 16 bytes each."""
+    """Count the bytes of machine code: the sections of a 64-bit ELF file with instructions, 16 bytes each."""
     (table,), (size, count) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQ", elf, table + size * n) for n in range(count)]
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
 def compile_all(listed: Sequence[Job], workers: int) -> list[Found]:
-    """Compile in this process (one worker) or in several, telling stderr how far it is; in the order of jobs."""
+    """Compile in this process (one worker) or in several, with progress on stderr; results in the order of jobs."""
     found: dict[Job, Found] = {}
     if workers == 1:
         results: Iterable[Found] = map(compile_one, listed)
@@ -288,11 +288,11 @@ def _result(future: Future[Found], job: Job) -> Found:
         return Found(job, error="not compiled: a compiling process died, of this job or another")
 
 
-# What is found
+# Limits and the table
 
 
 def problems(found: Found) -> list[str]:
-    """Why a compilation is over the limits; empty if it is not."""
+    """List the limits that a compilation exceeds, in words."""
     if found.error:
         return [found.error]
     limits, name = LIMITS[found.job.arch], found.job.name
@@ -313,7 +313,7 @@ def _limit(by_pattern: dict[str, int], name: str) -> int:
 
 
 def table(found: Iterable[Found], archs: Sequence[int]) -> str:
-    """Markdown, a line per kernel, type, K, head size and group: the worst over bounds, for each architecture."""
+    """Format a line per kernel, type, K, head size and group: the worst over bounds, for each architecture."""
     lines: dict[tuple[Any, ...], dict[int, list[Found]]] = {}
     for one in sorted(found, key=lambda one: _order(one.job)):
         job, values = one.job, dict(one.job.constants)
@@ -348,7 +348,7 @@ def _worst(column: str, found: list[Found]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print and write what was found; 1 if a limit is passed."""
+    """Compile, print and write the results, and return the exit status, 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, help="default 80 90 100, with --quick 90")

@@ -42,14 +42,14 @@ SHAPES = (Shape(128, 32, 512, 8, 31), Shape(128, 32, 512, 8, 7), Shape(8, 512, 5
 def per_tap(x: Tensor, weights: Tensor) -> Tensor:
     """Multiply x (B, T, H, R), shifted by each of K taps, by causal weights (B or 1, T or 1, H, K)."""
     taps = weights.shape[-1]
-    padded = F.pad(x, (0, 0, 0, 0, taps - 1, 0))
+    padded = F.pad(x, (0, 0, 0, 0, taps - 1, 0))  # (B, T + K - 1, H, R)
     return sum((weights[..., k, None] * padded[:, k : k + x.shape[1]] for k in range(taps)), torch.zeros(()))
 
 
 def unfolded(x: Tensor, weights: Tensor) -> Tensor:
     """Write out all windows, (B, T, H, R, K), and multiply them by causal weights."""
     padded = F.pad(x, (0, 0, 0, 0, weights.shape[-1] - 1, 0))
-    windows = padded.unfold(1, weights.shape[-1], 1).contiguous()
+    windows = padded.unfold(1, weights.shape[-1], 1).contiguous()  # (B, T, H, R, K)
     return (windows @ weights.expand(*windows.shape[:3], -1)[..., None]).squeeze(-1)
 
 
@@ -65,7 +65,7 @@ def measure(shape: Shape) -> dict[str, dict[str, float]]:
     def shared() -> Tensor:
         return static.softmax(-1)[None, None]
 
-    # with the number of repetitions, fewer for the slower ones
+    # each with the number of its repetitions, fewer for the slower ones
     calls: dict[str, dict[str, tuple[Callable[[], Tensor], int]]] = {
         "lightconv": {
             "band": (lambda: lightconv(x, static.softmax(-1), causal=True), 7),

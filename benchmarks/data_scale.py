@@ -29,15 +29,18 @@ import numpy as np
 
 from benchmarks import harness
 
+# Pairs that are generated at a time; each block has a seed of its own.
 BLOCK = 16_384
+# Size of either vocabulary; rank r of a word has probability ~ 1 / r.
 WORDS = 200_000
 SPLITS = {"valid": 1000, "test": 1000}
 GPU_TOKENS = 866_000  # target tokens/s of a base Transformer on one H200 at 40% of its peak: the goal to feed
 
 
 def vocabulary(seed: int) -> np.ndarray:
-    """WORDS strings of letters, the frequent ones shorter."""
+    """Draw WORDS strings of letters, the frequent ones shorter."""
     rng = np.random.default_rng(seed)
+    # letters too by Zipf's law, so that subwords have something to merge
     share = 1 / np.arange(1, 27)
     sizes = np.clip(rng.poisson(2 + np.log2(np.arange(1, WORDS + 1)) / 3), 1, 20)
     letters = rng.choice(list("etaoinshrdlucmfwypvbgkjqxz"), size=sizes.sum(), p=share / share.sum())
@@ -46,30 +49,33 @@ def vocabulary(seed: int) -> np.ndarray:
 
 
 def sentences(ranks: np.ndarray, lengths: np.ndarray, words: np.ndarray) -> bytes:
-    """Lines of `lengths` words with the given ranks."""
+    """Join the words of these ranks to lines of `lengths` words."""
     stream = iter(words[ranks].tolist())
     return "".join(" ".join(itertools.islice(stream, n)) + "\n" for n in lengths.tolist()).encode()
 
 
 def generate(folder: Path, pairs: int, seed: int = 0) -> None:
-    """train, valid and test in `folder`: the target says the source's words, a tenth of them others or left out."""
+    """Write train, valid and test to `folder`; targets have the source's words, a tenth replaced or left out."""
     german, english = vocabulary(seed), vocabulary(seed + 1)
     for number, (split, size) in enumerate(({"train": pairs} | SPLITS).items()):
         with (folder / f"{split}.de").open("wb") as src, (folder / f"{split}.en").open("wb") as tgt:
             for start in range(0, size, BLOCK):
                 rng = np.random.default_rng([seed, number, start])
                 rows = min(BLOCK, size - start)
+                # the median is e^3.1 = 22 words, the mean exp(3.1 + 0.5^2 / 2) = 25
                 lengths = np.clip(np.rint(np.exp(rng.normal(3.1, 0.5, rows))), 2, 200).astype(np.int64)
+                # the inverse of the distribution log r / log WORDS
                 ranks = (WORDS ** rng.random(lengths.sum())).astype(np.int64) - 1
                 src.write(sentences(ranks, lengths, german))
                 other = rng.random(len(ranks))
+                # 5% of the words become others, 5% are left out
                 ranks = np.where(other < 0.05, (WORDS ** rng.random(len(ranks))).astype(np.int64) - 1, ranks)
                 left = np.add.reduceat((other < 0.95).astype(np.int64), np.cumsum(lengths) - lengths)
                 tgt.write(sentences(ranks[other < 0.95], left, english))
 
 
 class Peak:
-    """The largest memory of a process and its descendants together while the block runs, in GiB, sampled."""
+    """Peak memory of a process and its descendants together while the block runs, in GiB, sampled every 0.3 s."""
 
     def __init__(self, pid: int) -> None:
         self.pid, self.total, self.own = pid, 0.0, 0.0
@@ -85,14 +91,14 @@ class Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._done.wait(0.3):
+        while not self._done.wait(0.3):  # seconds between samples
             sums = [memory(pid) for pid in [self.pid, *descendants(self.pid)]]
             self.total = max(self.total, sum(total for total, _ in sums))
             self.own = max(self.own, sum(own for _, own in sums))
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """Memory of a process, and the part that is no file, in GiB, what it shares with others divided among them."""
+    """Return the memory of a process, and its part that is not backed by files, in GiB; shared pages count in part."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended
@@ -102,7 +108,7 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes below `pid`."""
+    """List the processes below `pid`."""
     try:
         children = [
             int(p) for task in Path(f"/proc/{pid}/task").iterdir() for p in (task / "children").read_text().split()
@@ -113,17 +119,19 @@ def descendants(pid: int) -> list[int]:
 
 
 def run(command: list[str]) -> dict[str, Any]:
-    """Run a child: what its last lines say, its wall and CPU seconds, and its peaks in GiB."""
+    """Run a child, and return the results that it prints, its wall and CPU seconds, and its peaks in GiB."""
     start = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     with Peak(child.pid) as peak:
         output = child.stdout.read()
+        # wait4 returns the usage of this child; `resource` would have the maximum of all children
         _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{output}")
     last = output.strip().splitlines()[-1]
+    # `prepare` logs a line for each stage, `--read` prints JSON at the end
     stages = re.findall(r"^made (.+) in ([\d.]+) s$", output, flags=re.MULTILINE)
     result = json.loads(last) if last.startswith("{") else {name: float(seconds) for name, seconds in stages}
     return result | {
@@ -136,7 +144,7 @@ def run(command: list[str]) -> dict[str, Any]:
 
 
 def read(overrides: list[str], most: int) -> None:
-    """In a child of its own: the order of an epoch, then `most` batches with 0 and with 2 workers; prints JSON."""
+    """Time the order of an epoch, then `most` batches with 0 and with 2 workers, and print JSON; runs in a child."""
     from benchmarks.data import data_plan
     from seq2seq.config.compose import resolved_settings
     from seq2seq.data.batching import token_batches
@@ -163,6 +171,7 @@ def read(overrides: list[str], most: int) -> None:
             count += 1
         seconds = time.perf_counter() - start
         result |= {f"batches_{workers}": count / seconds, f"tokens_{workers}": tokens / seconds}
+        # ends the workers before those of the next round start
         del batches
     result |= {"batches": data.batches_per_epoch, "kept": prepared.size("train"), "padding": data.padding_share}
     print(json.dumps(result))
@@ -209,7 +218,7 @@ def measure(pairs: int, overrides: list[str], most: int) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """A row per figure, a column per size."""
+    """Format a row per figure, a column per size."""
     lines = [f"{'':<36}" + "".join(f"{row['pairs']:>14,}" for row in results)]
     for name in list(results[0])[1:]:
         lines.append(f"{name:<36}" + "".join(f"{row[name]:>14,}" for row in results))

@@ -20,8 +20,8 @@ def parser_for(name: str, description: str | None) -> argparse.ArgumentParser:
     """Create the parser of `python -m benchmarks.<name>`, which has the option --out.
 
     Args:
-        name: the module's name below `benchmarks`.
-        description: the module's docstring, shown by --help.
+        name: The module's name below `benchmarks`.
+        description: The module's docstring, shown by --help.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}",
@@ -33,7 +33,7 @@ def parser_for(name: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """Describe what a benchmark runs on: the device's name, versions, threads and the date."""
+    """Describe the machine of a benchmark: the device's name, versions, threads and the date."""
     import torch
 
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
@@ -70,8 +70,8 @@ def write(out: Path | None, name: str, result: Any, table: str = "", *, indent: 
     """Write `<name>.json`, and `<name>.md` if there is a table.
 
     Args:
-        out: the folder; None writes nothing.
-        indent: of the JSON; None writes it in one line, for long lists of numbers.
+        out: The folder; None writes nothing.
+        indent: Indentation of the JSON; None writes it in one line, for long lists of numbers.
     """
     if out is None:
         return

@@ -25,13 +25,14 @@ from seq2seq.experiments.results import RunResult, Unusable, read_run
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.model import Seq2Seq
 
-# So many images stand above the centers.
+# Number of images above the centers.
 SHOWN = 8
 HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parameters", "seconds")
 
 
 def distance(one: str, other: str) -> int:
     """Count the characters to insert, delete or replace (Levenshtein)."""
+    # one row of the table of distances at a time
     previous = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         row = [i]
@@ -45,7 +46,7 @@ def finished(path: Path) -> RunResult:
     """Read a run that has test translations.
 
     Raises:
-        ValueError: the run has not got so far.
+        ValueError: The run is not finished, or saved no test translations.
     """
     run = read_run(path, "test")
     if isinstance(run, Unusable) or run.test_lines("hyp") is None:
@@ -84,6 +85,7 @@ def _on_a_grid(mixer: Any) -> bool:
 def untrained(run: Path) -> Seq2Seq:
     """Build the run's model as it was before training, from its seed."""
     payload = checkpoint.read(run / "checkpoints" / "last.ckpt")
+    # the run seeds torch right before it builds its model, so this draws the same weights
     torch.manual_seed(int(payload[ORIGIN]["settings"]["seed"]))
     return build_model(payload[checkpoint.KEY]["model"])
 
@@ -100,6 +102,7 @@ def draw(run: Path, path: Path) -> None:
     assert loaded.tokenizer.patches is not None
     lines = tested.test_lines("src") or []
     hypotheses = tested.test_lines("hyp") or []
+    # each image is one line of the corpus; `unpack` turns its patches into pixels
     pictures = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
     for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
@@ -109,6 +112,7 @@ def draw(run: Path, path: Path) -> None:
     for layer, (axes, now, (start, _)) in enumerate(zip(panels, trained, initial, strict=True), 1):
         _draw_layer(axes, *now, start)
         axes.set_title(f"layer {layer}", fontsize=8)
+    # one scale for all layers, wide enough for every center before and after training
     reach = 1 + max(float(positions.abs().max()) for positions, _ in (*trained, *initial))
     # all panels share the axes: rows are counted downwards
     panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))
@@ -128,6 +132,7 @@ def _draw_layer(axes: Any, positions: torch.Tensor, sharpness: torch.Tensor, sta
         axes.plot(column, row, marker=style["marker"], markersize=3, color=style["color"])
         bell = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.7, "alpha": 0.7}
         axes.add_patch(Circle((column, row), (2 * a) ** -0.5, fill=False, **bell))
+    # the position that the head looks from
     axes.plot(0, 0, marker="+", color="black")
     axes.set(aspect="equal")
     axes.tick_params(labelsize=6)

@@ -1,4 +1,4 @@
-"""The vocabulary projection and its loss on a CPU: whole logits against chunks, in time and peak memory.
+"""Measure the vocabulary projection and its loss on a CPU: whole logits against chunks, in time and peak memory.
 
     python -m benchmarks.loss
     python -m benchmarks.loss --rows 3200 --vocab 32768 --out benchmarks/results/loss
@@ -27,7 +27,7 @@ WAYS = ("torch", "whole", "chunked")
 
 
 def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[str, Any]:
-    """Forward and backward of one way: CPU seconds a step, and peak memory over that of inputs and weights, in MiB."""
+    """Run forward and backward one way; return CPU seconds a step, and peak memory beyond inputs and weights in MiB."""
     import torch
     import torch.nn.functional as F
 
@@ -35,6 +35,7 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
 
     output, features = torch.nn.Linear(dim, vocab, bias=False), torch.randn(rows, dim, requires_grad=True)
     target, mask = torch.randint(0, vocab, (rows,)), torch.ones(rows, dtype=torch.bool)
+    # the peak before the first step is that of inputs and weights
     before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
     for _ in range(steps):
         start = time.process_time()
@@ -47,8 +48,10 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
                 loss = F.cross_entropy(output(features).float(), target, label_smoothing=0.1, reduction="sum")
         loss.backward()
         seconds.append(time.process_time() - start)
+        # outside the timed part
         output.zero_grad()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # the first step also allocates; ru_maxrss is in KiB
     return {"way": way, "seconds": statistics.median(seconds[1:]), "peak_mib": (peak - before) / 1024}
 
 
@@ -65,6 +68,7 @@ def main() -> int:
         return 0
     given = [f"--{name}={value}" for name, value in sizes.items()]
     results = []
+    # a process each: the peak of resident memory never falls
     for way in WAYS:
         command = [sys.executable, "-m", "benchmarks.loss", f"--way={way}", *given]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ from seq2seq.experiments.tables import markdown_table
 from seq2seq.resources import conf_dir
 
 KEYS = ("parameters", "steps", "target_tokens_per_second", "training_seconds")
-# figures of a preset's run, by metric or key
+# Figures of a preset's run, by metric or key.
 Figures = dict[str, float]
 
 
@@ -37,7 +37,7 @@ def of_corpus(runs: str) -> dict[str, Figures]:
     """Read the figures of the one run that each preset has below the folder `runs`.
 
     Raises:
-        ValueError: a preset has no finished run there, or several.
+        ValueError: A preset has no finished run there, or several.
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], "test").runs:

@@ -27,7 +27,7 @@ MARKUP = ["<s>", "</s>", "<pad>", "<unk>", "<0x0A>", "▁", "▁▁", "&amp;", "
 
 
 def sentence(rng: random.Random) -> str:
-    """Words of the corpus, one to twenty."""
+    """Draw one to twenty words of the corpus."""
     return " ".join(rng.choices(WORDS, k=rng.randint(1, 20)))
 
 
@@ -58,6 +58,7 @@ def _long(rng: random.Random, size: int) -> str:
     return "".join(rng.choices("ab c.,\u4e00\U0001f600", k=size)) if kind == 2 else "a" + " " * (size - 2) + "b"
 
 
+# One function for each source of trouble: empty and blank lines, odd scripts, broken UTF-8.
 MAKERS: list[Callable[[random.Random], str | bytes]] = [
     sentence,
     lambda rng: "",
@@ -76,17 +77,18 @@ MAKERS: list[Callable[[random.Random], str | bytes]] = [
 
 
 def nasty_lines(count: int, seed: int, *, long_lines: int = 4, long_size: int = 100_000) -> list[bytes]:
-    """`count` lines without their ends, of every kind of trouble; `long_lines` of them have `long_size` characters."""
+    """Draw `count` lines of all makers, without line ends; `long_lines` of them have `long_size` characters."""
     rng = random.Random(seed)
     lines = [rng.choice(MAKERS)(rng) for _ in range(count)]
     for place in rng.sample(range(count), min(long_lines, count)):
         lines[place] = _long(rng, long_size)
+    # surrogatepass: halves of pairs, which are not valid UTF-8, are wanted here
     raw = [line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass") for line in lines]
     return [line.replace(b"\n", b" ") for line in raw]
 
 
 def text(lines: list[bytes], *, final_newline: bool) -> bytes:
-    """The lines as a file; without a final newline the last line must hold something to be a line."""
+    """Join the lines to a file; without a final newline an empty last line would not count, so it gets a word."""
     if not final_newline and not lines[-1]:
         lines[-1] = b"end"
     return b"\n".join(lines) + (b"\n" if final_newline else b"")
@@ -99,6 +101,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options, rest = parser.parse_known_args()  # the rest is for translate
+    # odd seeds end with a newline, even ones do not
     data = text(nasty_lines(options.lines, options.seed), final_newline=bool(options.seed % 2))
     began = time.perf_counter()
     command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", options.ckpt, *rest]

@@ -30,11 +30,13 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.training.flops import training_flops
 from seq2seq.training.loss import projected_cross_entropy
 
+# Sentences in a batch, and tokens on either side of a pair.
 ROWS, LENGTH = 32, 25
 RECORDED_GFLOPS = 484.0
+# Source and target vocabularies of the recorded models.
 JOINT, IWSLT = (32768, 32768), (8848, 6632)
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
-# settings, vocabularies, fairseq's target tokens per CPU-second, and our floor as a multiple of it
+# By name: settings, vocabularies, fairseq's target tokens per CPU-second, and our floor as a multiple of it
 MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], float, float]] = {
     "base": (("mixer=transformer", "model=base"), JOINT, 558, 1.1),
     "transformer": (("mixer=transformer", "model=small", "model.tie=target"), IWSLT, 1157, 1.1),
@@ -57,6 +59,7 @@ class Step:
     def __init__(self, config: dict[str, Any]) -> None:
         self.model = build_model(config).train()
         src, tgt = config["src_vocab_size"], config["tgt_vocab_size"]
+        # ids from 4 on: below are padding, begin, end and unknown
         self.src = torch.randint(4, src, (ROWS, LENGTH))
         self.tgt_in, self.tgt_out = torch.randint(4, tgt, (2, ROWS, LENGTH))
         self.mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
@@ -73,6 +76,7 @@ class Step:
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
     """Measure this core's rate of bf16 products, by CPU time."""
     a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
+    # warm-up
     a @ b
     start = time.process_time()
     for _ in range(repeats):
@@ -85,8 +89,10 @@ def measure(name: str, *, steps: int) -> dict[str, Any]:
     overrides, vocabularies, recorded, floor = MODELS[name]
     config = settings(overrides, vocabularies)
     step, seconds, rates = Step(config), [], []
+    # warm-up
     step()
     for _ in range(steps):
+        # between the steps, since a shared machine's speed drifts
         rates.append(matrix_gflops())
         start = time.process_time()
         step()

@@ -18,7 +18,7 @@ SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer,
 
 
 class TargetError(ValueError):
-    """A `_target_` that is not a mixer of this package or of a package that the user trusts."""
+    """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
 
 
 def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portable: bool = False) -> Seq2Seq:
@@ -37,8 +37,9 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     _check_model(config["model"])
     builder = _Builder(config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(config)
+    # the encoder first: its width is what the decoder's cross mixers read
     encoder = builder.encoder(src_table)
-    memory_dim = encoder.layers[-1].out_dim
+    memory_dim = encoder.layers[-1].out_dim  # M
     assert isinstance(memory_dim, int)
     decoder = builder.decoder(tgt_table, memory_dim)
     readout_dim = decoder.layers[-1].out_dim
@@ -64,15 +65,22 @@ def build_self_mixer(
 def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
     """Return the class named by dotted path `target`.
 
+    Args:
+        target: `_target_` of a mixer's settings.
+        contract: The base class that the slot asks for.
+        trust: Packages, besides this one, whose classes are allowed: importing one runs its code.
+
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
     packages = ("seq2seq", *trust)
     allowed = f"allowed are mixers defined in {', '.join(packages)} (name further packages to trust explicitly)"
     module_name, _, name = str(target).rpartition(".")
+    # checked before the import, which would already run the module's code
     if module_name.split(".")[0] not in packages:
         raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
     try:
+        # None if the module has no such name
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
         raise TargetError(f"_target_ {target!r} cannot be imported ({error}); {allowed}") from None
@@ -90,13 +98,15 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     Learned positions have model.max_len; a mixer of bounded length says by which arguments (`length_arguments`).
     """
     model = config["model"]
+    # src_positions may be absent: then both sides have `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in _mixers(config["mixer"]):
-        per_layer = values.get("per_layer") or {}
+        per_layer = values.get("per_layer") or {}  # null in YAML is None
         for name in resolve(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
             if values.get(name) is not None:
                 result[f"{path}.{name}"] = values[name]
+            # the shortest layer limits the stack
             if name in per_layer:
                 result[f"{path}.per_layer.{name}"] = min(per_layer[name])
     return result
@@ -109,6 +119,7 @@ def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> in
 
 def _mixers(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield the slot, the path and the settings of every mixer that the section names."""
+    # a slot is one mixer, or several `kinds` by a pattern, each of which may be either again
     for slot in SLOTS:
         parts = [(f"mixer.{slot}", section.get(slot))]
         while parts:
@@ -124,7 +135,13 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 
     A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
     give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
+
+    Args:
+        slot: Settings of the slot, in one of the two forms.
+        layer: Index from the bottom, 0 to num_layers - 1.
+        num_layers: Depth of the stack.
     """
+    # the pattern's own length is checked as a list of one entry per layer
     if "kinds" in slot:
         _entry(slot["pattern"], layer, num_layers, "pattern")
         kind = slot["pattern"][layer % len(slot["pattern"])]
@@ -140,6 +157,7 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 def _entry(entries: Any, layer: int, num_layers: int, name: str) -> Any:
     if not isinstance(entries, list | tuple) or not entries:
         raise ValueError(f"{name} must be a list of one value per layer, not {entries!r}")
+    # a longer list would be cut off without a word: more likely a mistake in the number of layers
     if len(entries) > num_layers:
         raise ValueError(
             f"{name} lists {len(entries)} values for {num_layers} layers: {list(entries)}; "
@@ -160,15 +178,18 @@ class _Builder:
 
     def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
         """Build the encoder on the source's table."""
+        # mixers of few parameters may add layers, so that models of equal size are compared
         extra = self.slots.get("extra_encoder_layers", 0)
         depth = self.model["encoder_layers"] + extra
         if depth < 1:
             raise ValueError(
                 f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
             )
+        # the order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
         dim = self.model["dim"]
+        # widths run through the stack: each layer begins where the last one ended
         for layer in range(depth):
             mixer = self._mixer("encoder", layer, depth, dim=dim, causal=False)
             out_dim = dim if mixer is None else mixer.out_dim
@@ -191,6 +212,7 @@ class _Builder:
             slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
             layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
             dim = cross.out_dim
+        # after the layers, unlike the encoder's: the order decides the random numbers that modules start from
         embedding = self._embedding(table, self._positions("positions"))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
 
@@ -200,6 +222,7 @@ class _Builder:
             return None
         values = layer_values(self.slots[slot], layer, depth)
         mixer = _class_of(values, slot, self.trust)
+        # the mixer's class adapts its own settings, first to any machine, then to the source's grid
         if self.portable:
             values = mixer.portable_values(values)
         if self.patches and slot == "encoder":
@@ -247,6 +270,7 @@ def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> typ
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
     arguments = {key: value for key, value in values.items() if key != "_target_"}
+    # errors of a constructor name the slot, since its own message knows only its arguments
     try:
         return mixer(**sizes, **arguments)
     except TypeError as error:
@@ -277,7 +301,7 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
             "model.tie=all shares one table between source and target, but their vocabularies are separate; "
             "set tokenizer.joint=true or model.tie=target"
         )
-    return src, src
+    return src, src  # one module, which both sides and the output share
 
 
 def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> nn.Linear:
@@ -286,9 +310,9 @@ def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> 
         raise ValueError(
             f"the output layer reads {readout_dim} numbers, the table has {model['dim']}; set model.tie=none"
         )
-    output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)
+    output = nn.Linear(readout_dim, table.num_embeddings, bias=not tied)  # weight (V, readout_dim)
     if tied:
-        output.weight = table.weight
+        output.weight = table.weight  # one parameter: trained by both uses, stored once
     else:
         nn.init.xavier_uniform_(output.weight)
         nn.init.zeros_(output.bias)

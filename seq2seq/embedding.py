@@ -48,9 +48,9 @@ class Embedding(nn.Module):
         return self._embed(tokens, position)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
-        x = self.table(tokens) * self.scale
+        x = self.table(tokens) * self.scale  # (..., dim)
         if self.positions is not None:
-            x = x + self.positions(position).to(x.dtype)
+            x = x + self.positions(position).to(x.dtype)  # (T, dim) broadcasts over sentences
         return self.dropout(x)
 
 
@@ -72,8 +72,9 @@ class PatchProjection(nn.Module):
     def __init__(self, *, dim: int, size: int, bits: int) -> None:
         super().__init__()
         self.embedding_dim = dim
-        self.most = (1 << bits) - 1
+        self.most = (1 << bits) - 1  # the white level
         self.proj = nn.Linear(size * size, dim)
+        # a buffer moves with the module; not persistent, since it follows from the settings
         self.register_buffer("shifts", bits * torch.arange(size * size), persistent=False)
         self.shifts: Tensor
 
@@ -94,21 +95,28 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         if dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
-        rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10000.0) / dim))
+        rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10000.0) / dim))  # (D / 2,)
         self.register_buffer("rate", rate, persistent=False)
         self.rate: Tensor
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""
+        # (..., D / 2), in float32: bfloat16 cannot tell large positions apart
         angle = position[..., None].float() * self.rate
-        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
+        return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # sine and cosine alternate
 
 
 class GridPositions(nn.Module):
-    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each."""
+    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each.
+
+    Args:
+        dim: Width of the embedding; must be divisible by 4.
+        width: Columns of the grid.
+    """
 
     def __init__(self, *, dim: int, width: int) -> None:
         super().__init__()
+        # two axes, each of sines and cosines
         if dim % 4:
             raise ValueError(f"positions on a grid need a dim divisible by 4, not {dim}; change model.dim")
         self.axis = SinusoidalPositions(dim=dim // 2)
@@ -131,6 +139,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""
+        # on a GPU an index out of range would be an assertion without a message; meta tensors have no values
         if position.numel() and not position.is_meta and int(position.max()) >= self.table.num_embeddings:
             raise ValueError(
                 f"a sequence of {int(position.max()) + 1} tokens exceeds the {self.table.num_embeddings} learned "
@@ -156,8 +165,15 @@ def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.p
 
 
 def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
-    """Draw a token table from N(0, 1/dim), zero at padding."""
+    """Draw a token table from N(0, 1/dim), zero at padding.
+
+    Args:
+        vocab_size: Rows V.
+        dim: Width of the embedding.
+        pad_id: Row of the padding token.
+    """
     table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
+    # with the scale sqrt(dim) of `Embedding` its rows have variance 1; as output layer, logits do
     nn.init.normal_(table.weight, std=dim**-0.5)
     with torch.no_grad():
         table.weight[pad_id].zero_()

@@ -41,11 +41,13 @@ class _Frozen:
         self.marked: list[Tensor] = []
         self.replay = None if replay is None else iter(replay)
 
+    # The order of calls identifies a tensor, so replaying needs the same forward pass.
     def freeze(self, weights: Tensor) -> Tensor:
         self.marked.append(weights.detach())
         return self.marked[-1] if self.replay is None else next(self.replay)
 
 
+# A context variable rather than an attribute of mixers: threads do not see each other's.
 _frozen: ContextVar[_Frozen | None] = ContextVar("frozen", default=None)
 
 
@@ -74,7 +76,7 @@ def freeze_mixing(replay: Sequence[Tensor] | None = None) -> Iterator[list[Tenso
         The list of what has been marked.
     """
     frozen = _Frozen(replay)
-    token = _frozen.set(frozen)
+    token = _frozen.set(frozen)  # blocks may be nested
     try:
         yield frozen.marked
     finally:

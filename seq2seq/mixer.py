@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.state import Context, NoState, State
 
+# A mixer's own NamedTuples, so that its `step` is checked against its `init_state`.
 StateT = TypeVar("StateT", bound=State)
 ContextT = TypeVar("ContextT", bound=Context)
 
 
 class SelfMixer(nn.Module, ABC, Generic[StateT]):
-    """Mixes a sequence with itself: (B, T, dim) -> (B, T, out_dim).
+    """Token mixer within one sequence: (B, T, dim) -> (B, T, out_dim).
 
     A causal one lets position t see positions <= t only, and decodes: `init_state` and `step` compute `forward`
     one position at a time. An encoder-only mixer raises ValueError on causal=True.
@@ -35,6 +36,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, dim) under mask (B, T)."""
 
+    # Decoding: one row of state per sentence first, which `seq2seq.state.expand` repeats for a beam.
     def init_state(
         self,
         batch_size: int,
@@ -52,7 +54,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
         """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step; build it with causal=True")
 
-    # What a mixer says of itself.
+    # Declarations, read by the builder, `inspect` and decoding; subclasses set them in __init__ or on the class.
 
     dim: int
     out_dim: int
@@ -91,7 +93,7 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
 
 
 class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
-    """Mixes the source into the target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
+    """Token mixer from source to target: (B, T, dim) and a memory (B, S, memory_dim) -> (B, T, out_dim).
 
     Args (of every constructor, besides a mixer's own):
         dim: Width of the target's side.
@@ -106,6 +108,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     def forward(self, x: Tensor, context: ContextT) -> Tensor:
         """Mix the source into x (B, T, dim), whole sequences."""
 
+    # Most cross mixers read the source afresh at each step; a recurrence such as Bahdanau's has a state.
     def init_state(self, context: ContextT, max_len: int) -> StateT:
         """Return the state before the first position, one row per source sentence; nothing by default."""
         return NoState()  # type: ignore[return-value]
@@ -114,7 +117,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     def step(self, x: Tensor, context: ContextT, state: StateT, position: Tensor) -> tuple[Tensor, StateT]:
         """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
 
-    # What a mixer says of itself; see SelfMixer.
+    # Declarations; see SelfMixer.
 
     dim: int
     out_dim: int
@@ -139,7 +142,7 @@ def require_divisible(dim: int, parts: int, what: str = "num_heads") -> int:
         ValueError: `parts` does not divide `dim`; the message lists what does.
     """
     if parts < 1 or dim % parts:
-        good = [n for n in range(1, dim + 1) if dim % n == 0 and n <= 64]
+        good = [n for n in range(1, dim + 1) if dim % n == 0 and n <= 64]  # short enough to print
         raise ValueError(f"dim {dim} is not divisible by {what} {parts}; choose {what} from {good}")
     return dim // parts
 

@@ -21,7 +21,7 @@ ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = W2 dropout(act(W1 x + b1)) + b2 at every position alone: (..., D) -> (..., D).
+    """Feed-forward at every position alone, W2 dropout(act(W1 x + b1)) + b2: (..., D) -> (..., D).
 
     Reference: Vaswani et al. 2017, section 3.3.
     """
@@ -30,8 +30,8 @@ class FeedForward(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"model.activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}")
-        self.up = nn.Linear(dim, ffn_dim)
-        self.down = nn.Linear(ffn_dim, dim)
+        self.up = nn.Linear(dim, ffn_dim)  # W1, b1
+        self.down = nn.Linear(ffn_dim, dim)  # W2, b2
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -82,12 +82,12 @@ class Sublayer(nn.Module):
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
         y = self.dropout(y)
         if self.residual:
-            y = x + y
+            y = x + y  # (..., D)
         return y if self.post_norm is None else self.post_norm(y)
 
 
 class EmptySlot(nn.Module):
-    """In place of a sublayer whose mixer or feed-forward a layer does not have: x stays."""
+    """Stand-in for a sublayer whose mixer or feed-forward a layer does not have: x stays."""
 
     def forward(self, x: Tensor, f: None, *others: Any) -> Tensor:
         """Return x."""
@@ -99,7 +99,7 @@ class EmptySlot(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """[self mixer] + [feed-forward], each a sublayer; a slot may be empty."""
+    """Encoder layer: [self mixer] + [feed-forward], each a sublayer; a slot may be empty."""
 
     def __init__(
         self,
@@ -113,6 +113,7 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         around = {"norm": norm, "dropout": dropout, "residual": residual}
+        # a mixer may change the width, where there is no residual
         self.out_dim = dim if self_mixer is None else self_mixer.out_dim
         self.self_mixer = self_mixer
         self.feed_forward = feed_forward
@@ -121,7 +122,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Transform x (B, S, D) under mask (B, S)."""
-        x = self.around_self(x, self.self_mixer, mask)
+        x = self.around_self(x, self.self_mixer, mask)  # (B, S, out_dim)
         return self.around_ffn(x, self.feed_forward)
 
 
@@ -133,7 +134,7 @@ class LayerState(NamedTuple):
 
 
 class DecoderLayer(nn.Module):
-    """[self mixer] + cross mixer + [feed-forward], each a sublayer; self mixer and feed-forward may be empty."""
+    """Decoder layer: [self mixer] + cross mixer + [feed-forward], each a sublayer; all but the second may be empty."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         around = {"norm": norm, "dropout": dropout, "residual": residual}
-        middle = dim if self_mixer is None else self_mixer.out_dim
+        middle = dim if self_mixer is None else self_mixer.out_dim  # between the two mixers
         self.out_dim = cross_mixer.out_dim
         self.self_mixer = self_mixer
         self.cross_mixer = cross_mixer
@@ -159,8 +160,8 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, context: Context) -> Tensor:
         """Transform x (B, T, D) under mask (B, T), reading the source from context."""
-        x = self.around_self(x, self.self_mixer, mask)
-        x = self.around_cross(x, self.cross_mixer, context)
+        x = self.around_self(x, self.self_mixer, mask)  # (B, T, middle)
+        x = self.around_cross(x, self.cross_mixer, context)  # (B, T, out_dim)
         return self.around_ffn(x, self.feed_forward)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Context:
@@ -174,6 +175,7 @@ class DecoderLayer(nn.Module):
         own = None
         if self.self_mixer is not None:
             own = self.self_mixer.init_state(batch_size, max_len, device=device, dtype=dtype)
+        # the feed-forward remembers nothing
         return LayerState(own, self.cross_mixer.init_state(context, max_len))
 
     def step(self, x: Tensor, context: Context, state: LayerState, position: Tensor) -> tuple[Tensor, LayerState]:
@@ -188,24 +190,33 @@ def _around(f: nn.Module | None, **settings: Any) -> Any:
 
 
 class Encoder(nn.Module):
-    """Embedding, layers, and a last layer norm where the layers are pre-norm: tokens (B, S) -> memory (B, S, M)."""
+    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+
+    Shape:
+        tokens (B, S), mask (B, S) -> memory (B, S, M), M the width of the last layer.
+    """
 
     def __init__(self, *, embedding: Embedding, layers: list[EncoderLayer], final_norm: bool) -> None:
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
+        # pre-norm layers leave their sum unnormalized: one norm after the last
         self.norm = nn.LayerNorm(layers[-1].out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Encode src (B, S) under src_mask (B, S)."""
-        x = self.embedding(src)
+        x = self.embedding(src)  # (B, S, D)
         for layer in self.layers:
             x = layer(x, src_mask)
         return x if self.norm is None else self.norm(x)
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, and a last layer norm where the layers are pre-norm: tokens (B, T) -> (B, T, readout_dim)."""
+    """Decoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+
+    Shape:
+        tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), the width of the last layer.
+    """
 
     def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
         super().__init__()
@@ -215,7 +226,7 @@ class Decoder(nn.Module):
 
     def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
         """Decode whole sequences tgt (B, T) from the layers' contexts."""
-        x = self.embedding(tgt)
+        x = self.embedding(tgt)  # (B, T, D)
         for layer, part in zip(self.layers, context, strict=True):
             x = layer(x, mask, part)
         return x if self.norm is None else self.norm(x)
@@ -224,7 +235,7 @@ class Decoder(nn.Module):
         self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor
     ) -> tuple[Tensor, list[LayerState]]:
         """Decode one position: token (N,), position (N,) -> (N, readout_dim) and the next state."""
-        x = self.embedding.step(token, position)
+        x = self.embedding.step(token, position)  # (N, D)
         following = []
         for layer, part, old in zip(self.layers, context, state, strict=True):
             x, new = layer.step(x, part, old, position)  # type: ignore[operator]
@@ -233,13 +244,16 @@ class Decoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}."""
+    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
+
+    Whole sequences go through `forward`; decoding calls `context` once, then `init_state`, then `step` per position.
+    """
 
     def __init__(self, *, encoder: Encoder, decoder: Decoder, output: nn.Linear) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
-        self.output = output
+        self.output = output  # readout_dim -> V, often tied to the target's table
 
     def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) of the token after each of tgt_in (B, T), from src (B, S)."""
@@ -247,12 +261,13 @@ class Seq2Seq(nn.Module):
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Return what the output layer reads, (B, T, readout_dim), so that a loss may project real tokens only."""
+        # without a mask all tokens are real
         mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask
         return self.decoder(tgt_in, mask, self.context(src, src_mask))
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
         """Compute what each decoder layer reads of the source src (B, S), once per sentence."""
-        memory = self.encoder(src, src_mask)
+        memory = self.encoder(src, src_mask)  # (B, S, M)
         return [layer.project(memory, src_mask) for layer in self.decoder.layers]  # type: ignore
 
     def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[LayerState]:
@@ -265,7 +280,7 @@ class Seq2Seq(nn.Module):
         sizes = {"batch_size": len(like), "max_len": max_len, "device": like.device, "dtype": like.dtype}
         layers: Any = self.decoder.layers
         states = [layer.init_state(part, **sizes) for layer, part in zip(layers, context, strict=True)]
-        return expand(states, beam_size)
+        return expand(states, beam_size)  # B rows become N
 
     def step(
         self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor

@@ -13,13 +13,22 @@ from seq2seq.state import reorder, select
 
 
 def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
-    """Return the target length limit of each sentence, (B,)."""
+    """Return the target length limit of each sentence of src_mask (B, S), (B,), eos included.
+
+    It is max_len_ratio times the source's length plus max_len_extra, and at most max_len where there is one.
+    """
     limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
     return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
 
 
 class Hypothesis(NamedTuple):
-    """A translation: token ids without begin and end, its ranking score, and log p(y | x) in nats."""
+    """A translation that has ended.
+
+    Attributes:
+        ids: Its tokens, without bos and eos.
+        score: log_prob / length^length_penalty, by which hypotheses are ranked; the length includes eos.
+        log_prob: log p(y | x) in nats.
+    """
 
     ids: list[int]
     score: float
@@ -27,7 +36,7 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """Ids of the special tokens that a search handles itself."""
+    """Ids of the special tokens that a search handles itself: it begins with bos, ends at eos, never draws pad."""
 
     bos: int
     eos: int
@@ -42,6 +51,16 @@ def search(
 
     A sentence is done when beam_size hypotheses have ended, or when no open one can still overtake its n_best;
     done sentences leave the batch.
+
+    Args:
+        model: In evaluation mode, or dropout makes the result random.
+        src: Source tokens, right-padded.
+        src_mask: (B, S), True for real tokens.
+        special: Ids of the special tokens.
+        settings: Width of the beam, limits of length, ranking.
+
+    Returns:
+        For each sentence settings.n_best hypotheses, or as many as have ended.
     """
     if not src.shape[0]:
         return []
@@ -66,21 +85,23 @@ class _Beam:
         self.model = model
         self.settings = settings
         self.special = special
-        self.limits = target_limits(src_mask, settings)
-        self.context = model.context(src, src_mask)
-        self.max_len = int(self.limits.max())
+        self.limits = target_limits(src_mask, settings)  # (B,)
+        self.context = model.context(src, src_mask)  # once per sentence
+        self.max_len = int(self.limits.max())  # slots of the caches
         self.state: Any = model.init_state(self.context, beam_size=size, max_len=self.max_len)
-        self.tokens = src.new_empty(batch_size, size, 0)
-        self.last = src.new_full((batch_size, size), special.bos)
+        self.tokens = src.new_empty(batch_size, size, 0)  # (B, beam, t), without bos
+        self.last = src.new_full((batch_size, size), special.bos)  # (B, beam): what the next step reads
         self.log_prob = torch.full((batch_size, size), float("-inf"), device=src.device)
         # one hypothesis until the first step makes them differ
         self.log_prob[:, 0] = 0.0
+        # rows of `finished` that the batch still has
         self.sentences = torch.arange(batch_size, device=src.device)
         self.finished: list[list[Hypothesis]] = [[] for _ in range(batch_size)]
 
     def advance(self) -> None:
         """Extend every open hypothesis by one token."""
         log_prob, parent, token = self._candidates()
+        # in this order: `_finish` reads the tokens of the parents, which `_continue` replaces
         self._finish(log_prob, parent, token)
         self._continue(log_prob, parent, token)
         self._drop_done()
@@ -89,47 +110,54 @@ class _Beam:
         """Return the 2 beam best extensions of each sentence: log_prob, parent row and token, each (B, 2 beam)."""
         size = self.settings.beam_size
         step = self.tokens.shape[2]
-        position = self.last.new_full((self.last.numel(),), step)
+        position = self.last.new_full((self.last.numel(),), step)  # (N,)
         logits, self.state = self.model.step(self.last.flatten(), self.context, self.state, position)
-        logits = logits.float()
+        logits = logits.float()  # (N, V)
+        # of all tokens, before some are ruled out: log_prob is the model's own
         norm = logits.logsumexp(-1, keepdim=True)
         logits[:, [self.special.pad, self.special.bos]] = float("-inf")
+        # at its limit a hypothesis can only end, so that none is lost
         last_chance = (self.limits <= step + 1).repeat_interleave(size)
         if bool(last_chance.any()):
             only_end = torch.full_like(logits, float("-inf"))
             only_end[:, self.special.eos] = logits[:, self.special.eos]
             logits = torch.where(last_chance[:, None], only_end, logits)
+        # 2 beam of each, since up to beam of them may end and beam must go on
         width = min(2 * size, logits.shape[1])
-        best, token = logits.topk(width, -1)
-        total = (best - norm).view(-1, size, width) + self.log_prob[:, :, None]
-        log_prob, flat = total.flatten(1).topk(min(2 * size, size * width), -1)
+        best, token = logits.topk(width, -1)  # (N, width)
+        total = (best - norm).view(-1, size, width) + self.log_prob[:, :, None]  # (B, beam, width)
+        log_prob, flat = total.flatten(1).topk(min(2 * size, size * width), -1)  # (B, 2 beam)
+        # flat = parent * width + rank
         return log_prob, flat // width, token.view(-1, size * width).gather(1, flat)
 
     def _finish(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
         """Record hypotheses that end among the first `beam` candidates."""
         size = self.settings.beam_size
-        length = self.tokens.shape[2] + 1
+        length = self.tokens.shape[2] + 1  # with eos
+        # (B, beam); -inf: a row without a hypothesis
         ended = (token[:, :size] == self.special.eos) & log_prob[:, :size].isfinite()
-        rows, ranks = ended.nonzero(as_tuple=True)
+        rows, ranks = ended.nonzero(as_tuple=True)  # one entry per ended hypothesis
         if not rows.numel():
             return
         tokens = self.tokens[rows, parent[rows, ranks]].tolist()
         values = log_prob[rows, ranks].tolist()
         for sentence, ids, value in zip(self.sentences[rows].tolist(), tokens, values, strict=True):
             if len(self.finished[sentence]) < size:
-                score = value / length**self.settings.length_penalty
+                score = value / length**self.settings.length_penalty  # log p / length^a
                 self.finished[sentence].append(Hypothesis(ids, score, value))
 
     def _continue(self, log_prob: Tensor, parent: Tensor, token: Tensor) -> None:
         """Keep the first `beam` candidates that go on."""
         size = self.settings.beam_size
         log_prob = log_prob.masked_fill(token == self.special.eos, float("-inf"))
-        self.log_prob, kept = log_prob.topk(size, -1)
+        self.log_prob, kept = log_prob.topk(size, -1)  # (B, beam)
         parent = parent.gather(1, kept)
         self.last = token.gather(1, kept)
-        history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))
-        self.tokens = torch.cat([history, self.last[:, :, None]], -1)
+        # tokens and state follow their parents: hypothesis i continues row parent[i] of its sentence
+        history = self.tokens.gather(1, parent[:, :, None].expand(-1, -1, self.tokens.shape[2]))  # (B, beam, t)
+        self.tokens = torch.cat([history, self.last[:, :, None]], -1)  # (B, beam, t + 1)
         if size > 1:
+            # rows of the whole batch: a sentence's are adjacent
             base = torch.arange(parent.shape[0], device=parent.device)[:, None] * size
             self.state = reorder(self.state, (base + parent).flatten())
 
@@ -144,6 +172,7 @@ class _Beam:
         ]
         if len(keep) == len(best_open):
             return
+        # all that has a row per sentence shrinks together; `finished` keeps its place
         rows = torch.tensor(keep, device=self.last.device, dtype=torch.int64)
         self.context = select(self.context, rows)
         self.state = select(self.state, rows, self.settings.beam_size)
@@ -152,10 +181,12 @@ class _Beam:
 
     def _done(self, ended: list[Hypothesis], best_open: float, longest: int) -> bool:
         settings = self.settings
+        # nothing is open, or the beam is full
         if best_open == float("-inf") or len(ended) >= settings.beam_size:
             return True
         if len(ended) < settings.n_best:
             return False
+        # the best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks
         length = longest if settings.length_penalty > 0 else self.tokens.shape[2] + 1
         # log p only falls as a hypothesis grows
         bound = best_open / length**settings.length_penalty
@@ -191,22 +222,24 @@ def sample(
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
-    limits = target_limits(src_mask, settings)
+    limits = target_limits(src_mask, settings)  # (B,)
     max_len = int(limits.max())
     context = model.context(src, src_mask)
     state = model.init_state(context, beam_size=1, max_len=max_len)
     last = src.new_full((src.shape[0],), special.bos)
-    ended = torch.zeros_like(last).bool()
-    total = torch.zeros(len(last), device=src.device)
+    ended = torch.zeros_like(last).bool()  # (B,)
+    total = torch.zeros(len(last), device=src.device)  # log p, (B,)
     tokens = []
     for step in range(max_len):
-        logits, state = model.step(last, context, state, torch.full_like(last, step))
-        last = _draw(logits.float(), special, temperature, top_k, generator)
-        last = last.masked_fill(limits <= step + 1, special.eos)
+        logits, state = model.step(last, context, state, torch.full_like(last, step))  # (B, V)
+        last = _draw(logits.float(), special, temperature, top_k, generator)  # (B,)
+        last = last.masked_fill(limits <= step + 1, special.eos)  # at its limit a translation ends
+        # under the model's own distribution, whatever was drawn from; nothing after eos counts
         gained = logits.float().log_softmax(-1).gather(1, last[:, None]).squeeze(1)
         total = total + gained.masked_fill(ended, 0.0)
         tokens.append(last.masked_fill(ended, special.eos))
         ended = ended | (last == special.eos)
+        # sentences that have ended draw on until all have: the batch keeps its shape
         if bool(ended.all()):
             break
     return [
@@ -218,14 +251,15 @@ def sample(
 def _draw(
     logits: Tensor, special: Specials, temperature: float, top_k: int, generator: torch.Generator | None
 ) -> Tensor:
-    logits = logits.clone()
+    logits = logits.clone()  # the caller reads the original for log p
     logits[:, [special.pad, special.bos]] = float("-inf")
     if top_k > 0:
-        floor = logits.topk(min(top_k, logits.shape[1]), -1).values[:, -1:]
+        floor = logits.topk(min(top_k, logits.shape[1]), -1).values[:, -1:]  # (B, 1): the k-th largest
         logits = logits.masked_fill(logits < floor, float("-inf"))
     return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(1)
 
 
 def _cut(ids: list[int], log_prob: float, eos: int, settings: SearchSettings) -> Hypothesis:
     length = ids.index(eos) if eos in ids else len(ids)
+    # eos counts in the length, as in a beam search
     return Hypothesis(ids[:length], log_prob / (length + 1) ** settings.length_penalty, log_prob)

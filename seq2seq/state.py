@@ -39,15 +39,17 @@ class Cache:
         dtype: torch.dtype | None = None,
     ) -> Cache:
         """Allocate `max_len` slots of `width` numbers for each sentence, one hypothesis each."""
-        values = torch.zeros(batch_size, max_len, 1, width, device=device, dtype=dtype)
-        owner = torch.zeros(batch_size, max_len, device=device, dtype=torch.int64)
+        values = torch.zeros(batch_size, max_len, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)
+        owner = torch.zeros(batch_size, max_len, device=device, dtype=torch.int64)  # (N, L), N = B
         return cls(values, owner)
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """Write value (N, width) at position (N,) of each hypothesis."""
         sentence, row = self._rows()
+        # in place: a slot has room for every row of the beam, so hypotheses do not collide
         self.values[sentence, position, row] = value.to(self.values.dtype)
-        self.owner.scatter_(1, position[:, None], row[:, None])
+        self.owner.scatter_(1, position[:, None], row[:, None])  # from here on its own ancestor
+        # a bound, counted on the host: reading positions from the device would stall it
         self.length = min(self.length + 1, self.values.shape[1])
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,27 +62,30 @@ class Cache:
         # rounded up to 16, so that a compiled step meets few shapes
         limit = min(-(-self.length // 16) * 16, self.values.shape[1])
         batch_size, _, beam, width = self.values.shape
+        # (B, slots, width), beam rows innermost
         slots = self.values[:, :limit].reshape(batch_size, limit * beam, width)
         time = torch.arange(limit, device=position.device)
         own = self.owner[:, :limit, None] == torch.arange(beam, device=position.device)  # (N, limit, beam)
-        visible = own & (time <= position[:, None])[:, :, None]
-        return slots, visible.view(batch_size, beam, limit * beam)
+        visible = own & (time <= position[:, None])[:, :, None]  # (N, limit, beam)
+        return slots, visible.view(batch_size, beam, limit * beam)  # (B, beam, slots)
 
     def expand(self, beam: int) -> Cache:
         """Make room for `beam` hypotheses per sentence, before anything is written."""
+        # rows are added while all are empty, so there is nothing to copy
         assert self.length == 0
         assert self.values.shape[2] == 1
-        values = self.values.repeat(1, 1, beam, 1)
+        values = self.values.repeat(1, 1, beam, 1)  # (B, L, beam, width)
         return Cache(values, self.owner.repeat_interleave(beam, 0))
 
     def reorder(self, index: Tensor) -> Cache:
         """Let hypothesis n continue hypothesis index[n] of the same sentence."""
+        # (N, L) integers move, (B, L, beam, width) values stay
         return Cache(self.values, self.owner.index_select(0, index), self.length)
 
     def select(self, sentences: Tensor) -> Cache:
         """Keep only these sentences, with all their hypotheses."""
         values = self.values.index_select(0, sentences)
-        rows = self.owner.view(-1, self.values.shape[2], self.owner.shape[1])
+        rows = self.owner.view(-1, self.values.shape[2], self.owner.shape[1])  # (B, beam, L)
         return Cache(values, rows.index_select(0, sentences).flatten(0, 1), self.length)
 
     def _rows(self) -> tuple[Tensor, Tensor]:
@@ -103,7 +108,7 @@ class NoState(NamedTuple):
 
 
 def expand(state: Tree, beam: int) -> Tree:
-    """Repeat a state for each of `beam` hypotheses per sentence."""
+    """Repeat a state, one row per sentence, for each of `beam` hypotheses per sentence."""
     return _map(state, lambda tensor: tensor.repeat_interleave(beam, 0), lambda cache: cache.expand(beam))
 
 
@@ -113,17 +118,25 @@ def reorder(state: Tree, index: Tensor) -> Tree:
 
 
 def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
-    """Keep only these sentences of a state of `beam` hypotheses each, or of a context (beam 1)."""
+    """Keep only these sentences of a state or a context.
+
+    Args:
+        state: A state, or a context, whose tensors have one row per sentence.
+        sentences: Their indices, in the order in which they stay.
+        beam: Hypotheses of each sentence, 1 for a context.
+    """
+    # of hypotheses, (sentences * beam,)
     rows = (sentences[:, None] * beam + torch.arange(beam, device=sentences.device)).flatten()
     return _map(state, lambda tensor: tensor.index_select(0, rows), lambda cache: cache.select(sentences))
 
 
 def _map(tree: Any, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[Cache], Cache]) -> Any:
-    if tree is None:
+    if tree is None:  # the state of an empty slot
         return None
     if isinstance(tree, Tensor):
         return on_tensor(tree)
     if isinstance(tree, Cache):
         return on_cache(tree)
     parts = [_map(part, on_tensor, on_cache) for part in tree]
+    # NamedTuples are rebuilt as their own type, by position
     return parts if isinstance(tree, list) else type(tree)(*parts)

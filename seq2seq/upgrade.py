@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-FORMAT = 2
+FORMAT = 2  # of the checkpoints that are written
 
 
 def upgrade(payload: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def upgrade(payload: Mapping[str, Any], key: str) -> dict[str, Any]:
         return dict(payload)
     entry = {**payload[key], "format": FORMAT, "model": _with_backend(payload[key]["model"])}
     upgraded = {**payload, key: entry}
+    # a training checkpoint carries the run's settings too, with mixers of its own
     run = payload.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("settings"), Mapping):
         upgraded["run"] = {**run, "settings": _with_backend(run["settings"])}
@@ -39,6 +40,7 @@ def _slot(slot: Any) -> Any:
     if not isinstance(slot, Mapping):
         return slot
     if isinstance(slot.get("kinds"), Mapping):
+        # a pattern of several mixers
         return {**slot, "kinds": {name: _slot(kind) for name, kind in slot["kinds"].items()}}
     if not str(slot.get("_target_")).startswith("seq2seq."):
         return slot  # another package's mixer, whose `kernel` is its own

@@ -16,7 +16,11 @@ from seq2seq.data.batching import Batch, Ragged, TokenBatchSampler, collate
 
 
 class Prepared:
-    """A folder that `--prepare` wrote."""
+    """Folder that `--prepare` wrote.
+
+    Raises:
+        ValueError: The folder lacks its description.
+    """
 
     def __init__(self, folder: Path) -> None:
         path = folder / "headline-data.json"
@@ -37,6 +41,7 @@ class Prepared:
             sides = []
             for side in ("src", "tgt"):
                 lengths = arrays[f"{side}_lengths"]
+                # all sentences are stored one after another, as unsigned 16-bit ids
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 sides.append(Ragged(arrays[f"{side}_ids"].astype(np.int32), starts, lengths))
         return sides[0], sides[1]
@@ -74,6 +79,7 @@ class Batches:
             self.sampler.set_epoch(epoch)
             for rows in self.sampler:
                 batch = self._collate(rows)
+                # a full queue would block forever once the reader is gone: look every 0.1 s
                 while not over.is_set():
                     try:
                         ready.put(batch, timeout=0.1)
@@ -93,6 +99,7 @@ class Batches:
 
 def synthetic(rows: int, length: int, vocab: int, device: torch.device) -> Batch:
     """Draw random pairs of equal length, without padding."""
+    # ids from 4 on: below are the special symbols
     src, tgt_in, tgt_out = torch.randint(4, vocab, (3, rows, length), device=device)
     mask = torch.ones(rows, length, dtype=torch.bool, device=device)
     return Batch(src, mask, tgt_in, tgt_out, mask, torch.arange(rows, device=device))

@@ -1,4 +1,4 @@
-"""The parts of the headline: a mixer trained on text and asked to translate, or timed on synthetic batches."""
+"""Parts of the headline: a mixer is trained on text and translates, or is timed on synthetic batches."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[st
     batches = iter(_batches(prepared, plan))
     result = {"warm_up_seconds": round(warm, 1), "max_tokens": plan.max_tokens}
     result |= trainer.run(batches, seconds=plan.seconds)
+    # ends the thread that makes batches
     batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
@@ -89,6 +90,7 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
             print(f"{size} {mixer}: does not compile ({type(error).__name__}); goes on without", flush=True)
             torch._dynamo.reset()
             compile = False
+        # the failed model must be gone before its memory can be returned
         trainer = batches = None  # type: ignore[assignment]
         if plan.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -102,6 +104,7 @@ def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict
     special = Specials(ids["bos"], ids["eos"], ids["pad"])
     hypothesis_ids: list[list[int]] = [[] for _ in src.lengths]
     began = time.perf_counter()
+    # batches are sorted by length, so results go back to their lines by `rows`
     for rows, batch in _test_batches(src, tgt, ids):
         batch = type(batch)(*(part.to(plan.device) for part in batch))
         best = search(model, batch.src, batch.src_mask, settings=settings, special=special)

@@ -1,4 +1,4 @@
-"""Prepare what the GPU machine needs, where Hydra and SentencePiece are: ids, references, settings as plain files."""
+"""Prepare plain files for the GPU machine, which lacks Hydra and SentencePiece: ids, references, settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 
 MIXERS = ("transformer", "lightconv", "dynamicconv", "bahdanau")
 SIZES = ("small", "base", "big")
-# Pieces of the synthetic batches' vocabulary: that of the published sizes.
+# Pieces of the synthetic batches' vocabulary, as in the published models.
 SYNTHETIC_VOCAB = 32768
 TRAIN = (
     "tatoeba-deu-eng/train",
@@ -30,18 +30,20 @@ TESTS = {
     "multi30k": "multi30k/test2016",
     "newstest2013": "wmt-newstest-de-en/newstest2013",
 }
-_LONGEST, _CUT = 120, 240  # pieces of a training and of a test sentence
+_LONGEST, _CUT = 120, 240  # most pieces of a training and of a test sentence
 
 
 def prepare(corpora: Path, folder: Path, *, vocab_size: int, tiny: bool = False) -> dict[str, Any]:
     """Write training set, test sets, tokenizer and every model's settings to a folder, and return its description.
 
     Args:
-        corpora: holds the folders named in TRAIN and TESTS with `.de` and `.en` files, which may be compressed.
-        tiny: make models that a test can afford.
+        corpora: Folder of the folders named in TRAIN and TESTS with `.de` and `.en` files, which may be compressed.
+        folder: The folder to write.
+        vocab_size: Pieces of the joint vocabulary.
+        tiny: Make models that a test can afford.
 
     Raises:
-        ValueError: a file is missing.
+        ValueError: A file is missing.
     """
     pairs = _cleaned(corpora)
     settings = TokenizerSettings(vocab_size=vocab_size, type="bpe")
@@ -110,6 +112,7 @@ def _save(path: Path, src: Ragged, tgt: Ragged) -> None:
     arrays = {}
     for name, side in (("src", src), ("tgt", tgt)):
         rows = [side.row(i) for i in range(len(side.lengths))]
+        # 16 bits suffice for these vocabularies, and halve the files
         arrays[f"{name}_ids"] = np.concatenate(rows).astype(np.uint16)
         arrays[f"{name}_lengths"] = side.lengths.astype(np.int32)
     np.savez_compressed(path, **arrays)

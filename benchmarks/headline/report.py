@@ -19,12 +19,14 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
         from seq2seq.evaluation.metrics import bleu, chrf
     except ImportError:
         return False
+    # joint: the source's model also decodes the target
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for part in result["parts"].values():
         for name, translation in part.get("translations", {}).items():
             lines = tokenizer.decode(translation["ids"])
             references = prepared.references(name)
             translation["scores"] = [metric(lines, references)._asdict() for metric in (bleu, chrf)]
+            # a sample to read; the ids are complete
             translation["text"] = lines[:20]
     return True
 

@@ -1,4 +1,4 @@
-"""A plain training loop: bf16 autocast, torch.compile, AdamW annealed over the time, rates by the clock."""
+"""Plain training loop: bf16 autocast, torch.compile, AdamW annealed over the time, rates by the clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _WARM = 8
 
 
 class Trainer:
-    """One model in training; recurrent mixers stay eager, since compiling unrolls them anew for every length."""
+    """One model in training.
+
+    Recurrent mixers stay eager, since compilation unrolls them anew for every length.
+
+    Args:
+        config: Settings of the model, the mixer and the optimizer.
+        compile: Compile encoder and decoder, unless the mixer is recurrent.
+    """
 
     def __init__(self, config: dict[str, Any], *, device: torch.device, compile: bool, seed: int = 1) -> None:
         torch.manual_seed(seed)
@@ -51,6 +58,7 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, target tokens
         steps, queued = 0, None
         began, passed = time.perf_counter(), 0.0
+        # the host's clock: it is at most some twenty steps ahead of the device, see `_catch_up`
         while passed < seconds:
             batch = next(batches)
             sums += self._step(batch, share=passed / seconds)
@@ -59,6 +67,7 @@ class Trainer:
             if steps % 10 == 0:
                 queued = self._catch_up(queued)
             passed = time.perf_counter() - began
+        # steps that are queued count with the time that they take
         self._wait()
         passed = time.perf_counter() - began
         loss, tokens = sums.tolist()
@@ -84,6 +93,7 @@ class Trainer:
 
     def _step(self, batch: Batch, *, share: float) -> torch.Tensor:
         summed = self._backward(batch)
+        # the loss is a sum over tokens; its gradient becomes the mean's
         scale = 1 / summed.tokens.clamp(min=1).float()
         scale_and_clip(self.model.parameters(), scale, clip_norm=self.settings.clip_norm)
         for group in self.optimizer.param_groups:

@@ -1,1 +1,1 @@
-"""The GPU kernels of LightConv and DynamicConv: are they right, how fast are they, and against what."""
+"""Benchmark of the GPU kernels of LightConv and DynamicConv: correctness and speed, beside other implementations."""

@@ -1,19 +1,19 @@
-"""The GPU kernels of LightConv and DynamicConv: are they right, how fast are they, and against what.
+"""Check and time the GPU kernels of LightConv and DynamicConv, beside other implementations.
 
     python -m benchmarks.kernels --out DIR [--quick] [--sections device timings] [--tune --taps 31]
 
 Writes DIR/kernels.json (all numbers) and DIR/kernels.md (the tables), both again after every section. The exit status
-is 1 if a result was wrong or a section failed. Needs torch and seq2seq alone; fairseq's two CUDA extensions
+is 1 if a result is wrong or a section failed. Needs torch and seq2seq alone; fairseq's two CUDA extensions
 (lightconv_cuda, dynamicconv_cuda) are timed as well where they can be imported. `--device cpu` runs everything on tiny
 shapes, to try the script: through Triton's interpreter with TRITON_INTERPRET=1, else on the torch path.
 
-How times are taken. A round makes one call per buffer; buffers rotate so that inputs together exceed three L2 caches,
+Timing: a round makes one call per buffer; buffers rotate so that inputs together exceed three L2 caches,
 and outputs are kept until the round ends, so they rotate too. The GPU first spins until the host has queued the whole
 round, so the events around it see no launch gaps. A time is the median over rounds of the time per call.
 
-Bytes are minimal: every input read once, every output written once. "roofline" is the time those bytes would take at
-the copy bandwidth measured in the same run, over the time taken. Attention runs as seq2seq sets it up, without cuDNN;
-"attention, cuDNN allowed" is torch's own choice.
+Bandwidth: bytes are minimal, every input read once, every output written once. "roofline" is the time those bytes would
+take at the copy bandwidth measured in the same run, over the time taken. Attention runs as seq2seq sets it up, without
+cuDNN; "attention, cuDNN allowed" is torch's own choice.
 """
 
 from __future__ import annotations
@@ -39,12 +39,18 @@ from benchmarks.kernels.session import Session, reason
 from benchmarks.kernels.shapes import cpu_sizes, gpu_sizes
 from benchmarks.kernels.tune import tune_section
 
-# rows of our own code by their way's beginning; those of others may fail
+# Prefixes of the ways that are our own code: an error in one of their rows is a failure, others may fail.
 OURS = ("ours", "default")
 
 
 class Section(NamedTuple):
-    """What a section does, its part of the budget in proportion to the others', and how its rows are told."""
+    """Section of the benchmark.
+
+    Attributes:
+        work: Function that measures and fills in the rows.
+        share: Share of the time budget, in proportion to the other sections'.
+        lines: Function that formats the rows as Markdown.
+    """
 
     work: Callable[[Session], None]
     share: int
@@ -62,7 +68,7 @@ SECTIONS = {
 
 
 def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
-    """The command line, checked."""
+    """Parse and check the command line."""
     parser = argparse.ArgumentParser("python -m benchmarks.kernels", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, required=True, help="folder for kernels.json and kernels.md")
@@ -85,18 +91,25 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run_sections(session: Session, budget: float) -> None:
-    """The sections in order, each until it must start nothing new; one that fails is noted, and the next one starts."""
+    """Run the sections in order, each within its share of the budget; record one that fails, and go on with the next.
+
+    Args:
+        budget: Seconds after which nothing new starts.
+    """
     finish = time.perf_counter() + budget
+    # compilation may take 40% of the budget: the rest is for measurements
     if session.device.type == "cuda":
         session.deadline = finish - 0.6 * budget
         attempt("compilation ahead", compile_ahead, session)
     for number, name in enumerate(session.sections):
         begin = time.perf_counter()
+        # time that earlier sections left over is shared by the remaining ones
         shares = [SECTIONS[later].share for later in session.sections[number:]]
         session.deadline = begin + (finish - begin) * shares[0] / sum(shares)
         session.rows = session.result[name] = []
         attempt(name, SECTIONS[name].work, session)
         session.result["seconds"][name] = round(time.perf_counter() - begin, 1)
+        # after every section: a later one may take the device down
         session.save()
         page = tables.report(session.result, {known: section.lines for known, section in SECTIONS.items()})
         (session.out / "kernels.md").write_text("\n".join(page) + "\n", encoding="utf-8")
@@ -105,7 +118,7 @@ def run_sections(session: Session, budget: float) -> None:
 
 
 def attempt(name: str, work: Callable[[Session], None], session: Session) -> None:
-    """Run one part; its failure becomes an entry in result["errors"]."""
+    """Run one part, and turn its failure into an entry of result["errors"]."""
     try:
         work(session)
     except Exception as error:
@@ -113,7 +126,7 @@ def attempt(name: str, work: Callable[[Session], None], session: Session) -> Non
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sections, print and write the tables; 1 if anything was wrong."""
+    """Run the sections, print and write the tables, and return the exit status, 1 if anything was wrong."""
     options = options_of(argv)
     on_gpu = options.device == "cuda"
     ours = "triton" if on_gpu or os.environ.get("TRITON_INTERPRET") == "1" else "torch"
@@ -134,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def failures(result: dict[str, Any]) -> list[str]:
-    """Everything that makes the exit status 1: sections that failed, wrong results, and rows of ours with an error."""
+    """List the reasons for exit status 1: sections that failed, wrong results, and rows of our code with an error."""
     found = list(result["errors"])
     if "correctness" in result:
         found += [f"correctness: {tables.failure(one)}" for one in result["correctness"] if not one.passed]

@@ -1,4 +1,4 @@
-"""Compilation on all processors: Triton keeps what it compiled on disk, so what one process did others find done."""
+"""Compile kernels on all processors ahead of the measurements; processes share Triton's cache on disk."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ Job = Callable[[Session], object]
 
 
 def compile_ahead(session: Session) -> None:
-    """Run everything once, small, in worker processes; what fails there fails again in its section, and is told."""
+    """Run every job once, on small inputs, in worker processes; one that fails will fail again in its section."""
     jobs, begin = jobs_ahead(session), time.perf_counter()
+    # workers get the session's settings, without the rows measured so far
     alone = dataclasses.replace(session, rows=[], result={})
+    # every worker has a CUDA context of its own, which takes memory of the device
     workers = max(1, min(12, (os.cpu_count() or 1) - 2))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(job, alone) for job in jobs]
+        # what is not compiled by the deadline is compiled when it is measured
         wait(futures, timeout=session.deadline - time.perf_counter())
         pool.shutdown(cancel_futures=True)
     done = sum(not (one.cancelled() or one.exception()) for one in futures)
@@ -41,7 +44,7 @@ def compile_ahead(session: Session) -> None:
 
 
 def jobs_ahead(session: Session) -> list[Job]:
-    """What the sections will compile, once each."""
+    """List the launches that the sections will compile, once each."""
     jobs: dict[object, Job] = {}
     sizes = session.sizes
     if "correctness" in session.sections:

@@ -1,4 +1,4 @@
-"""Forward and backward of the convolutions, ours and others', the drawing of DropConnect's mask, and decoding steps."""
+"""Time convolutions forward and backward, ours and others', the drawing of DropConnect's mask, and decoding steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from seq2seq.kernels.dropconnect import keep_words
 
 
 def timings_section(session: Session) -> None:
-    """Every shape and operator in every way; then drawing DropConnect's mask."""
+    """Time every shape and operator in every way, then the drawing of DropConnect's mask."""
     for op, shape in timed_pairs(session.sizes.shapes):
         if session.late(f"timings: {op}, {shape}"):
             continue
+        # x and the kernel: the output is not rotated, but kept until the round ends
         input_bytes = minimal_bytes(op, "forward", shape) - 2 * shape.tokens * shape.channels
         count = buffers(input_bytes, session.device)
         inputs = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
@@ -35,19 +36,20 @@ def timings_section(session: Session) -> None:
 
 @guarded
 def time_way(row: Row, way: Way | str, inputs: list[Inputs], session: Session) -> Row:
-    """One direction of one way; the error says so if its output is another than the torch path's."""
+    """Time one direction of one way, and record an error if its results differ from those of the torch path."""
     if isinstance(way, str):
         return row._replace(error=way)
     prepared = [way(row.op, one, row.shape) for one in inputs]
     with torch.set_grad_enabled(row.direction == "backward"):
         row = row._replace(**measure(calls_of(row.direction, prepared), session))
+    # bytes per microsecond / 1000 = GB/s
     gb_s = minimal_bytes(row.op, row.direction, row.shape) / row.us / 1e3
     roofline = 100 * gb_s / session.result["device"].get("copy_gb_s", math.nan)
     return row._replace(gb_s=gb_s, roofline=roofline, error=disagreement(prepared[0], inputs[0], row))
 
 
 def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
-    """One call per buffer; backward calls run on graphs that are built here and kept."""
+    """Return one call per buffer; backward calls run on graphs that are built here and retained."""
     if direction == "forward":
         return [one.run for one in prepared]
     calls: list[Call] = []
@@ -58,12 +60,16 @@ def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
 
 
 def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
-    """What is wrong with the results of a way, compared with the torch path; a time for another function is no time."""
+    """Compare the results of a way with the torch path, and describe a difference; "" if there is none.
+
+    The time of a computation with other results would say nothing.
+    """
     if prepared.restore is None:
         return ""
     torch_path = by_backend("torch", row.op, inputs, row.shape)
     with torch.set_grad_enabled(row.direction == "backward"):
         found, wanted = [prepared.restore(prepared.run())], [torch_path.run()]
+    # others' gradients have other layouts or leaves; theirs are not checked
     if row.direction == "backward" and row.way.startswith("ours"):
         dy = torch.randn_like(wanted[0])
         found += torch.autograd.grad(found[0], prepared.leaves, dy)
@@ -74,14 +80,14 @@ def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
 
 @guarded
 def time_mask(row: Row, session: Session) -> Row:
-    """Drawing the keep words of one call, which the operators' own times leave out."""
+    """Time the drawing of the keep words of one call, which the operators' own times exclude."""
     size, shape = places(row.op, row.shape), row.shape
     words = functools.partial(keep_words, size, shape.taps, shape.drop, device=session.device)
     return row._replace(**measure([words] * 4, session))
 
 
 def decode_section(session: Session) -> None:
-    """One decoding step of every hypothesis, ours and torch's."""
+    """Time one decoding step of every hypothesis, ours and torch's."""
     for op, backend in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
         name = "ours" if backend == session.ours else backend
         session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), backend, session))
@@ -89,7 +95,7 @@ def decode_section(session: Session) -> None:
 
 @guarded
 def time_step(row: Row, backend: str, session: Session) -> Row:
-    """Eight steps in turn, each with a cache of its own."""
+    """Time eight steps in turn, each with a cache of its own."""
     drawn = [random_step(row.op, row.shape, torch.bfloat16, session.device, session.sizes.beam) for _ in range(8)]
     with torch.no_grad():
         calls = [functools.partial(step, *inputs, backend=backend) for step, inputs in drawn]

@@ -1,4 +1,4 @@
-"""Are the kernels right: values and gradients against float64, twice, on memory full of NaN."""
+"""Check the kernels: values and gradients against float64, twice, on memory full of NaN."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from benchmarks.kernels.session import Session, reason
 from benchmarks.kernels.shapes import TOLERANCE, Case
 from seq2seq.kernels import launch_config
 
-# named results of the kernel named, in float64 if exact
+# Function of a backend's name and a flag for float64 that returns results by name.
 Run = Callable[[str, bool], dict[str, Tensor]]
 
 
 class Check(NamedTuple):
-    """Relative errors by norm of one case, and whether a second run gave the same bits."""
+    """Result of one case.
+
+    Attributes:
+        errors: Relative errors by norm, by the name of the result.
+        repeats: True if a second run gave the same bits.
+        passed: True if all errors are below the tolerance and the run repeats.
+        error: Reason why the case did not run.
+    """
 
     case: Case
     errors: dict[str, float]
@@ -31,7 +38,7 @@ class Check(NamedTuple):
 
 
 def correctness_section(session: Session) -> None:
-    """All cases; one that fails to run is wrong."""
+    """Check all cases; one that does not run counts as wrong."""
     cases = session.sizes.cases
     for number, case in enumerate(cases):
         if session.late(f"correctness: {len(cases) - number} of {len(cases)} cases"):
@@ -43,7 +50,7 @@ def correctness_section(session: Session) -> None:
 
 
 def check(case: Case, session: Session) -> Check:
-    """Ours twice against the torch path in float64, on the same random inputs."""
+    """Compare two runs of our kernel with the torch path in float64, on the same random inputs."""
     run = (step_run if case.op.endswith("_step") else convolution_run)(case, session.device)
     with in_chunks(case) if case.chunk and session.ours == "triton" else nullcontext():
         first, second = run(session.ours, False), run(session.ours, False)
@@ -55,7 +62,7 @@ def check(case: Case, session: Session) -> Check:
 
 @contextmanager
 def in_chunks(case: Case) -> Iterator[None]:
-    """Programs that carry values and unfinished slopes from tile to tile, and LightConv's from sentence to sentence."""
+    """Make programs carry values and partial gradients from tile to tile, and LightConv's from sentence to sentence."""
     from seq2seq.kernels.lightconv import triton
 
     shape = case.shape
@@ -68,7 +75,7 @@ def in_chunks(case: Case) -> Iterator[None]:
 
 
 def convolution_run(case: Case, device: torch.device) -> Run:
-    """The output and all gradients; the gradients are poisoned apart."""
+    """Return a function that computes the output and all gradients; the gradients' memory is poisoned separately."""
     inputs = draw(case.op, case.shape, case.dtype, device, autocast=case.autocast)
     inputs = ragged(inputs) if case.ragged else inputs
     dy = torch.randn(*inputs.x.shape[:2], case.shape.channels, device=device, dtype=case.dtype)
@@ -86,7 +93,7 @@ def convolution_run(case: Case, device: torch.device) -> Run:
 
 
 def step_run(case: Case, device: torch.device) -> Run:
-    """The output of one decoding step; some positions have fewer than K before them."""
+    """Return a function that computes one decoding step; some positions have fewer than K before them."""
     step, inputs = random_step(case.op.removesuffix("_step"), case.shape, case.dtype, device, beam=2)
 
     def run(backend: str, exact: bool) -> dict[str, Tensor]:
@@ -98,18 +105,23 @@ def step_run(case: Case, device: torch.device) -> Run:
 
 
 def poison(device: torch.device) -> None:
-    """Fill the memory that the next tensors will get with NaN: the allocator hands freed blocks out again."""
+    """Fill the memory of the next tensors with NaN: the allocator reuses freed blocks.
+
+    A kernel that reads what it has not written then returns NaN.
+    """
     if device.type != "cuda":
         return
     torch.cuda.empty_cache()
+    # blocks of 2^9 to 2^20 bytes, eight of each, and one for everything larger
     small = [torch.full((2**size // 4,), math.nan, device=device) for size in range(9, 21) for _ in range(8)]
     large = torch.full((2**26,), math.nan, device=device)  # 256 MB
     del small, large
 
 
 def relative_error(found: Tensor, wanted: Tensor) -> float:
-    """|found - wanted| / |wanted|, NaN if anything is; per element of size 1 where wanted is 0 but for rounding.
+    """Return |found - wanted| / |wanted|, NaN if any element is NaN.
 
+    Where wanted is 0 but for rounding, the error is relative to elements of size 1.
     The gradient of a softmax over one tap is such a 0.
     """
     difference, size = float((found.double() - wanted.double()).norm()), float(wanted.double().norm())

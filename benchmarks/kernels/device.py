@@ -1,4 +1,4 @@
-"""What the machine is, and the two ceilings that everything else is compared with."""
+"""Describe the machine, and measure its two ceilings: bandwidth of copies and rate of matrix products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.kernels.timing import measure
 
 
 def device_section(session: Session) -> None:
-    """Names, versions and sizes, then the bandwidth and the products a second that were measured."""
+    """Record names, versions and sizes, then the measured bandwidth and rate of products."""
     facts: dict[str, Any] = {"name": platform.processor() or platform.machine(), "torch": torch.__version__}
     session.result["device"] = facts
     triton = next((found.version for found in metadata.distributions(name="triton")), "not installed")
@@ -34,14 +34,16 @@ def device_section(session: Session) -> None:
 
 
 def copy_bandwidth(session: Session) -> float:
-    """Bytes read and written a second by a device-to-device copy."""
+    """Measure the bytes read and written per second by a device-to-device copy."""
     source = torch.randint(0, 256, (session.sizes.copy_bytes,), dtype=torch.uint8, device=session.device)
     target = torch.empty_like(source)
+    # one read and one write of each byte; 1e6 microseconds a second
     return 2e6 * source.numel() / measure([lambda: target.copy_(source)], session)["us"]
 
 
 def matmul_rate(session: Session) -> float:
-    """Operations a second of a square bf16 product of random matrices."""
+    """Measure the operations per second of a square bf16 product of random matrices."""
     size = session.sizes.matmul
     a, b = (torch.randn(size, size, device=session.device, dtype=torch.bfloat16) for _ in range(2))
+    # a multiplication and an addition for each term; 1e6 microseconds a second
     return 2e6 * size**3 / measure([lambda: a @ b], session)["us"]

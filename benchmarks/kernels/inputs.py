@@ -1,4 +1,4 @@
-"""Random inputs of the convolutions and of their decoding steps, and our operators called on them."""
+"""Draw random inputs of the convolutions and of their decoding steps, and call our operators on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from seq2seq.kernels.lightconv import lightconv, lightconv_step
 
 
 class Inputs(NamedTuple):
-    """x (B, T, C or 2 C), kernel (logits (B, T, H, K) or weights (H, K)), keep words or None, start and end or None."""
+    """Inputs of a convolution.
+
+    Attributes:
+        x: (B, T, C), with a GLU (B, T, 2 C).
+        kernel: Logits (B, T, H, K) of DynamicConv or weights (H, K) of LightConv.
+        keep: Keep words of DropConnect.
+        start: First real position of each sentence.
+        end: Position after the last real one.
+    """
 
     x: Tensor
     kernel: Tensor
@@ -25,12 +33,12 @@ class Inputs(NamedTuple):
 
 
 def places(op: str, shape: Shape) -> tuple[int, ...]:
-    """What there is a kernel for: (B, T, H) or (H,)."""
+    """Return the sizes of the axes that have a kernel each: (B, T, H) or (H,)."""
     return (shape.batch, shape.length, shape.heads) if op == "dynamicconv" else (shape.heads,)
 
 
 def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, autocast: bool = True) -> Inputs:
-    """Fresh random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
+    """Draw random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
     width = shape.channels * (2 if shape.glu else 1)
     x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)
     keep = keep_words(places(op, shape), shape.taps, shape.drop, device=device) if shape.drop else None
@@ -41,7 +49,7 @@ def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, aut
 
 
 def ragged(inputs: Inputs) -> Inputs:
-    """Sentences that fill the row, end early, start late, and are empty, in turn."""
+    """Bound the sentences: in turn they fill the row, end early, start late, and are empty."""
     batch, length = inputs.x.shape[:2]
     late = min(3, length)
     spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
@@ -58,7 +66,7 @@ def convolve(op: str, inputs: Inputs, shape: Shape, backend: str, *, causal: boo
 
 
 def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:
-    """The same inputs as leaves of a graph, and those leaves."""
+    """Copy the inputs as leaves of a graph, and return them with those leaves."""
     leaves = [part.detach().clone().requires_grad_() for part in (inputs.x, inputs.kernel)]
     return inputs._replace(x=leaves[0], kernel=leaves[1]), leaves
 
@@ -66,7 +74,14 @@ def with_gradients(inputs: Inputs) -> tuple[Inputs, list[Tensor]]:
 def random_step(
     op: str, shape: Shape, dtype: torch.dtype, device: torch.device, beam: int
 ) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
-    """The step function and (values, owner, position, kernel) of a beam that was reordered at random."""
+    """Return the step function and (values, owner, position, kernel) of a beam that was reordered at random.
+
+    Shape:
+        values: (sentences, slots, beam, C), and N = sentences * beam.
+        owner: (N, slots).
+        position: (N,).
+        kernel: Logits (N, H, K) or weights (H, K).
+    """
     sentences = max(1, shape.batch // beam)
     count = sentences * beam
     values = torch.randn(sentences, shape.length, beam, shape.channels, device=device, dtype=dtype)

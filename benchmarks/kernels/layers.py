@@ -1,4 +1,4 @@
-"""Whole mixer layers as in training, from short to long sentences, beside attention."""
+"""Time whole mixer layers as in training, from short to long sentences, beside attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTENTION, WITH_CUDNN = "attention", "attention, cuDNN allowed"
 
 
 def layers_section(session: Session) -> None:
-    """Every mixer at every length, the same number of tokens at each."""
+    """Time every mixer at every length, with the same number of tokens at each."""
     whole = session.sizes.layer
     for length in session.sizes.layer_lengths:
         shape = whole._replace(batch=max(1, whole.tokens // length), length=length)
@@ -37,7 +37,7 @@ def layers_section(session: Session) -> None:
 
 
 def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[SelfMixer]]:
-    """The mixers of one length, by name."""
+    """Return the mixers of one length as constructors, by name."""
     wide = {"dim": shape.channels, "num_heads": shape.heads}
     conv = wide | {"kernel_size": shape.taps}
     found: dict[str, functools.partial[SelfMixer]] = {
@@ -53,7 +53,7 @@ def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[
 
 @guarded
 def time_layer(row: Row, build: functools.partial[SelfMixer], session: Session) -> Row:
-    """One mixer; a gradient that is not finite is noted."""
+    """Time one mixer, and record an error if a gradient is not finite."""
     mixer = build(causal=row.direction == "causal").to(session.device).train()
     mask = torch.ones(row.shape[:2], dtype=torch.bool, device=session.device)
     draws = [torch.randn(row.shape[:3], device=session.device, dtype=torch.bfloat16) for _ in range(4)]
@@ -66,14 +66,14 @@ def time_layer(row: Row, build: functools.partial[SelfMixer], session: Session) 
 
 
 def layer_call(mixer: nn.Module, x: Tensor, mask: Tensor, dy: Tensor) -> Sequence[Tensor]:
-    """Forward and backward as in training: bf16 autocast over float32 parameters."""
+    """Run forward and backward as in training: bf16 autocast over float32 parameters."""
     with torch.autocast(x.device.type, torch.bfloat16):
         y = mixer(x, mask)
     return torch.autograd.grad(y, [x, *mixer.parameters()], dy.to(y.dtype))
 
 
 def sdpa_backend(row: Row, device: torch.device) -> str:
-    """Which backend SDPA takes for our masks: none with causal (decoder), one of keys, (B, 1, 1, S), in the encoder."""
+    """Name the backend that SDPA chooses for our masks: none with causal (decoder), (B, 1, 1, S) of keys (encoder)."""
     (batch, length, channels, heads), causal = row.shape[:4], row.direction == "causal"
     qkv = torch.empty(batch, length, 3 * channels, device=device, dtype=torch.bfloat16, requires_grad=True)
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))

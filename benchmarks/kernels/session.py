@@ -1,4 +1,4 @@
-"""One run of the benchmark: where, with which kernel, how much, until when, and what was found."""
+"""Session of the benchmark: device, kernel, sizes, deadline and results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ from benchmarks.kernels.shapes import Shape, Sizes
 
 @dataclasses.dataclass
 class Session:
-    """A run; result has an entry per section, whose rows are filled in, and lists "errors", "left_out" and "log"."""
+    """One run of the benchmark.
+
+    Attributes:
+        device: Device that everything runs on.
+        ours: Backend of our own operators, "triton" or "torch".
+        sizes: Shapes and amounts.
+        out: Folder of the results.
+        sections: Names of the sections that run.
+        deadline: Time of `time.perf_counter` after which the present section starts nothing new.
+        rows: Rows of the present section, which is an entry of `result`.
+        result: An entry per section, and the lists "errors", "left_out" and "log".
+    """
 
     device: torch.device
     ours: str
@@ -30,21 +41,21 @@ class Session:
     result: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def late(self, what: str) -> bool:
-        """Whether the section's time is used up; then `what` is noted as left out."""
+        """Return True if the section's time is used up, and record `what` as left out."""
         if time.perf_counter() < self.deadline:
             return False
         self.result["left_out"].append(what)
         return True
 
     def save(self) -> None:
-        """Write what numbers there are so far."""
+        """Write the results so far."""
         self.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(plain(self.result), indent=1) + "\n"
         (self.out / "kernels.json").write_text(text, encoding="utf-8")
 
 
 class Row(NamedTuple):
-    """One measurement; error says why there is none or what is off, detail is SDPA's backend or launch settings."""
+    """One measurement; `error` explains a missing or wrong result, `detail` is SDPA's backend or launch settings."""
 
     op: str
     direction: str
@@ -60,7 +71,7 @@ class Row(NamedTuple):
 
 
 def guarded(fill: Callable[..., Row]) -> Callable[..., Row]:
-    """The same function, but an error ends up in the row; memory it used goes back to the device."""
+    """Decorate a function so that an error ends up in its row, and its memory goes back to the device."""
 
     @functools.wraps(fill)
     def wrapped(row: Row, *rest: Any) -> Row:
@@ -75,7 +86,7 @@ def guarded(fill: Callable[..., Row]) -> Callable[..., Row]:
 
 
 def plain(value: Any) -> Any:
-    """JSON's types: named tuples become objects, NaN and infinity null."""
+    """Convert a value to JSON's types: named tuples become objects, NaN and infinity null."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -88,10 +99,10 @@ def plain(value: Any) -> Any:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """float32 rather than torch.float32."""
+    """Return a type's name without its module, such as float32."""
     return str(dtype).removeprefix("torch.")
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error, with its type."""
+    """Return the type and the first line of an error."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}".replace("|", "/")  # fits a table

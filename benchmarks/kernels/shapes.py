@@ -1,4 +1,4 @@
-"""What is measured: the shapes timed, the cases checked, how much of each, and the bytes that a shape must move."""
+"""Shapes to time, cases to check, the amounts of each, and the bytes that a shape must move."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 
 OPS = ("dynamicconv", "lightconv")
 PASSES = ("forward", "backward")
-# relative error by norm that a type may have: its own rounding of the result, several times over
+# Relative error by norm that a type may have: its own rounding of the result, several times over.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3}
 
 
 class Shape(NamedTuple):
-    """One convolution: x (batch, length, channels), heads, taps; drop is DropConnect's, glu doubles x's channels."""
+    """Sizes of a convolution; `drop` is DropConnect's probability, `glu` doubles the channels of x."""
 
     batch: int
     length: int
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """batch * length."""
+        """Number of tokens, batch * length."""
         return self.batch * self.length
 
     def __str__(self) -> str:
@@ -40,10 +40,11 @@ QUICK_SWEEP = ((1, 4), (4,), (2,))
 
 
 class Case(NamedTuple):
-    """One check of an operator or its decoding step: ragged means start and end per sentence.
+    """One check of an operator or its decoding step.
 
-    autocast leaves LightConv's weights, the result of a softmax, in float32. chunk makes every program work through so
-    many tiles in a row, as in batches far larger than these; 0 leaves it to the operator.
+    `ragged` sets start and end per sentence. `autocast` leaves LightConv's weights, the result of a softmax, in
+    float32. `chunk` makes every program work through so many tiles in a row, as in batches far larger than these; 0
+    leaves it to the operator.
     """
 
     op: str
@@ -56,7 +57,7 @@ class Case(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Everything that depends on how much is measured; the defaults are for a GPU."""
+    """Amounts of all measurements; the defaults are for a GPU."""
 
     shapes: list[Shape]
     cases: list[Case]
@@ -74,7 +75,7 @@ class Sizes(NamedTuple):
 
 
 def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
-    """What an H200 measures in under eight minutes."""
+    """Return sizes that take an H200 less than eight minutes."""
     cases = checked_cases(list(TOLERANCE), Shape(4, 131, 256, 4, 31), quick)
     tuned = [MAIN._replace(taps=k) for k in taps or (31, 15, 7, 3, 63)]
     sizes = Sizes(timed_shapes(quick), with_steps(cases), tuned)
@@ -82,7 +83,7 @@ def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
 
 
 def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
-    """Tiny shapes, which prove the script and nothing else."""
+    """Return tiny shapes, which test the script and nothing else."""
     tiny = Shape(1, 20, 32, 2, 7)
     # Triton's interpreter truncates where bfloat16 is rounded
     dtypes = [torch.float32, torch.float16] if ours == "triton" else [torch.float32]
@@ -104,7 +105,7 @@ def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
 
 
 def timed_shapes(quick: bool) -> list[Shape]:
-    """16k and 64k tokens of 512 and 1,024 channels, the widest kernel first; then short sentences and the options."""
+    """List shapes of 16k and 64k tokens, the widest kernel first, with short sentences, DropConnect and GLU."""
     short, small = MAIN._replace(batch=2048, length=32), Shape(16, 1024, 512, 8, 31)
     options = [MAIN._replace(drop=0.1), small._replace(drop=0.1), MAIN._replace(glu=True), small._replace(glu=True)]
     if quick:
@@ -118,7 +119,7 @@ def timed_shapes(quick: bool) -> list[Shape]:
 
 
 def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> list[Case]:
-    """Every type and width with two settings, plain and everything on; then all settings, head sizes and lengths."""
+    """List checks: every type and width, plain and with every option on; then all options, head sizes and lengths."""
     cases = []
     for op, dtype in itertools.product(OPS, dtypes):
         for taps in (3, 7, 31) if quick else (1, 3, 6, 7, 15, 31, 63):
@@ -142,7 +143,7 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
 
 
 def with_steps(cases: list[Case]) -> list[Case]:
-    """These cases, then one decoding step for each of the plain causal ones."""
+    """Append a decoding step for each of the plain causal cases."""
     plain = [
         case
         for case in cases
@@ -152,12 +153,12 @@ def with_steps(cases: list[Case]) -> list[Case]:
 
 
 def timed_pairs(shapes: Sequence[Shape]) -> list[tuple[str, Shape]]:
-    """Every operator with every shape that it knows: DynamicConv has no GLU of its own."""
+    """Pair every operator with every shape that it supports: DynamicConv has no GLU of its own."""
     return [(op, shape) for shape, op in itertools.product(shapes, OPS) if not (shape.glu and op == "dynamicconv")]
 
 
 def minimal_bytes(op: str, direction: str, shape: Shape, itemsize: int = 2) -> int:
-    """The fewest bytes that an operation must move: every input read once, every output written once.
+    """Count the fewest bytes that an operation must move: every input read once, every output written once.
 
     Forward reads x and writes y; backward reads x and dy and writes dx. DynamicConv has H K logits a token, of which
     backward writes gradients too, H float32 numbers that forward writes and backward reads, and DropConnect's words.

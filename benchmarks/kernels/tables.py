@@ -1,4 +1,4 @@
-"""The page of tables, made of a run's result."""
+"""Format a run's result as a page of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from seq2seq.kernels.launch_config import Config
 
 
 def report(result: dict[str, Any], makers: Mapping[str, Callable[[Any], list[str]]]) -> list[str]:
-    """The whole page, each section's lines made by its own maker."""
+    """Format the whole page.
+
+    Args:
+        result: The results by section.
+        makers: Function that formats a section's rows, by the section's name.
+    """
     name = result.get("device", {}).get("name", "unknown device")
     lines = [f"# Kernels of LightConv and DynamicConv: {name}, {result['date']}, torch {torch.__version__}", ""]
     for section in makers:
@@ -29,23 +34,23 @@ def report(result: dict[str, Any], makers: Mapping[str, Callable[[Any], list[str
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A Markdown table; numbers to the right."""
+    """Format a Markdown table; all columns but the first are aligned to the right."""
     lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
     return [*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows), ""]
 
 
 def number(value: float, form: str = ",.1f") -> str:
-    """A number for a table, or a dash."""
+    """Format a number for a table; a dash where there is none."""
     return f"{value:{form}}" if math.isfinite(value) else "-"
 
 
 def device_lines(facts: dict[str, Any]) -> list[str]:
-    """The machine."""
+    """Format the description of the machine."""
     return table(("device", ""), ((k, number(v) if isinstance(v, float) else v) for k, v in facts.items()))
 
 
 def correctness_lines(checks: list[Check]) -> list[str]:
-    """The worst error per operator and type, then every failure."""
+    """Format the worst error per operator and type, then every failure."""
     rows = []
     for op, dtype in dict.fromkeys((one.case.op, one.case.dtype) for one in checks):
         group = [one for one in checks if (one.case.op, one.case.dtype) == (op, dtype)]
@@ -62,7 +67,7 @@ def correctness_lines(checks: list[Check]) -> list[str]:
 
 
 def failure(one: Check) -> str:
-    """A failed check in one line."""
+    """Describe a failed check in one line."""
     case, errors = one.case, ", ".join(f"{name} {value:.1e}" for name, value in one.errors.items())
     setting = f"{'causal' if case.causal else 'same'}{', ragged' if case.ragged else ''}"
     setting += f", chunks of {case.chunk}" if case.chunk else ""
@@ -71,7 +76,7 @@ def failure(one: Check) -> str:
 
 
 def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:
-    """One line per operator, direction and shape; other ways beside ours, with how many times longer they take."""
+    """Format one line per operator, direction and shape: our time, then the other ways with their ratio to ours."""
     groups: dict[tuple[str, str, Shape], dict[str, Row]] = {}
     for row in rows:
         groups.setdefault((row.op, row.direction, row.shape), {})[row.way] = row
@@ -90,7 +95,7 @@ def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:
 
 
 def cell(row: Row | None, ours: float) -> str:
-    """Another way's time and its ratio to ours."""
+    """Format another way's time and its ratio to ours."""
     if row is None:
         return "-"
     if not math.isfinite(row.us):
@@ -100,7 +105,7 @@ def cell(row: Row | None, ours: float) -> str:
 
 
 def layer_lines(rows: list[Row]) -> list[str]:
-    """One line per mixer and length, the ratio to attention and SDPA's choice beside it."""
+    """Format one line per mixer and length, with the ratio to attention and SDPA's choice."""
     base = {(row.shape, row.direction): row.us for row in rows if row.op == ATTENTION}
     lines = []
     for row in sorted(rows, key=lambda row: (row.op, row.direction, row.shape.length)):
@@ -113,7 +118,7 @@ def layer_lines(rows: list[Row]) -> list[str]:
 
 
 def tune_lines(rows: list[Row]) -> list[str]:
-    """The default and the five best candidates of each operator and shape."""
+    """Format the default and the five best candidates of each operator and shape."""
     lines = []
     for name in dict.fromkeys(row[:2] + row[3:4] for row in rows):
         group = [row for row in rows if row[:2] + row[3:4] == name]

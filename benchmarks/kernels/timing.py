@@ -1,4 +1,4 @@
-"""How times are taken: rounds over rotating buffers, queued behind a spinning GPU, and their median."""
+"""Time calls on a GPU: rounds over rotating buffers, queued behind a spinning kernel, and their median."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ Call = Callable[[], Any]
 
 
 def measure(calls: Sequence[Call], session: Session, seconds: float | None = None) -> dict[str, Any]:
-    """The median time per call over rounds of all calls, after three rounds of warm-up, as fields of a Row."""
+    """Return the median time per call over rounds of all calls, after three rounds of warm-up, as fields of a Row.
+
+    Args:
+        calls: One call per buffer.
+        seconds: Time to spend, after the warm-up; that of the session if None.
+    """
+    # the first round compiles
     one_round(calls, session.device)
     took, _ = one_round(calls, session.device)
     if session.device.type == "cuda" and took < 1e-3 * len(calls):
@@ -23,13 +29,20 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
     took, host = one_round(calls, session.device)
     seconds = session.sizes.seconds if seconds is None else seconds
     rounds = max(session.sizes.rounds, min(100, int(seconds / took)))
+    # the device spins longer than the host needed to queue a round: no gaps between launches
     found = [one_round(calls, session.device, spin=1.5 * host + 5e-5) for _ in range(rounds)]
     us, host_us = (1e6 * statistics.median(column) / len(calls) for column in zip(*found, strict=True))
     return {"us": us, "host_us": host_us, "rounds": rounds}
 
 
 def one_round(calls: Sequence[Call], device: torch.device, spin: float = 0.0) -> tuple[float, float]:
-    """Make every call once, keeping all outputs: seconds on the device and seconds to queue; spin seconds first."""
+    """Make every call once, and return seconds on the device and seconds to queue the calls.
+
+    Outputs are kept until the round ends, so that they do not share memory.
+
+    Args:
+        spin: Seconds that the device waits first, while the host queues the calls.
+    """
     on_gpu = device.type == "cuda"
     if on_gpu:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -47,6 +60,6 @@ def one_round(calls: Sequence[Call], device: torch.device, spin: float = 0.0) ->
 
 
 def buffers(input_bytes: int, device: torch.device) -> int:
-    """How many inputs of this size together exceed three L2 caches, at least 2."""
+    """Count the inputs of this size that together exceed three L2 caches, at least 2."""
     cache = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
     return max(2, -(-3 * cache // input_bytes))

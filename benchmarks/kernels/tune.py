@@ -20,7 +20,7 @@ from seq2seq.kernels import launch_config
 
 
 def tune_section(session: Session) -> None:
-    """All candidates, saved after each operator, for a bad one may take the device down."""
+    """Time all candidates; save after each operator, since a bad candidate may take the device down."""
     if session.ours != "triton":
         session.result["log"].append("tune: nothing to tune without Triton")
         return
@@ -32,7 +32,7 @@ def tune_section(session: Session) -> None:
 
 
 def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
-    """The default, which is another kernel where there are few taps, then all candidates."""
+    """Time the default settings, which choose another kernel for few taps, then all candidates."""
     default = default_settings(op, direction, shape)
     count = buffers(2 * shape.tokens * shape.channels, session.device)
     drawn = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
@@ -50,21 +50,22 @@ def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
 
 @guarded
 def time_settings(row: Row, calls: list[Call], wanted: list[Tensor], session: Session) -> Row:
-    """The time under these settings, or what is wrong with them if they compute something else."""
+    """Time the calls under these settings, or record an error if their results are wrong."""
     with launch_config.override(op_name(row.op, row.direction), row.detail):
         error = max(relative_error(a, b) for a, b in zip(tensors(calls[0]()), wanted, strict=True))
+        # written so that NaN fails too
         if not error < 1e-2:
             return row._replace(error=f"wrong by {error:.1e}")
         return row._replace(**measure(calls, session, seconds=0.3 * session.sizes.seconds))
 
 
 def op_name(op: str, direction: str) -> str:
-    """What an operator's direction is called in the table of launch settings."""
+    """Return the name of an operator's direction in the table of launch settings."""
     return op if direction == "forward" else f"{op}_backward"
 
 
 def default_settings(op: str, direction: str, shape: Shape) -> launch_config.Config:
-    """The settings that a call takes by itself, with the chunk that follows from its shape."""
+    """Return the settings of an ordinary call, with the chunk that follows from its shape."""
     name = op_name(op, direction)
     settings = launch_config.config(name, shape.taps, shape.channels // shape.heads, torch.bfloat16)
     tiles = shape.batch * shape.heads * -(-shape.length // settings.tile)
@@ -72,7 +73,7 @@ def default_settings(op: str, direction: str, shape: Shape) -> launch_config.Con
 
 
 def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
-    """The settings swept, nearest to the default first, with its limit of registers and without one."""
+    """List the settings to sweep, nearest to the default first, with its limit of registers and without one."""
     limits = dict.fromkeys((default.registers, None))
     grid = [
         default._replace(chunk=chunk, num_warps=warps, num_stages=stages, registers=limit)
@@ -86,5 +87,5 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
 
 
 def tensors(output: Any) -> list[Tensor]:
-    """The output of a forward or backward call as a list."""
+    """Return the output of a forward or backward call as a list."""
     return [output] if isinstance(output, Tensor) else list(output)

@@ -1,4 +1,4 @@
-"""Every way to compute a convolution: ours, torch's band matrices, unfolding, and fairseq's CUDA extensions."""
+"""Implementations of a convolution: ours, torch's band matrices, unfolding, and fairseq's CUDA extensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from seq2seq.kernels.dropconnect import drop_weights, keep_probability
 
 
 class Prepared(NamedTuple):
-    """Leaves to differentiate by, the computation, and how its output becomes (B, T, C); None = not comparable."""
+    """A computation on prepared inputs.
+
+    Attributes:
+        leaves: Tensors to differentiate by.
+        run: The computation.
+        restore: Function that brings the output to (B, T, C); None if outputs cannot be compared.
+    """
 
     leaves: list[Tensor]
     run: Callable[[], Tensor]
@@ -28,7 +34,7 @@ Way = Callable[[str, Inputs, Shape], Prepared]
 
 
 def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
-    """Every way to compute op, fastest first; a text says why there is none."""
+    """Return the implementations of `op` by name, fastest first; a text is the reason why one is missing."""
     found: dict[str, Way | str] = {"ours": functools.partial(by_backend, ours)}
     if shape.glu:
         found["ours, GLU apart"] = functools.partial(gated_apart, ours)
@@ -43,20 +49,20 @@ def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
 
 
 def by_backend(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """Our operator on a backend."""
+    """Prepare our operator on a backend."""
     inputs, leaves = with_gradients(inputs)
     return Prepared(leaves, lambda: convolve(op, inputs, shape, backend))
 
 
 def gated_apart(backend: str, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """The GLU by torch, then our LightConv: what fusing the gate saves."""
+    """Prepare the GLU by torch, then our LightConv, which shows the gain of the fused gate."""
     inputs, leaves = with_gradients(inputs)
     bare = shape._replace(glu=False)
     return Prepared(leaves, lambda: convolve(op, inputs._replace(x=F.glu(inputs.x, -1)), bare, backend))
 
 
 def unfolded(op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """All windows written out, (B, T, H, R, K), then one product: what fairseq's layers do without their kernels."""
+    """Prepare a product with all windows written out, (B, T, H, R, K), as fairseq's layers do without their kernels."""
     inputs, leaves = with_gradients(inputs)
 
     def run() -> Tensor:
@@ -71,24 +77,24 @@ def unfolded(op: str, inputs: Inputs, shape: Shape) -> Prepared:
 
 
 class Extension(torch.autograd.Function):
-    """fairseq's compiled operator: x (B, C, T), normalised weights (H, K) or (B, H, K, T), `left` zeros before x."""
+    """fairseq's compiled operator: x (B, C, T), normalized weights (H, K) or (B, H, K, T), `left` zeros before x."""
 
     @staticmethod
     def forward(ctx: Any, module: Any, x: Tensor, weights: Tensor, left: int) -> Tensor:
-        """y (B, C, T)."""
+        """Return y (B, C, T)."""
         ctx.module, ctx.left = module, left
         ctx.save_for_backward(x, weights)
         return module.forward(x, weights, left)[0]
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor, Tensor, None]:
-        """dx and dweights."""
+        """Return dx and dweights."""
         dx, dweights = ctx.module.backward(dy.contiguous(), ctx.left, *ctx.saved_tensors)
         return None, dx, dweights, None
 
 
 def fairseq_layer(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """As fairseq's layer calls it: float16 (it knows no bf16), (T, B, C) in and out, softmax and dropout in torch."""
+    """Prepare fairseq's whole layer: float16 (it lacks bf16), (T, B, C) in and out, softmax and dropout in torch."""
     x = inputs.x.half().transpose(0, 1).contiguous().requires_grad_()
     kernel = inputs.kernel.half()
     kernel = (kernel.transpose(0, 1).contiguous() if op == "dynamicconv" else kernel).requires_grad_()
@@ -104,7 +110,7 @@ def fairseq_layer(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepare
 
 
 def fairseq_kernel(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepared:
-    """fairseq's kernel alone, its inputs already normalised and laid out as it wants them."""
+    """Prepare fairseq's kernel alone, on normalized inputs in its own layout."""
     x = (F.glu(inputs.x, -1) if shape.glu else inputs.x).half().transpose(1, 2).contiguous().requires_grad_()
     weights = inputs.kernel
     if op == "dynamicconv":

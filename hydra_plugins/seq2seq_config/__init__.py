@@ -1,4 +1,4 @@
-"""The schema of every section, stored before Hydra composes anything. Hydra finds plugins in this namespace alone."""
+"""Plugin that stores the schemas of all sections before Hydra composes. Hydra searches this namespace only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from seq2seq.config.store import store_schemas
 
 
 class SettingsSchema(SearchPathPlugin):
-    """Store the defaults of `seq2seq.config`, which the files of conf/ name as `schema`."""
+    """Plugin that stores the defaults of `seq2seq.config`, which the files of conf/ name as `schema`."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Store them; the search path stays as it is."""
+        # a search path plugin, since Hydra runs these before it reads any file of conf/
         store_schemas()

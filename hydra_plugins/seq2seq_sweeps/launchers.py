@@ -26,7 +26,7 @@ from seq2seq.experiments.sweep_watch import describe
 
 
 class _Missing(Launcher):
-    """Base class in place of hydra-submitit-launcher's while that is not installed; refuses to launch."""
+    """Base class that replaces hydra-submitit-launcher's where that is not installed; it refuses to launch."""
 
     def __init__(self, **params: Any) -> None:
         self.params = params
@@ -40,12 +40,14 @@ class _Missing(Launcher):
         raise NotImplementedError
 
 
+# Hydra imports every plugin at every start, so this module must import without the package.
 _Base: Any = _Missing
 with contextlib.suppress(ImportError):
     from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 
     _Base = BaseSubmititLauncher
 
+# Seconds between two looks at the jobs' result files.
 POLL_SECONDS = 1.0
 # The result of a job that is over may be on its way through a shared file system for so long.
 GRACE_SECONDS = 10.0
@@ -58,9 +60,18 @@ class _ReportingLauncher(_Base):
     _OWN: tuple[str, ...] = ()  # settings that are not the executor's
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run one job for each list of settings, on SLURM as one array."""
+        """Run one job for each list of settings, on SLURM as one array.
+
+        Args:
+            job_overrides: Settings of each job, as on the command line.
+            initial_job_idx: Number of the first; a sweeper launches several batches.
+
+        Returns:
+            The results in the order of the jobs, failures among them.
+        """
         assert self.config is not None
         self._require_devices(job_overrides)
+        # unresolved: `run` may refer to a setting that differs between jobs
         raw: Any = OmegaConf.to_container(self.config)
         require_own_folders(raw["run"], job_overrides)
         sweep = Path(str(self.config.hydra.sweep.dir))
@@ -68,22 +79,26 @@ class _ReportingLauncher(_Base):
             Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
+        # all records before any job, so that `compare --watch` knows of jobs that still wait
         for record in records:
             record.write()
         state = Singleton.get_state()
+        # what hydra-submitit-launcher passes to the job, in its order: `__call__` receives it
         arguments = [
             (list(record.overrides), "hydra.sweep.dir", record.number, f"job_id_for_{record.number}", state)
             for record in records
         ]
+        # filled by `_run`, and read here if Ctrl-C interrupts it
         submitted: list[Any] = []
         try:
             return self._run(records, arguments, submitted)
         except KeyboardInterrupt:
             self._interrupted(submitted)
-            sys.exit(130)
+            sys.exit(130)  # the shell's status for an interrupt
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         """Submit some of the jobs, on SLURM as one array."""
+        # one argument list for each parameter of `__call__`, as map takes them
         submitted = executor.map_array(self, *zip(*arguments, strict=True))
         for record, job in zip(records, submitted, strict=True):
             record.submitted(self._process(job))
@@ -95,6 +110,7 @@ class _ReportingLauncher(_Base):
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
+        # names that all clusters share; others get the cluster's prefix, `slurm_partition`
         shared = {field.name for field in dataclasses.fields(BaseQueueConf)}
         settings = {key: value for key, value in self.params.items() if key not in ("submitit_folder", *self._OWN)}
         executor = submitit.AutoExecutor(folder=self.params["submitit_folder"], cluster=self._EXECUTOR)
@@ -107,6 +123,7 @@ class _ReportingLauncher(_Base):
         """Raise ValueError unless every job has as many processes as devices."""
         assert self.config is not None
         tasks = str(self.params.get("tasks_per_node", 1))
+        # a sweep may set the devices itself, even to different numbers
         words = [word for overrides in job_overrides for word in overrides]
         devices = {word.split("=", 1)[1] for word in words if word.startswith("trainer.devices=")}
         if wrong := (devices or {str(self.config.trainer.devices)}) - {tasks}:
@@ -122,26 +139,31 @@ class _ReportingLauncher(_Base):
         ended: dict[int, float] = {}  # when a job without a result was first seen to be over
         common = common_overrides(records)
         while len(returns) < len(records):
+            # beyond the last record the slice is empty: no more jobs
             part = slice(len(submitted), len(submitted) + self._room(len(submitted) - len(returns)))
             if records[part]:
                 submitted += self._submit(executor, records[part], arguments[part], common)
+            # jobs that were not submitted yet come last, and are left out by zip
             for index, (record, job) in enumerate(zip(records, submitted, strict=False)):
                 if index in returns:
                     continue
                 result = _outcome(record, job)
                 if result is None and (reason := self._gone(job)):
+                    # its result may still be on its way: wait before calling it a failure
                     since = ended.setdefault(index, time.monotonic())
                     if time.monotonic() - since > GRACE_SECONDS:
                         result = _failure(record, reason)
                 if result is not None:
                     returns[index] = result
                     _say(describe(_conclude(record, result, job), common))
+            # no pause after the last one
             if len(returns) < len(records):
                 time.sleep(POLL_SECONDS)
         failed = sum(result.status is JobStatus.FAILED for result in returns.values())
         if failed:
             sweep = Path(str(self.config.hydra.sweep.dir))
             _say(f"{failed} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
+        # Hydra pairs results with settings by position
         return [returns[index] for index in range(len(records))]
 
     def _room(self, running: int) -> int:
@@ -184,6 +206,7 @@ class LocalLauncher(_ReportingLauncher):
         return "its process ended without a result" if job.done() else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
+        # the processes belong to this one, and would go on unseen
         for job in submitted:
             job.cancel()
 
@@ -195,6 +218,7 @@ class SlurmLauncher(_ReportingLauncher):
 
     def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
         """Run a job, on its node; a job that SLURM has put back into the queue resumes its own run."""
+        # SLURM counts how often it has put the job back into its queue
         restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
         if restarted and not any(override.startswith("resume=") for override in sweep_overrides):
             sweep_overrides = [*sweep_overrides, "resume=auto"]
@@ -204,11 +228,13 @@ class SlurmLauncher(_ReportingLauncher):
         return Process(slurm=job.job_id)
 
     def _gone(self, job: Any) -> str:
+        # None: SLURM does not answer, so nothing is known; "": it has forgotten the job
         state = slurm_state(job.job_id)
         over = state is not None and (state in OVER or state == "")
         return f"SLURM ended it ({state or 'the queue knows it no more'})" if over else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
+        # 7 of 7_2: scancel ends a whole array by it
         arrays = sorted({job.job_id.split("_")[0] for job in submitted})
         _say(f"interrupted; the jobs go on without this process (to end them: scancel {' '.join(arrays)})")
 
@@ -225,6 +251,7 @@ def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]])
     """
     names = []
     for overrides in job_overrides:
+        # the job's own name replaces the one that the command sets for all
         own = [word.split("=", 1)[1] for word in overrides if word.startswith("run=")]
         name = own[0] if own else run
         # a sweeper may have escaped the braces of an interpolation
@@ -239,8 +266,10 @@ def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]])
 
 def _outcome(record: Job, job: Any) -> JobReturn | None:
     """Return a failure once one of a job's processes has failed, a result once all have one, else None."""
+    # a task is one process of the job, on SLURM one for each device
     tasks = [job.task(index) for index in range(job.num_tasks)]
     results = [_result(record, task) for task in tasks if task.paths.result_pickle.exists()]
+    # at once, without waiting for the other processes, which may hang in a collective
     for result in results:
         if result.status is JobStatus.FAILED:
             return result
@@ -263,9 +292,11 @@ def _failure(record: Job, reason: str) -> JobReturn:
 
 def _conclude(record: Job, result: JobReturn, job: Any) -> Job:
     """Return a job's own record of its end; write one if it could not."""
+    # the job writes its record itself, unless it was killed or never came to Python
     own = Job.read(record.folder) or record
     if result.status is not JobStatus.FAILED:
         return dataclasses.replace(own, state="finished")
+    # the job's own message is better than what submitit passes on
     if own.state != "failed":
         own = dataclasses.replace(own, state="failed", error=str(result._return_value), log=str(job.paths.stdout))
         own.write()

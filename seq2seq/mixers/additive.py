@@ -38,9 +38,10 @@ class AdditiveScore(nn.Module):
         nn.init.zeros_(self.query.bias)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
-        """Attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
+        """Return the attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
+        # every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
         energy = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)  # (B, T, S)
-        return energy.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
+        return energy.masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
 
 
 class AdditiveAttention(CrossMixer):
@@ -66,6 +67,7 @@ class AdditiveAttention(CrossMixer):
         self.dim = self.out_dim = dim
         self.memory_dim = memory_dim
         score_dim = score_dim or dim
+        # U, without a bias: the query's shifts the same hidden layer
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=dim, score_dim=score_dim)
         self.out = nn.Linear(memory_dim, dim, bias=False)
@@ -85,12 +87,12 @@ class AdditiveAttention(CrossMixer):
 
     def forward(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
-        weights = mark_mixing(self.attend(x, context.keys, context.mask))
-        return self.out(weights.to(context.memory.dtype) @ context.memory)
+        weights = mark_mixing(self.attend(x, context.keys, context.mask))  # (B, T, S)
+        return self.out(weights.to(context.memory.dtype) @ context.memory)  # (B, T, D)
 
     def step(
         self, x: Tensor, context: AdditiveAttention.Context, state: NoState, position: Tensor
     ) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
-        folded = x.view(context.memory.shape[0], -1, self.dim)
+        folded = x.view(context.memory.shape[0], -1, self.dim)  # (B, beam, D)
         return self.forward(folded, context).view(x.shape[0], -1), NoState()

@@ -23,9 +23,10 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.float32)
     rate = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) * (-math.log(10000.0) / head_dim)
     angle = (position[..., None].to(dtype) * rate.exp())[..., None, :]  # (..., 1, d / 2)
-    first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)
+    first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)  # (..., heads, d / 2) each
     cos = angle.cos()
     sin = angle.sin()
+    # the rotation matrix [cos -sin; sin cos] on each pair
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2).to(x.dtype)
 
 
@@ -85,13 +86,15 @@ class Attention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key_value = self._project(x, torch.arange(x.shape[1], device=x.device))
-        q = split(query, self.num_heads)
-        k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))
+        q = split(query, self.num_heads)  # (B, H, T, d)
+        k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))  # (B, G, T, d)
+        # torch's attention wants as many key heads as query heads: each serves its whole group
         if self.groups > 1:
             k = k.repeat_interleave(self.groups, 1)
             v = v.repeat_interleave(self.groups, 1)
-        allowed = None if self.causal else mask[:, None, None, :]
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         dropout = self.dropout if self.training else 0.0
+        # (B, H, T, d)
         y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
 
@@ -107,21 +110,24 @@ class Attention(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key_value = self._project(x, position)
+        # append before reading: a position attends to itself
         state.past.append(key_value, position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 G d), (B, beam, slots)
+        # (B, G, slots, d)
         k, v = (split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
         if self.groups > 1:  # and so are the heads that share keys
-            q = q.unflatten(1, (-1, self.groups)).flatten(2, 3)
+            q = q.unflatten(1, (-1, self.groups)).flatten(2, 3)  # (B, G, groups * beam, d)
             visible = visible.repeat(1, self.groups, 1)
         y = attention(q, k, v, mask=visible[:, None])
         if self.groups > 1:
-            y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)
+            y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Query (..., D), and key and value side by side, of x (..., D) at position (...)."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.kv_dim], -1)
+        # keys are turned once, when they enter the cache; values are not turned
         if self.rotary:
             key, value = key_value.chunk(2, -1)
             query, key = (rotate(part, position, self.head_dim) for part in (query, key))
@@ -167,12 +173,12 @@ class CrossAttention(CrossMixer):
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
         """Compute keys and values of memory (B, S, M)."""
-        k, v = (split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))
+        k, v = (split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))  # (B, H, S, d)
         return self.Context(k, v, memory_mask[:, None, None, :])
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
-        q = split(self.query(x), self.num_heads)
+        q = split(self.query(x), self.num_heads)  # (B, H, T, d)
         dropout = self.dropout if self.training else 0.0
         y = attention(mark_mixing(q), mark_mixing(context.key), context.value, mask=context.mask, dropout=dropout)
         return self.out(merge(y))
@@ -181,5 +187,5 @@ class CrossAttention(CrossMixer):
         self, x: Tensor, context: CrossAttention.Context, state: NoState, position: Tensor
     ) -> tuple[Tensor, NoState]:
         """Read the source at one position; a sentence's hypotheses are its queries."""
-        folded = x.view(context.key.shape[0], -1, self.dim)
+        folded = x.view(context.key.shape[0], -1, self.dim)  # (B, beam, D)
         return self.forward(folded, context).view(x.shape[0], -1), NoState()

@@ -40,12 +40,14 @@ class Average(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Average x (B, T, D) over real positions."""
+        # sums over a long sequence lose digits in half precision
         wide = torch.promote_types(x.dtype, torch.float32)
-        x = x.masked_fill(~mask[:, :, None], 0.0)
+        x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
         if self.causal:
+            # padding is on the right, so before any real position all t are real
             mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         else:
-            mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)
+            mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)  # (B, T, D)
         return self.out(mean.to(x.dtype))
 
     class State(NamedTuple):
@@ -61,4 +63,5 @@ class Average(SelfMixer):
     def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
         """Add x (N, D) at position (N,)."""
         total = state.total + x
+        # positions count from 0
         return self.out((total / (position[:, None] + 1)).to(x.dtype)), self.State(total)

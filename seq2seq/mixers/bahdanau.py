@@ -69,11 +69,14 @@ class Bahdanau(CrossMixer):
             raise ValueError(f"initial=backward reads half of an even memory, not of {memory_dim}; set initial=mean")
         hidden_dim = hidden_dim or dim
         score_dim = score_dim or hidden_dim
+        # W of s_0, U of the scores, and the GRU, whose input is [x_i; c_i]
         self.start = nn.Linear(memory_dim // 2 if initial == "backward" else memory_dim, hidden_dim)
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
         self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
+        # the context's part of the gates, apart from x's, which is computed for all positions at once
         self.read = nn.Linear(memory_dim, 3 * hidden_dim, bias=False)
+        # maxout takes the larger of two numbers for each output
         width = 2 * self.out_dim if readout == "maxout" else self.out_dim
         self.out_hidden = nn.Linear(hidden_dim, width)
         self.out_context = nn.Linear(memory_dim, width, bias=False)
@@ -98,9 +101,10 @@ class Bahdanau(CrossMixer):
     def project(self, memory: Tensor, memory_mask: Tensor) -> Bahdanau.Context:
         """Compute keys of memory (B, S, M) and the first hidden state."""
         if self.initial == "backward":
-            summary = memory[:, 0, self.memory_dim // 2 :]
+            summary = memory[:, 0, self.memory_dim // 2 :]  # the backward half of h_1 has read the whole source
         else:
             weights = memory_mask / memory_mask.sum(1, keepdim=True)  # (B, S)
+            # the mean of real positions, (B, M)
             summary = (weights.to(memory.dtype)[:, None] @ memory).squeeze(1)
         return self.Context(memory, self.key(memory), memory_mask, torch.tanh(self.start(summary)))
 
@@ -109,10 +113,12 @@ class Bahdanau(CrossMixer):
         gates, hidden = self.unit.input(x), context.start[:, None]  # (B, T, 3H), (B, 1, H)
         states = [hidden]
         reads = []
+        # the read at t depends on the state after t - 1, so positions cannot run in parallel
         for t in range(x.shape[1]):
             hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
             states.append(hidden)
             reads.append(read)
+        # maxout reads s_{i-1}, linear s_i: states without the last, and without the first
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
@@ -130,8 +136,8 @@ class Bahdanau(CrossMixer):
     ) -> tuple[Tensor, Bahdanau.State]:
         """One turn of the recurrence; a sentence's hypotheses are queries of one attention."""
         batch_size = context.memory.shape[0]
-        folded = x.view(batch_size, -1, self.dim)
-        before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)
+        folded = x.view(batch_size, -1, self.dim)  # (B, beam, D)
+        before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)  # (B, beam, H)
         hidden, read = self._advance(self.unit.input(folded), before, context)
         y = self._readout(folded, before, hidden, read)
         return y.view(x.shape[0], -1), self.State(hidden.flatten(0, 1))
@@ -144,5 +150,5 @@ class Bahdanau(CrossMixer):
     def _readout(self, x: Tensor, before: Tensor, after: Tensor, read: Tensor) -> Tensor:
         if self.out_input is None:
             return self.out_hidden(after) + self.out_context(read)
-        pairs = self.out_hidden(before) + self.out_input(x) + self.out_context(read)
+        pairs = self.out_hidden(before) + self.out_input(x) + self.out_context(read)  # (B, n, 2 out_dim)
         return pairs.unflatten(-1, (self.out_dim, 2)).amax(-1)

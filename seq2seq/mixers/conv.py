@@ -44,16 +44,17 @@ class Conv(SelfMixer):
         self.out_dim = dim
         self.causal = causal
         self.kernel_size = kernel_size
-        self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))
+        self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))  # (out, in, K), as conv1d has it
         self.bias = nn.Parameter(torch.zeros(dim))
+        # each output sums D K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=(dim * kernel_size) ** -0.5)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero."""
         left = left_padding(self.kernel_size, self.causal)
-        values = x.masked_fill(~mask[:, :, None], 0.0).transpose(1, 2)
+        values = x.masked_fill(~mask[:, :, None], 0.0).transpose(1, 2)  # (B, D, T)
         values = F.pad(values, (left, self.kernel_size - 1 - left))  # (B, D, T + K - 1)
-        return F.conv1d(values, self.weight, self.bias).transpose(1, 2)
+        return F.conv1d(values, self.weight, self.bias).transpose(1, 2)  # (B, T, D)
 
     class State(NamedTuple):
         """The inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
@@ -67,5 +68,6 @@ class Conv(SelfMixer):
     def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
         window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
+        # taps before channels in both: (N, K D) by (D, K D)
         y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
         return y, self.State(window[:, 1:])

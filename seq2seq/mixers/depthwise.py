@@ -59,6 +59,7 @@ class Depthwise(SelfMixer):
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, kernel_size))
+        # each output sums K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=kernel_size**-0.5)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -73,7 +74,7 @@ class Depthwise(SelfMixer):
             self.weight,
             causal=self.causal,
             glu=self.glu,
-            end=mask.sum(1),
+            end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)
@@ -97,4 +98,4 @@ class Depthwise(SelfMixer):
         z = self.inner(x)
         z = F.glu(z, -1) if self.glu else z
         window = torch.cat([state.past, z.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
-        return self.out((window * self.weight.t()).sum(1)), self.State(window[:, 1:])
+        return self.out((window * self.weight.t()).sum(1)), self.State(window[:, 1:])  # (N, K, D) by (K, D)

@@ -62,7 +62,7 @@ class DynamicDepthwise(SelfMixer):
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, max(1, dim // 4))
-        self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)
+        self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)  # V, w_0
         for layer in (self.inner, self.squeeze, self.out):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
@@ -74,14 +74,15 @@ class DynamicDepthwise(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
-        exact = torch.promote_types(z.dtype, torch.float32)
+        exact = torch.promote_types(z.dtype, torch.float32)  # means in float32 at least
         if not self.causal:
-            mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)
+            mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)  # p, (B, D)
             return self.out(self._homogeneous(z, mark_mixing(self._weights(mean.to(z.dtype)))))
+        # causal: p_t, kernels and windows for each position, which lightconv's one kernel a sentence cannot serve
         count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
-        mean = z.cumsum(1, dtype=exact) / count
+        mean = z.cumsum(1, dtype=exact) / count  # (B, T, D)
         weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
-        return self.out((weights * self._windows(z)).sum(2))
+        return self.out((weights * self._windows(z)).sum(2))  # (B, T, D)
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,9 +104,9 @@ class DynamicDepthwise(SelfMixer):
     def step(self, x: Tensor, state: DynamicDepthwise.State, position: Tensor) -> tuple[Tensor, DynamicDepthwise.State]:
         """Predict kernels from all inputs up to x (N, D), and convolve the last K."""
         z = self._inner(x).to(state.past.dtype)
-        total = state.total + z
+        total = state.total + z  # (N, D)
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        weights = self._weights((total / (position[:, None] + 1)).to(z.dtype))
+        weights = self._weights((total / (position[:, None] + 1)).to(z.dtype))  # (N, K, D)
         return self.out((weights * window).sum(1)), self.State(window[:, 1:], total)
 
     def _inner(self, x: Tensor) -> Tensor:
@@ -125,5 +126,5 @@ class DynamicDepthwise(SelfMixer):
         """z (B, T, D) by one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
         channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
         kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
-        y = lightconv(channels, kernels, causal=False, backend=self.backend)
-        return y[0].unflatten(1, (-1, self.dim)).transpose(0, 1)
+        y = lightconv(channels, kernels, causal=False, backend=self.backend)  # (1, T, B D)
+        return y[0].unflatten(1, (-1, self.dim)).transpose(0, 1)  # (B, T, D)

@@ -70,7 +70,7 @@ class DynamicConv(SelfMixer):
         )
         self.inner = nn.Linear(dim, 2 * dim if glu else dim)
         self.out = nn.Linear(dim, dim)
-        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
+        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)  # predicts H kernels of K taps
         for layer in (self.inner, self.kernel, self.out):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.inner.bias)
@@ -78,8 +78,9 @@ class DynamicConv(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
-        z = self._inner(x)
-        logits = mark_mixing(self._logits(z))
+        z = self._inner(x)  # (B, T, D)
+        logits = mark_mixing(self._logits(z))  # (B, T, H, K)
+        # DropConnect: a mask for every predicted kernel, drawn here so that all backends drop the same taps
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(
@@ -91,7 +92,7 @@ class DynamicConv(SelfMixer):
             causal=self.causal,
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
-            end=mask.sum(1),
+            end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)
@@ -116,10 +117,11 @@ class DynamicConv(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""
-        z = self._inner(x)
+        z = self._inner(x)  # (N, D)
         state.past.append(z, position)
+        # the step reads the last K slots where they lie
         past = state.past
-        logits = self._logits(z)
+        logits = self._logits(z)  # (N, H, K)
         return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
 
     def _inner(self, x: Tensor) -> Tensor:

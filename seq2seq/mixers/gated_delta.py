@@ -16,6 +16,7 @@ from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import merge, projection, split
 
+# under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5
 
 
@@ -73,19 +74,22 @@ class GatedDelta(SelfMixer):
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a
+        # uniform within 1 / sqrt(K), as torch starts a depthwise convolution
         self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)
         self.log_speed = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())  # A
         # softplus(c) between 0.001 and 0.1, evenly on a logarithmic scale
         start = torch.empty(num_heads).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+        # c is the inverse of softplus at `start`: c = start + log(1 - exp(-start))
         self.rate_bias = nn.Parameter(start + torch.log(-torch.expm1(-start)))
         self.norm = nn.Parameter(torch.ones(self.head_dim))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) once, or in both directions; padding is last in either."""
-        parts = self.qkv(x), *self._rates(x)
-        y = self._recall(*parts)
+        parts = self.qkv(x), *self._rates(x)  # (B, T, 3 D), (B, T, H), (B, T, H)
+        y = self._recall(*parts)  # (B, T, D)
         if not self.causal:
             index = reverse_index(mask)
+            # read each sentence reversed, from its own last token, and turn the answers back
             y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 
@@ -104,7 +108,7 @@ class GatedDelta(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Convolve this position, correct the memory by it, then read."""
-        mixed, recent = shortconv_step(self.qkv(x), state.recent, self.weight)
+        mixed, recent = shortconv_step(self.qkv(x), state.recent, self.weight)  # (N, 3 D), (N, K - 1, 3 D)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in F.silu(mixed).chunk(3, -1))
         y, memory = gated_delta_step(_unit(q), _unit(k), v, *self._rates(x), state.memory)
         return self._finish(y.flatten(-2), x), self.State(memory, recent)
@@ -112,28 +116,28 @@ class GatedDelta(SelfMixer):
     def _recall(self, qkv: Tensor, log_decay: Tensor, rate: Tensor) -> Tensor:
         """Read the memory, filled from the left, at each position: (B, T, 3 D) -> (B, T, D)."""
         mixed = F.silu(shortconv(qkv, self.weight, causal=True))
-        q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))
-        rates = (mark_mixing(part).transpose(1, 2) for part in (log_decay, rate))
+        q, k, v = (split(part, self.num_heads) for part in mixed.chunk(3, -1))  # (B, H, T, d)
+        rates = (mark_mixing(part).transpose(1, 2) for part in (log_decay, rate))  # (B, H, T)
         return merge(gated_delta(mark_mixing(_unit(q)), mark_mixing(_unit(k)), v, *rates))
 
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """log a and b of x (..., D), each (..., H), in float32 at least."""
+        """Return log a and b of x (..., D), each (..., H), in float32 at least."""
         rates = self.rates(x)
         rate, speed = rates.to(torch.promote_types(rates.dtype, torch.float32)).chunk(2, -1)
         return -self.log_speed.exp() * F.softplus(speed + self.rate_bias), rate.sigmoid()
 
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:
-        """Norm of each head, gate and output projection of y (..., D), in x's type."""
-        y = y.unflatten(-1, (self.num_heads, -1))
+        """Apply the norm of each head, the gate and the output projection to y (..., D), in x's type."""
+        y = y.unflatten(-1, (self.num_heads, -1))  # (..., H, d)
         y = y * mark_mixing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt()) * self.norm
         y = y.flatten(-2).to(x.dtype)
         return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)
 
 
 def _unit(x: Tensor) -> Tensor:
-    """x (..., d) with length 1, in float32 at least."""
+    """Scale x (..., d) to length 1, in float32 at least."""
     return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=EPSILON)
 
 
 def _turned(x: Tensor, index: Tensor) -> Tensor:
-    return x.gather(1, index[:, :, None].expand_as(x))
+    return x.gather(1, index[:, :, None].expand_as(x))  # index (B, T) for every channel

@@ -48,6 +48,7 @@ class GatedMLP(SelfMixer):
         self.inner = nn.Linear(dim, 2 * dim)
         self.out = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)
+        # near zero, with a bias of one: the gate starts at about 1 and mixes nothing yet (section 2.1)
         self.positions = PositionMatrix(num_heads=1, max_len=max_len, causal=causal, std=1e-2)
         self.bias = nn.Parameter(torch.ones(max_len))
         for layer in (self.inner, self.out):
@@ -56,8 +57,8 @@ class GatedMLP(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Gate x (B, T, D); padding counts as zero where positions mix, after the norm's bias."""
-        u, v = F.gelu(self.inner(x)).chunk(2, -1)
-        gate = self.positions(self.norm(v), mask) + self.bias[: x.shape[1], None]
+        u, v = F.gelu(self.inner(x)).chunk(2, -1)  # (B, T, D) each
+        gate = self.positions(self.norm(v), mask) + self.bias[: x.shape[1], None]  # (B, T, D)
         return self.out(u * gate)
 
     class State(NamedTuple):
@@ -71,6 +72,6 @@ class GatedMLP(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's v, then gate u by all of the past."""
-        u, v = F.gelu(self.inner(x)).chunk(2, -1)
+        u, v = F.gelu(self.inner(x)).chunk(2, -1)  # (N, D) each
         gate = self.positions.step(self.norm(v), state.past, position) + self.bias[position][:, None]
         return self.out(u * gate), state

@@ -35,8 +35,9 @@ class GatedUnit(nn.Module):
             raise ValueError(f"reset is {reset!r}; choose one of {', '.join(RESETS)}")
         self.hidden_dim = hidden_dim
         self.reset = reset
-        self.input = nn.Linear(input_dim, 3 * hidden_dim)
-        self.recurrent = nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after")
+        self.input = nn.Linear(input_dim, 3 * hidden_dim)  # W, b
+        self.recurrent = nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after")  # U, b'
+        # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -51,11 +52,12 @@ class GatedUnit(nn.Module):
             recurrent = self.recurrent(hidden)
             r, z = torch.sigmoid(gates[..., : 2 * size] + recurrent[..., : 2 * size]).chunk(2, -1)
             n = torch.tanh(gates[..., 2 * size :] + r * recurrent[..., 2 * size :])
-            return n + z * (hidden - n)
+            return n + z * (hidden - n)  # (1 - z) n + z h
+        # reset "before": U_n waits for r, so it cannot share a product with the other gates
         weight = self.recurrent.weight
         r, z = torch.sigmoid(gates[..., : 2 * size] + F.linear(hidden, weight[: 2 * size])).chunk(2, -1)
         n = torch.tanh(gates[..., 2 * size :] + F.linear(r * hidden, weight[2 * size :]))
-        return hidden + z * (n - hidden)
+        return hidden + z * (n - hidden)  # (1 - z) h + z n
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop where it has our form."""
@@ -63,14 +65,15 @@ class GatedUnit(nn.Module):
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
                 start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
+                # has_biases, num_layers, dropout, train, bidirectional, batch_first; [0] has all states, [1] the last
                 return torch.gru(x.to(start.dtype), start, weights, True, 1, 0.0, self.training, False, True)[0]
         return self.loop(x)
 
     def loop(self, x: Tensor) -> Tensor:
         """Compute `forward` one position at a time."""
-        gates = self.input(x)
+        gates = self.input(x)  # (B, T, 3 H)
         states = []
-        hidden = gates.new_zeros(x.shape[0], self.hidden_dim)
+        hidden = gates.new_zeros(x.shape[0], self.hidden_dim)  # (B, H)
         for t in range(x.shape[1]):
             hidden = self.update(gates[:, t], hidden)
             states.append(hidden)
@@ -179,14 +182,14 @@ class GRU(SelfMixer):
 
 
 def both_ways(ahead: nn.Module, back: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    """[ahead(x); back(x reversed) reversed] (B, S, 2 H); each sentence is reversed from its own last token."""
-    index = reverse_index(mask)[:, :, None]
-    reverse = back(x.gather(1, index.expand_as(x)))
+    """Compute [ahead(x); back(x reversed) reversed] (B, S, 2 H); each sentence is reversed from its own last token."""
+    index = reverse_index(mask)[:, :, None]  # (B, S, 1)
+    reverse = back(x.gather(1, index.expand_as(x)))  # (B, S, H)
     return torch.cat([ahead(x), reverse.gather(1, index.expand_as(reverse))], -1)
 
 
 def reverse_index(mask: Tensor) -> Tensor:
     """Return the index (B, T) that reverses each right-padded sentence in place; padding stays."""
-    lengths = mask.sum(1, keepdim=True)
-    time = torch.arange(mask.shape[1], device=mask.device)[None]
+    lengths = mask.sum(1, keepdim=True)  # (B, 1)
+    time = torch.arange(mask.shape[1], device=mask.device)[None]  # (1, T)
     return torch.where(time < lengths, lengths - 1 - time, time)

@@ -70,7 +70,7 @@ class LightConv(SelfMixer):
         )
         self.inner = nn.Linear(dim, 2 * dim if glu else dim)
         self.out = nn.Linear(dim, dim)
-        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
+        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # logits of the kernels
         nn.init.xavier_uniform_(self.weight)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -78,6 +78,7 @@ class LightConv(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        # DropConnect: one mask for the H kernels, drawn here so that all backends drop the same taps
         keep = None
         if self.training and self.weight_dropout:
             keep = keep_words(
@@ -89,12 +90,12 @@ class LightConv(SelfMixer):
             )
         y = lightconv(
             self.inner(x),
-            self.weight.softmax(-1),
+            self.weight.softmax(-1),  # (H, K), each kernel sums to 1
             causal=self.causal,
             glu=self.glu,
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
-            end=mask.sum(1),
+            end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)
@@ -119,8 +120,8 @@ class LightConv(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K."""
-        z = self.inner(x)
+        z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        past = state.past
-        weights = self.weight.softmax(-1)
+        past = state.past  # read where it lies
+        weights = self.weight.softmax(-1)  # (H, K)
         return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state

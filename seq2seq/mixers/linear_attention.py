@@ -55,11 +55,13 @@ class LinearAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
-        q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))
-        v = _with_ones(split(value, self.num_heads))
+        q, k = (split(mark_mixing(_features(part)), self.num_heads) for part in (query, key))  # (B, H, T, d)
+        v = _with_ones(split(value, self.num_heads))  # (B, H, T, d + 1)
+        # causal: linear attention is retention that forgets nothing
         if self.causal:
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
+            # after the feature map, which is 1 at zero: padding must weigh nothing
             k = k.masked_fill(~mask[:, None, :, None], 0.0)
             y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
         return self._merge(y, x)
@@ -77,15 +79,17 @@ class LinearAttention(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Add this position's key and value to the memory, then read it."""
+        # (N, H, d) each
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         with without_autocast(x):
             y, memory = retention_step(_features(query), _features(key), _with_ones(value), state.memory)
+        # `_merge` has a time axis: one position here
         return self._merge(y.unsqueeze(2), x).squeeze(1), self.State(memory)
 
     def _merge(self, y: Tensor, x: Tensor) -> Tensor:
-        """(B, H, T, d + 1), weighed values and the sum of their weights, to the output in x's type."""
-        total = y[..., :-1]
-        weights = mark_mixing(y[..., -1:])
+        """Divide weighed values by the sum of their weights, both in y (B, H, T, d + 1), and project, in x's type."""
+        total = y[..., :-1]  # (B, H, T, d)
+        weights = mark_mixing(y[..., -1:])  # (B, H, T, 1)
         return self.out(merge(total / (weights + EPSILON)).to(x.dtype))
 
 
@@ -94,6 +98,6 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _with_ones(value: Tensor) -> Tensor:
-    """(..., d) -> (..., d + 1): what is summed of the ones is the sum of the weights."""
+    """Append ones to (..., d): their weighed sum is the sum of the weights."""
     value = value.to(torch.promote_types(value.dtype, torch.float32))
     return torch.cat([value, torch.ones_like(value[..., :1])], -1)

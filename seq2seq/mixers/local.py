@@ -75,9 +75,10 @@ class Local(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
+        # a sentence that fits the keys of one block gains nothing from being cut up
         before, after = self._reach()
         mix = self._whole if x.shape[1] <= before + self.window + after else self._blocked
-        return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))
+        return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))  # (B, T, H, d) -> (B, T, D)
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Attend with all queries (B, T, H, d) to all keys, which costs T^2."""
@@ -91,23 +92,25 @@ class Local(SelfMixer):
         length = q.shape[1]
         window = self.window
         before, after = self._reach()
-        span = before + window + after
-        count = -(-(length + self.shift) // window)
+        span = before + window + after  # keys of a block
+        count = -(-(length + self.shift) // window)  # blocks, the first of which may begin before the sentence
         rest = count * window - self.shift - length  # after the last position
         sides = (self.shift + before, rest + after)
+        # pairs of F.pad go from the last axis backwards: d, H, then T
         q = F.pad(q, (0, 0, 0, 0, self.shift, rest)).reshape(-1, window, *q.shape[2:])  # (B blocks, w, H, d)
         k, v = (F.pad(part, (0, 0, 0, 0, *sides)).unfold(1, span, window) for part in (k, v))  # (B, blocks, H, d, span)
         k, v = (part.permute(0, 1, 4, 2, 3).flatten(0, 1) for part in (k, v))
+        # positions of queries and keys, which say who sees whom; those outside the sentence are masked
         first = torch.arange(count, device=q.device)[:, None] * window - self.shift
         query = first + torch.arange(window, device=q.device)  # (blocks, w)
         key = first + torch.arange(-before, window + after, device=q.device)  # (blocks, span)
         allowed = self._allowed(query, key, F.pad(mask, sides).unfold(1, span, window)[:, :, None]).flatten(0, 1)
-        y = self._attend(q, k, v, allowed).reshape(batch_size, -1, *q.shape[2:])
-        return y[:, self.shift : self.shift + length]
+        y = self._attend(q, k, v, allowed).reshape(batch_size, -1, *q.shape[2:])  # (B, blocks w, H, d)
+        return y[:, self.shift : self.shift + length]  # without the padding of either side
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
-        """q (B, Q, H, d), k and v (B, K, H, d) where allowed (B, Q, K): (B, Q, H, d)."""
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        """Attend with q (B, Q, H, d) to k and v (B, K, H, d) where allowed (B, Q, K): (B, Q, H, d)."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H, Q or K, d)
         dropout = self.dropout if self.training else 0.0
         return attention(q, k, v, mask=allowed[:, None], dropout=dropout).transpose(1, 2)
 
@@ -123,11 +126,13 @@ class Local(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Put this position's key and value in the place of the oldest, then attend to what it sees of the ring."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
-        slot = (position + self.shift) % self.window
+        slot = (position + self.shift) % self.window  # (N,)
         ring = torch.arange(self.window, device=x.device)
-        here = (ring == slot[:, None])[:, :, None]
+        here = (ring == slot[:, None])[:, :, None]  # (N, w, 1)
+        # the oldest is overwritten, (N, w, 2 D)
         past = torch.where(here, key_value[:, None].to(state.past.dtype), state.past)
         time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): what each place holds
+        # (N, w); slots not yet written have negative times
         visible = (time >= 0) & self._sees(position[:, None], time)
         q, k, v = (
             part.unflatten(-1, (self.num_heads, -1)) for part in (query[:, None], *past.to(query.dtype).chunk(2, -1))
@@ -149,7 +154,8 @@ class Local(SelfMixer):
         return (key >= query - before) & (key <= query + after)
 
     def _allowed(self, query: Tensor, key: Tensor, real: Tensor) -> Tensor:
-        """(B, ..., Q, K) of positions (..., Q) and (..., K): real keys that are seen, and oneself even in padding."""
+        """Return (B, ..., Q, K), True for real keys that are seen, and for oneself in padding too."""
         query = query[..., :, None]
         key = key[..., None, :]
+        # a row without any key would be NaN after the softmax, in padding too
         return (self._sees(query, key) & real) | (query == key)

@@ -66,6 +66,7 @@ class LowRank(SelfMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = projection(dim, dim, dim, dim)
         self.out = projection(dim, dim)
+        # smaller at later positions, so that sums hardly grow with the length
         position = torch.arange(max_len)
         self.key_slots = nn.Parameter(torch.randn(rank, max_len) * (rank + position) ** -0.5)  # E
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
@@ -75,13 +76,16 @@ class LowRank(SelfMixer):
         length = x.shape[1]
         self._require_fits(length)
         query, key, value = self.qkv(x).chunk(3, -1)
-        key_slots = self.key_slots[:, :length]
+        key_slots = self.key_slots[:, :length]  # (r, T)
         value_slots = self.value_slots[:, :length]
         drop = self.dropout if self.training else 0.0
         if self.causal:
+            # (B, H, T, d)
             q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
             return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
+        # before positions mix: padding fills no slot
         key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (mark_mixing(key), value))
+        # k, v (B, H, r, d)
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), key_slots @ key, value_slots @ value))
         seen = ((key_slots != 0) & mask[:, None, :]).any(-1)  # (B, r)
         return self.out(merge(attention(q, k, v, mask=seen[:, None, None, :], dropout=drop)))
@@ -104,11 +108,11 @@ class LowRank(SelfMixer):
         """Add this position's key and value to the slots, then attend to them."""
         query, key, value = self.qkv(x).chunk(3, -1)
         key_slots, value_slots = self.key_slots.t()[position], self.value_slots.t()[position]  # (N, r)
-        keys = state.key + (key_slots[:, :, None] * key[:, None]).to(state.key)
+        keys = state.key + (key_slots[:, :, None] * key[:, None]).to(state.key)  # (N, r, D)
         values = state.value + (value_slots[:, :, None] * value[:, None]).to(state.value)
-        seen = state.seen | (key_slots != 0)
+        seen = state.seen | (key_slots != 0)  # (N, r)
         parts = query[:, None], keys.to(query.dtype), values.to(query.dtype)
-        q, k, v = (split(part, self.num_heads) for part in parts)
+        q, k, v = (split(part, self.num_heads) for part in parts)  # (N, H, 1 or r, d)
         y = attention(q, k, v, mask=seen[:, None, None, :])
         return self.out(merge(y)).squeeze(1), self.State(keys, values, seen)
 
@@ -122,7 +126,9 @@ class LowRank(SelfMixer):
 
 def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: Tensor, drop: float) -> Tensor:
     """Attend to the past, without the slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
+    # `tril` keeps j <= t before the sum over j, so slots (B, H, T, r, d) are never stored
     scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
+    # slot s counts from the first position that E gives to it
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
-    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v
+    return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # F likewise: (B, H, T, T) @ v

@@ -27,33 +27,36 @@ class MemoryUnit(nn.Module):
     def __init__(self, *, input_dim: int, hidden_dim: int) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
-        self.input = nn.Linear(input_dim, 4 * hidden_dim)
-        self.recurrent = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)
+        self.input = nn.Linear(input_dim, 4 * hidden_dim)  # W, b
+        self.recurrent = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)  # U
+        # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
         nn.init.zeros_(self.input.bias)
-        nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])
+        nn.init.ones_(self.input.bias[hidden_dim : 2 * hidden_dim])  # b_f
 
     def update(self, gates: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the next hidden and cell states (..., H) from the gates' input part (..., 4 H) and the last ones."""
-        i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)
+        i, f, g, o = (gates + self.recurrent(hidden)).chunk(4, -1)  # (..., H) each
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
+        # torch's loop has a second bias, here zero
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         with without_autocast(x):  # the fused loop takes one type only
             start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
+            # has_biases, num_layers, dropout, train, bidirectional, batch_first
             given = (x.to(start.dtype), [start, start], weights, True, 1, 0.0, self.training, False, True)
-            return torch.lstm(*given)[0]
+            return torch.lstm(*given)[0]  # all hidden states, (B, T, H)
 
     def loop(self, x: Tensor) -> Tensor:
         """Compute `forward` one position at a time."""
-        gates = self.input(x)
+        gates = self.input(x)  # (B, T, 4 H)
         states = []
-        hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)
+        hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)  # (B, H)
         for t in range(x.shape[1]):
             hidden, cell = self.update(gates[:, t], hidden, cell)
             states.append(hidden)

@@ -37,13 +37,14 @@ class PositionMatrix(nn.Module):
         self.max_len = max_len
         self.causal = causal
         offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
-        scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())
-        used = scale[:max_len] if causal else scale
+        scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
+        used = scale[:max_len] if causal else scale  # taps that a causal matrix keeps: d <= 0
+        # w, (H, 2 N - 1)
         taps = torch.randn(num_heads, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
-        self.weight = nn.Parameter(taps[:, offset + max_len - 1])
+        self.weight = nn.Parameter(taps[:, offset + max_len - 1])  # (H, N, N)
 
     def check(self, length: int) -> None:
-        """ValueError if the matrix does not reach to `length` positions."""
+        """Raise ValueError if the matrix does not reach to `length` positions."""
         if length > self.max_len:
             raise ValueError(
                 f"a sequence of {length} positions exceeds the {self.max_len} that the mixer has weights for; "
@@ -54,12 +55,12 @@ class PositionMatrix(nn.Module):
         """Mix z (B, T, D); padding counts as zero."""
         batch_size, length, _ = z.shape
         self.check(length)
-        weight = self.weight[:, :length, :length]
+        weight = self.weight[:, :length, :length]  # (H, T, T)
         weight = weight.tril() if self.causal else weight
-        values = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (weight.shape[0], -1))
+        values = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (weight.shape[0], -1))  # (B, T, H, R)
         columns = values.permute(2, 1, 0, 3).flatten(2)  # (H, T, B R): one product per head serves the whole batch
-        mixed = (weight.to(z.dtype) @ columns).unflatten(2, (batch_size, -1))
-        return mixed.permute(2, 1, 0, 3).flatten(-2)
+        mixed = (weight.to(z.dtype) @ columns).unflatten(2, (batch_size, -1))  # (H, T, B, R)
+        return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
 
     def init_cache(self, batch_size: int, max_len: int, width: int, **place: Any) -> Cache:
         """Allocate a cache of max_len inputs of `width` channels."""
@@ -71,8 +72,9 @@ class PositionMatrix(nn.Module):
         past.append(z, position)
         slots, visible = past.read(position)  # (B, slots, D), (B, beam, slots)
         sentences, beam, size = visible.shape
-        limit = size // beam
+        limit = size // beam  # positions: each has `beam` slots side by side
         rows = self.weight[:, position, :limit].view(-1, sentences, beam, limit)  # (H, B, beam, positions)
+        # slots of other hypotheses weigh nothing
         weights = rows.repeat_interleave(beam, -1).masked_fill(~visible, 0.0).transpose(0, 1)
         values = slots.unflatten(-1, (self.weight.shape[0], -1)).transpose(1, 2)  # (B, H, slots, R)
         return (weights.to(values.dtype) @ values).transpose(1, 2).reshape(z.shape).to(z.dtype)

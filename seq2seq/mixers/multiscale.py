@@ -64,7 +64,7 @@ class Multiscale(SelfMixer):
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side
-        self.gate = nn.Parameter(torch.zeros(dim, len(kernel_sizes)))
+        self.gate = nn.Parameter(torch.zeros(dim, len(kernel_sizes)))  # g; zeros: even gates at first
         for size, part in zip(kernel_sizes, self.weight.detach().split(self.kernel_sizes, 1), strict=True):
             nn.init.normal_(part, std=(len(kernel_sizes) / size) ** 0.5)  # with even gates their sum has variance 1
         for layer in (self.inner, self.out):
@@ -76,10 +76,10 @@ class Multiscale(SelfMixer):
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         y = lightconv(
             self.inner(x),
-            self.merged(),
+            self.merged(),  # one convolution, however many scales
             causal=self.causal,
             glu=self.glu,
-            end=mask.sum(1),
+            end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )
         return self.out(y)
@@ -87,9 +87,10 @@ class Multiscale(SelfMixer):
     def merged(self) -> Tensor:
         """Return the gated sum of all scales as one kernel (D, K) of the widest."""
         total = self.weight.new_zeros(self.dim, self.kernel_size)
-        parts = self.weight.split(self.kernel_sizes, 1)
+        parts = self.weight.split(self.kernel_sizes, 1)  # (D, K_s) each
         for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
             size = part.shape[1]
+            # aligned at the current position, not at the edges
             before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
@@ -113,4 +114,4 @@ class Multiscale(SelfMixer):
         z = self.inner(x)
         z = F.glu(z, -1) if self.glu else z
         window = torch.cat([state.past, z.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
-        return self.out((window * self.merged().t()).sum(1)), self.State(window[:, 1:])
+        return self.out((window * self.merged().t()).sum(1)), self.State(window[:, 1:])  # (N, K, D) by (K, D)

@@ -68,11 +68,13 @@ class NonLocal(SelfMixer):
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
         self.qk = None if pairwise == "gaussian" else projection(dim, dim, dim)
+        # products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
         self.value = projection(dim, dim)
         self.out = projection(dim, dim)
+        # w, for the functions that have one
         widths = {"additive": head_dim, "concatenation": 2 * head_dim}
         self.score = None
         if pairwise in widths:
@@ -82,8 +84,8 @@ class NonLocal(SelfMixer):
         """Read all of x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         query, key = self._embed(x)
         parts = mark_mixing(query), mark_mixing(key), self.value(x)
-        q, k, v = (split(part, self.num_heads) for part in parts)
-        allowed = mask[:, None, None, :]
+        q, k, v = (split(part, self.num_heads) for part in parts)  # (B, H, T, d)
+        allowed = mask[:, None, None, :]  # (B, 1, 1, T)
         if self.causal:
             allowed = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
         return self.out(merge(self._read(q, k, v, allowed)))
@@ -101,14 +103,14 @@ class NonLocal(SelfMixer):
         """Append this position's key and value, then read the hypothesis's own past."""
         query, key = self._embed(x)
         state.past.append(torch.cat([key, self.value(x)], -1), position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
         return self.out(merge(self._read(q, k, v, visible[:, None]))).view(x.shape[0], -1), state
 
     def _embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.qk is None:
-            return x, x
+            return x, x  # gaussian compares the inputs themselves
         query, key = self.qk(x).chunk(2, -1)
         return query, key
 
@@ -116,11 +118,13 @@ class NonLocal(SelfMixer):
         """Weigh v (B, H, S, d) for each of q (B, H, T, d) where allowed (B or 1, 1, T or 1, S)."""
         drop = self.dropout if self.training else 0.0
         if self.pairwise in ("gaussian", "embedded_gaussian"):
+            # torch divides by sqrt(d), which is undone
             return attention(q * q.shape[-1] ** 0.5, k, v, mask=allowed, dropout=drop)
-        scores = self._scores(q, k)
+        scores = self._scores(q, k)  # (B, H, T, S)
         if self.pairwise == "additive":
-            weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
+            weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1)  # f / C
         else:
+            # C = N_i: these f may be negative or sum to zero, so they cannot be their own divisor
             weights = scores.masked_fill(~allowed, 0.0) / allowed.sum(-1, keepdim=True)
         return dropout(weights.to(v.dtype), drop) @ v
 
@@ -129,6 +133,7 @@ class NonLocal(SelfMixer):
         if self.score is None:
             return q @ k.transpose(-1, -2)
         score = self.score.to(q.dtype)[:, :, None]  # (H, d or 2 d, 1)
+        # a hidden layer for each pair: (B, H, T, S, d) of memory
         if self.pairwise == "additive":
             return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score[:, None]).squeeze(-1)
         # w . [q; k] is a sum of two numbers: no pair is ever laid side by side

@@ -56,6 +56,7 @@ class PostconvAttention(SelfMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = projection(dim, dim, dim, dim)
         self.out = projection(dim, dim)
+        # the identity is a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
@@ -63,9 +64,10 @@ class PostconvAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
+        # convolving values once equals convolving every row of weights: M V = A (C V)
         value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
-        allowed = None if self.causal else mask[:, None, None, :]
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         dropout = self.dropout if self.training else 0.0
         return self.out(merge(attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)))
 
@@ -83,10 +85,10 @@ class PostconvAttention(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Convolve this position's value, append it and its key, then attend to the hypothesis's own past."""
         query, key, value = self.qkv(x).chunk(3, -1)
-        value, recent = shortconv_step(value, state.recent, self.weight)
+        value, recent = shortconv_step(value, state.recent, self.weight)  # (N, D), (N, K - 1, D)
         state.past.append(torch.cat([key, value], -1), position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.reshape(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        y = attention(q, k, v, mask=visible[:, None])
+        y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

@@ -67,20 +67,23 @@ class PreconvAttention(SelfMixer):
         self.qkv = projection(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
+        # the identity is a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        qkv = self.qkv(x)
+        qkv = self.qkv(x)  # (B, T, 3 D)
+        # kernels reach to the right too: padding must count as zero
         if not self.causal:
             qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
         mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)
         mixed = shortconv(mixed, self.weight, causal=self.causal)
         q, k, v = (split(part, self.num_heads) for part in torch.cat([mixed, rest], -1).chunk(3, -1))
-        allowed = None if self.causal else mask[:, None, None, :]
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         dropout = self.dropout if self.training else 0.0
+        # (B, H, T, d)
         y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
 
@@ -101,8 +104,8 @@ class PreconvAttention(SelfMixer):
         mixed, recent = shortconv_step(mixed, state.recent, self.weight)
         query, key_value = torch.cat([mixed, rest], -1).split([self.dim, 2 * self.dim], -1)
         state.past.append(key_value, position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        y = attention(q, k, v, mask=visible[:, None])
+        y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, recent)

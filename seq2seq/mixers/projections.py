@@ -18,6 +18,7 @@ def merge(x: Tensor) -> Tensor:
 def projection(dim: int, *sizes: int) -> nn.Linear:
     """Make x W without a bias: matrices of these output sizes side by side, each initialized by itself."""
     layer = nn.Linear(dim, sum(sizes), bias=False)
+    # Xavier's scale depends on both widths: side by side, matrices would start smaller than alone
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block)
     return layer

@@ -59,15 +59,16 @@ class Pyramid(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""
-        q = split(mark_mixing(self.query(x)), self.num_heads)
+        q = split(mark_mixing(self.query(x)), self.num_heads)  # (B, H, T, d)
         drop = self.dropout if self.training else 0.0
         if self.causal:
             return self.out(merge(self._read_past(q, self.key_value(x), drop)))
-        x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))
-        real = self._blocks(mask[:, :, None])
+        x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))  # (B, blocks, r, D), padding zero
+        real = self._blocks(mask[:, :, None])  # (B, blocks, r, 1)
         count = real.sum(2)  # (B, blocks, 1)
+        # the mean before the projections, which are linear: 1 / r of their cost
         key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
-        k = split(mark_mixing(key), self.num_heads)
+        k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
         return self.out(merge(attention(q, k, v, mask=(count > 0)[:, None, None, :, 0], dropout=drop)))
 
@@ -88,36 +89,39 @@ class Pyramid(SelfMixer):
 
         Every hypothesis writes the slot of the block that is not complete, so none sees another's.
         """
+        # a running mean: the n-th position of a block moves it by 1 / n of the difference
         share = 1.0 / (position % self.reduction + 1)
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None].to(state.running))
-        block = position // self.reduction
+        block = position // self.reduction  # (N,): slots are blocks
         state.past.append(running, block)
-        slots, visible = state.past.read(block)
+        slots, visible = state.past.read(block)  # (B, slots, 2 D), (B, beam, slots)
         query = self.query(x)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        y = attention(q, k, v, mask=visible[:, None])
+        y = attention(q, k, v, mask=visible[:, None])  # (B, H, beam, d)
         return self.out(merge(y)).view(x.shape[0], -1), self.State(state.past, running)
 
     def _blocks(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, blocks, r, C), zeros after the end."""
+        """Cut (B, T, C) into blocks (B, blocks, r, C), zeros after the end."""
         return F.pad(x, (0, 0, 0, -x.shape[1] % self.reduction)).unflatten(1, (-1, self.reduction))
 
     def _read_past(self, q: Tensor, key_value: Tensor, drop: float) -> Tensor:
         """Attend to the complete blocks before t's own, and to the mean of t's own up to t."""
-        size = self.reduction
+        size = self.reduction  # r
         length = q.shape[2]
         ones = torch.ones(size, size, device=q.device, dtype=key_value.dtype).tril()
         running = (ones / ones.sum(1, keepdim=True)) @ self._blocks(key_value)  # means within a block, up to each place
-        complete = running[:, : length // size, -1]
+        complete = running[:, : length // size, -1]  # (B, blocks, 2 D)
         key, value = complete.chunk(2, -1)
         own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))
-        k = split(mark_mixing(key), self.num_heads)
+        k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
+        # one softmax over complete blocks and, in the last column, the own block up to t: (B, H, T, blocks + 1)
         scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
+        # the own block and later ones are closed; the last column is the own mean, which is always open
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
         later[:, -1] = False
         weights = (scores * q.shape[-1] ** -0.5).masked_fill(later, float("-inf")).softmax(-1)
         weights = dropout(weights.to(v.dtype), drop)
-        return weights[..., :-1] @ v + weights[..., -1:] * own_value
+        return weights[..., :-1] @ v + weights[..., -1:] * own_value  # (B, H, T, d)

@@ -78,7 +78,7 @@ class Quadratic(SelfMixer):
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
-        self.width = num_heads * head_dim
+        self.width = num_heads * head_dim  # E
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
@@ -90,19 +90,20 @@ class Quadratic(SelfMixer):
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         centers = centre_std * torch.randn(num_heads, axes)
         self.centers = nn.Parameter(-centers.abs() if causal else centers)  # (H, axes): what each head looks at
+        # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
         halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
         self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
     def sharpness(self) -> Tensor:
-        """a of each head, (H,); its standard deviation in positions is 1 / sqrt(2 a)."""
+        """Return a of each head, (H,); its standard deviation in positions is 1 / sqrt(2 a)."""
         return self.log_sharpness.exp()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.width, -1))
-        position = torch.arange(x.shape[1], device=x.device)
-        scores = self._scores(offsets(position, position, self.grid_width)[:, None])
+        position = torch.arange(x.shape[1], device=x.device)  # (T,)
+        scores = self._scores(offsets(position, position, self.grid_width)[:, None])  # (H, T, T)
         allowed = None if self.causal else mask[:, None, None, :]
         return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, mark_mixing(scores), allowed)))
 
@@ -128,20 +129,22 @@ class Quadratic(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        inner = self.inner(x)
+        inner = self.inner(x)  # (N, 3 E), or (N, E) without content
+        # as many of the last columns as a slot has: keys and values, or values alone
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 E or E), (B, beam, slots)
         *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
         # a sentence's hypotheses are queries
         query = [split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
+        # (B, H, beam, slots)
         scores = self._scores(slot_offsets(position, slots.shape[1], visible.shape[1])[:, :, None])
         y = self._attend([*query, *key], v, scores, visible[:, None])
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _attend(self, query_key: list[Tensor], v: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
-        """Values (B, H, S, d) mixed by scores (..., H, T, S) and, if there are queries and keys, by content."""
+        """Mix values (B, H, S, d) by scores (..., H, T, S) and, if there are queries and keys, by content."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None
+        causal = self.causal and mask is None  # in a step the mask says it all
         if self.u is None:
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
         q, k = query_key
@@ -149,9 +152,10 @@ class Quadratic(SelfMixer):
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
     def _scores(self, offset: Tensor) -> Tensor:
-        """-a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
+        """Compute -a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
         dtype = torch.promote_types(self.centers.dtype, torch.float32)
         centers = self.centers.to(dtype)
         sharpness = self.sharpness.to(dtype)
+        # (axes, ..., H, T, S)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)

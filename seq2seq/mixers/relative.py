@@ -78,29 +78,30 @@ class Relative(SelfMixer):
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
-        parts = self.axes * (2 if encoding == "sinusoidal" else 1)
+        parts = self.axes * (2 if encoding == "sinusoidal" else 1)  # sines and cosines halve an axis's numbers
         if dim % parts:
             raise ValueError(f"dim {dim} is not divisible by {parts}, as {encoding} encodings need; change model.dim")
         self.inner = nn.Linear(dim, 3 * dim if content else dim, bias=False)  # queries, keys, values; or values alone
-        self.place = nn.Linear(dim, dim, bias=False)
+        self.place = nn.Linear(dim, dim, bias=False)  # W_r
         self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.inner.weight.split(dim), self.place.weight, self.out.weight):
             nn.init.xavier_uniform_(block)
+        # biases of the query: u towards content, v towards offsets
         self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
         self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))
         for vector in (self.u, self.v):
             if vector is not None:
                 nn.init.xavier_uniform_(vector)
-        rows = max_offset + 1 if causal else 2 * max_offset + 1
+        rows = max_offset + 1 if causal else 2 * max_offset + 1  # d = -max_offset .. 0, or .. max_offset
         self.r = nn.Parameter(torch.randn(self.axes, rows, dim // self.axes)) if encoding == "learned" else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         *query_key, v = (split(part, self.num_heads) for part in self.inner(x).split(self.dim, -1))
         position = torch.arange(x.shape[1], device=x.device)
-        offset = offsets(position, position, self.grid_width)
-        extent = extents(x.shape[1], self.grid_width)
-        allowed = None if self.causal else mask[:, None, None, :]
+        offset = offsets(position, position, self.grid_width)  # (axes, T, T)
+        extent = extents(x.shape[1], self.grid_width)  # largest |d| along each axis
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         return self.out(merge(self._attend([mark_mixing(part) for part in query_key], v, offset, extent, allowed)))
 
     @classmethod
@@ -121,9 +122,10 @@ class Relative(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
-        inner = self.inner(x)
+        inner = self.inner(x)  # (N, 3 D), or (N, D) without content
+        # as many of the last columns as a slot has: keys and values, or values alone
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D or D), (B, beam, slots)
         *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
         # a sentence's hypotheses are queries
         query = [split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
@@ -135,23 +137,26 @@ class Relative(SelfMixer):
     def _attend(
         self, query_key: list[Tensor], v: Tensor, offset: Tensor, extent: tuple[int, ...], mask: Tensor | None
     ) -> Tensor:
-        """Values (B, H, S, d) mixed by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
+        """Mix values (B, H, S, d) by content, if there are queries and keys, and by offset (axes, ..., T, S)."""
         dropout = self.dropout if self.training else 0.0
-        causal = self.causal and mask is None
+        causal = self.causal and mask is None  # in a step the mask says it all
         if self.u is None:
             scores = mark_mixing(self._scores(self.v[:, None], offset, extent))
             return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
-        q, k = query_key
+        q, k = query_key  # (B, H, T, d), (B, H, S, d)
         scores = mark_mixing(self._scores(q + self.v[:, None], offset, extent))
+        # SDPA scales the content's product; the offsets' is scaled in `_scores`
         q = (q + mark_mixing(self.u)[:, None]).to(k.dtype)
         return attention(q, k, v, bias=scores, mask=mask, causal=causal, dropout=dropout)
 
     def _scores(self, query: Tensor, offset: Tensor, extent: tuple[int, ...]) -> Tensor:
-        """query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
+        """Compute query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
         query = query * self.head_dim**-0.5
         total = None
+        # products with each distinct offset, T (2 T - 1) of them, then a gather: never T S encodings of width d
         for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
             every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
+            # offset -size has column 0; the future of a causal mixer, which is masked, reads that of offset 0
             index = d.clamp(-size, 0 if self.causal else size) + size
             shape = torch.broadcast_shapes(every.shape[:-1], index.shape[:-1])
             scores = every.expand(*shape, -1).gather(-1, index.expand(*shape, -1))
@@ -160,19 +165,20 @@ class Relative(SelfMixer):
         return total
 
     def _encodings(self, axis: int, size: int, like: Tensor) -> Tensor:
-        """W_r r_d of each head for d = -size .. size along one axis (.. 0 where causal): (H, D / H, offsets)."""
-        d = torch.arange(-size, 1 if self.causal else size + 1, device=like.device)
+        """Compute W_r r_d of each head for d = -size .. size of one axis (.. 0 where causal): (H, D / H, offsets)."""
+        d = torch.arange(-size, 1 if self.causal else size + 1, device=like.device)  # (offsets,)
         if self.r is not None:
             r = self.r[axis][d.clamp(-self.max_offset, self.max_offset) + self.max_offset]
         else:
             r = _sinusoids(d, self.dim // self.axes, self.place.weight.dtype)
+        # [r_row; r_column] times W_r is a sum over axes: each has its columns of W_r
         weight = self.place.weight.chunk(self.axes, 1)[axis]
         return nn.functional.linear(r, weight).to(like.dtype).unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
 
 
 def _sinusoids(position: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    """[sin(p w_i); cos(p w_i)], w_i = 10000^(-2i/dim), of position (M,): (M, dim)."""
+    """Compute [sin(p w_i); cos(p w_i)], w_i = 10000^(-2i/dim), of position (M,): (M, dim)."""
     exact = torch.promote_types(dtype, torch.float32)
-    rate = torch.arange(0, dim, 2, device=position.device, dtype=exact) * (-math.log(10000.0) / dim)
-    angle = position[:, None] * rate.exp()
+    rate = torch.arange(0, dim, 2, device=position.device, dtype=exact) * (-math.log(10000.0) / dim)  # log w
+    angle = position[:, None] * rate.exp()  # (M, dim / 2)
     return torch.cat([angle.sin(), angle.cos()], -1).to(dtype)

@@ -56,14 +56,15 @@ class RelativeBias(SelfMixer):
         self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.qkv.weight.chunk(3), self.out.weight):
             nn.init.xavier_uniform_(block)
+        # (offsets, H), zeros: plain attention at first
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
-        q, k, v = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        q, k, v = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))  # (B, H, T, d)
         position = torch.arange(x.shape[1], device=x.device)
         bias = self._bias(offsets(position, position)[0])  # (H, T, T)
-        allowed = None if self.causal else mask[:, None, None, :]
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         dropout = self.dropout if self.training else 0.0
         y = attention(
             mark_mixing(q), mark_mixing(k), v, bias=mark_mixing(bias), mask=allowed, causal=self.causal, dropout=dropout
@@ -83,14 +84,14 @@ class RelativeBias(SelfMixer):
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
         state.past.append(key_value, position)
-        slots, visible = state.past.read(position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        bias = self._bias(slot_offsets(position, slots.shape[1], visible.shape[1])[0])
+        bias = self._bias(slot_offsets(position, slots.shape[1], visible.shape[1])[0])  # (B, H, beam, slots)
         y = attention(q, k, v, bias=bias, mask=visible[:, None])
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _bias(self, offset: Tensor) -> Tensor:
-        """b of offset (..., T, S): (..., H, T, S)."""
-        highest = 0 if self.causal else self.max_offset
+        """Look up b of offset (..., T, S): (..., H, T, S)."""
+        highest = 0 if self.causal else self.max_offset  # the future has no row; it is masked
         return F.embedding(offset.clamp(-self.max_offset, highest) + self.max_offset, self.bias).movedim(-1, -3)

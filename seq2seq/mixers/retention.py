@@ -14,6 +14,7 @@ from seq2seq.kernels.retention import retention, retention_parallel, retention_s
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import merge, projection, split
 
+# under the root of the norm
 EPSILON = 1e-5
 
 
@@ -66,11 +67,12 @@ class Retention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read x (B, T, D) from each position; a causal mixer needs no mask, since padding is on the right."""
         time = torch.arange(x.shape[1], device=x.device)
-        query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))
+        query, key, value = (split(part, self.num_heads) for part in self.qkv(x).chunk(3, -1))  # (B, H, T, d)
         q = mark_mixing(self._turn(query, time))
         k = mark_mixing(self._turn(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
+        # no softmax to mask: a key of zeros weighs nothing
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 
@@ -87,14 +89,16 @@ class Retention(SelfMixer):
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Fade the memory, add this position's key and value, then read it."""
+        # (N, H, d)
         query, key, value = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))
         q = self._turn(query, position[:, None])
         k = self._turn(key, position[:, None])
         y, memory = retention_step(q, k, value, state.memory, decay=self.decay(q))
+        # `_finish` has a time axis: one position here
         return self._finish(y.unsqueeze(2), x[:, None]).squeeze(1), self.State(memory)
 
     def decay(self, like: Tensor) -> Tensor:
-        """gamma (H,) as `like`."""
+        """Return gamma (H,) in the type and on the device of `like`."""
         return 1.0 - 2.0 ** (-5.0 - torch.arange(self.num_heads, device=like.device, dtype=like.dtype))
 
     def _turn(self, x: Tensor, position: Tensor) -> Tensor:
@@ -104,15 +108,16 @@ class Retention(SelfMixer):
         """
         wide = torch.promote_types(x.dtype, torch.float32)
         channel = torch.arange(0, self.head_dim, 2, device=x.device, dtype=wide)
+        # (..., d / 2)
         angle = position[..., None].to(wide) * (channel * (-math.log(1e4) / self.head_dim)).exp()
-        even, odd = (x.to(wide) * self.head_dim**-0.25).unflatten(-1, (-1, 2)).unbind(-1)
+        even, odd = (x.to(wide) * self.head_dim**-0.25).unflatten(-1, (-1, 2)).unbind(-1)  # (..., d / 2) each
         cos = angle.cos()
         sin = angle.sin()
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:
-        """Norm, gate and output projection of y (B, H, T, d), in x's type."""
+        """Apply norm, gate and output projection to y (B, H, T, d), in x's type."""
         if self.norm:
             y = y * mark_mixing((y.square().mean(-1, keepdim=True) + EPSILON).rsqrt())
-        y = merge(y).to(x.dtype)
+        y = merge(y).to(x.dtype)  # (B, T, D)
         return self.out(y if self.gate is None else F.silu(self.gate(x)) * y)

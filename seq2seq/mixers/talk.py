@@ -61,6 +61,7 @@ class TaLK(SelfMixer):
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
         self.out = nn.Linear(dim, dim)
+        # a size for each side that the window can reach
         self.size = nn.Linear(dim, num_heads * ((self.left > 0) + (self.right > 0)))
         for layer in (self.inner, self.size, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -69,12 +70,13 @@ class TaLK(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""
-        z = self._inner(x)
-        left, right = self._sizes(mark_mixing(z))
-        z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))
+        z = self._inner(x)  # (B, T, D)
+        left, right = self._sizes(mark_mixing(z))  # (B, T, H)
+        z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
         sums = z.cumsum(1, dtype=torch.promote_types(z.dtype, torch.float32))
         sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t
         start = torch.arange(x.shape[1], device=x.device)[:, None]
+        # sum of the window: prefix sum after its right end, less that before its left end
         high = sums[:, 1:] if right is None else _between(sums, start + 1, right, 1)
         y = (high - _between(sums, start, left, -1)) / self.kernel_size
         return self.out(y.flatten(-2).to(z.dtype))
@@ -92,7 +94,7 @@ class TaLK(SelfMixer):
         """Weigh the last K inputs, of which x (N, D) is the newest, by how much of each the window covers."""
         z = self._inner(x).to(state.past.dtype)
         window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
-        distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)
+        distance = torch.arange(self.kernel_size - 1, -1, -1, device=x.device)  # K - 1 .. 0
         covered = (1 + self._sizes(z)[0][..., None] - distance).clamp(0, 1)  # (N, H, K)
         heads = window.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)  # (N, H, K, R)
         y = (covered[:, :, None].to(heads.dtype) @ heads).flatten(1) / self.kernel_size
@@ -105,6 +107,7 @@ class TaLK(SelfMixer):
     def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""
         sizes = self.size(z)
+        # of the most that a side can reach
         share = sizes.to(torch.promote_types(sizes.dtype, torch.float32)).sigmoid()
         if not self.right:
             return share * self.left, None
@@ -113,15 +116,16 @@ class TaLK(SelfMixer):
 
 
 def _between(sums: Tensor, start: Tensor, size: Tensor, sign: int) -> Tensor:
-    """Prefix sums (B, T + 1, H, R) at start (T, 1) + sign size (B, T, H), linear between positions: (B, T, H, R)."""
+    """Read sums (B, T + 1, H, R) at start (T, 1) + sign size (B, T, H), linear between positions: (B, T, H, R)."""
+    # whole positions by index, without a gradient; the fraction carries it
     whole = size.detach().floor()
-    near = start + sign * whole.long()
+    near = start + sign * whole.long()  # (B, T, H)
     fraction = (size - whole)[..., None]
     one, other = (_at(sums, index) for index in (near, near + sign))
     return one + fraction * (other - one)
 
 
 def _at(sums: Tensor, index: Tensor) -> Tensor:
-    """sums (B, T + 1, H, R) at index (B, T, H); outside there are zeros to add, so the ends stay."""
+    """Gather sums (B, T + 1, H, R) at index (B, T, H); outside there are zeros to add, so the ends stay."""
     index = index.clamp(0, sums.shape[1] - 1)[..., None]
     return sums.gather(1, index.expand(*index.shape[:-1], sums.shape[-1]))
