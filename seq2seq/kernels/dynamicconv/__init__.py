@@ -61,9 +61,10 @@ def dynamicconv(
 def dynamicconv_step(
     values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """Decode one position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses, whose predicted kernels weigh their last K inputs.
 
-    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    Shape:
+        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; logits (N, H, K) -> (N, C).
     """
     return window(values, owner, position, logits, softmax=True, backend=backend)
 

@@ -7,6 +7,16 @@ backward pass makes them again from the logits and the saved log-sum-exp, in uni
 
 A program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels where a head
 has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their unfinished slopes.
+
+Arguments of the kernels, in memory:
+    x, dy: (B, T, C) by the strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
+    logits: (B, T, H, K) by the strides of batch, row and head, taps adjacent. dlogits: (parts, B, T, H, K), contiguous.
+    lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. start, end: (B,). All contiguous.
+
+Constants that they are compiled for:
+    WIDTH: Channels of a head. COLUMNS: those that one program takes, a power of two, so that some may be masked.
+    TILE: Positions of a tile. BACKS: Tiles before its own that a tile reads. TAPS: K of the direct kernels.
+    WORDS: DropConnect words of a row, 0 without. STARTS, ENDS: Sentences have bounds. WIDE: Products in float32.
 """
 
 from __future__ import annotations

@@ -65,9 +65,10 @@ def lightconv(
 def lightconv_step(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """Decode one position of N hypotheses: normalized weights (H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses, whose last K inputs are weighed by the same normalized kernels.
 
-    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    Shape:
+        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; weights (H, K) -> (N, C).
     """
     return window(values, owner, position, weights[None], softmax=False, backend=backend)
 
