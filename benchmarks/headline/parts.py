@@ -41,6 +41,7 @@ def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[st
     batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
+    # the weights as well, so that other measurements need no training
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, folder / f"{mixer}.pt")
     return result
 
@@ -99,6 +100,7 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
 def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict[str, Any]:
     """Translate a test set: ids of the best hypothesis of each sentence in file order, and the seconds taken."""
     src, tgt = prepared.split(name)
+    # all other settings of the search are the defaults of `translate`
     settings = SearchSettings(beam_size=plan.beam_size)
     ids = prepared.ids
     special = Specials(ids["bos"], ids["eos"], ids["pad"])
