@@ -134,7 +134,7 @@ def _capability(device: torch.device) -> int:
 
 
 def chunk_size(op: str, settings: Config, tiles: int) -> int:
-    """Tiles in a row per program, of `tiles` in all: as `settings` say, or fewer where programs would get too few."""
+    """Return the tiles in a row per program, of `tiles` in all: `settings.chunk`, or so few that PROGRAMS are left."""
     return settings.chunk if op in _overrides else max(1, min(settings.chunk, tiles // PROGRAMS))
 
 

@@ -129,4 +129,4 @@ class DynamicConv(SelfMixer):
         return F.glu(z, -1) if self.glu else z
 
     def _logits(self, z: Tensor) -> Tensor:
-        return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))
+        return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))  # (..., H, K)

@@ -146,7 +146,7 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
     """Count a multiply-add for each channel, position and tap."""
     batch_size, length, channels = x
-    return 2 * batch_size * length * channels * logits[3]
+    return 2 * batch_size * length * channels * logits[3]  # logits[3] is K
 
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)

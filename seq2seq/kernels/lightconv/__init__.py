@@ -107,7 +107,7 @@ def _backward(
 
 
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
-    heads, taps = weights.shape
+    heads, taps = weights.shape  # H, K
     # with GLU x has 2 C channels, so twice as many heads of the same width
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
@@ -146,4 +146,4 @@ def _count_forward(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_
 def _count_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
     """Count the same for the gradient of x and again for that of the weights."""
     batch_size, length, channels = dy
-    return 4 * batch_size * length * channels * weights[1]
+    return 4 * batch_size * length * channels * weights[1]  # two products, a multiply-add counted as two

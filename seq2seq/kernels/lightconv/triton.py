@@ -52,7 +52,7 @@ def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.conste
 def _store_slopes(
     dx, x, stride, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
 ):  # fmt: skip
-    """Write rows of dx from the slopes of the values; rows outside [first, last) get 0."""
+    """Write rows of dx from the gradients of the values; rows outside [first, last) get 0."""
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
     if GLU:
         # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db, with a and b read again instead of saved
