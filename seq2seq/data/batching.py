@@ -43,7 +43,7 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
 
 
 def longest_width(max_tokens: int) -> int:
-    """Find the largest padded width, and so the longest side of a pair, that fits a budget of `max_tokens`."""
+    """Compute the largest padded width, and so the longest side of a pair, that fits a budget of `max_tokens`."""
     return int(next(width for width in range(max_tokens, 0, -1) if padded_width(width) <= max_tokens))
 
 
@@ -269,7 +269,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
 
     @property
     def sampler(self) -> TokenBatchSampler:
-        """The sampler itself: Lightning looks for `set_epoch` here."""
+        """This sampler itself: Lightning looks for `set_epoch` here."""
         return self
 
     def draw_from(self, mixture: Mixture) -> None:

@@ -15,7 +15,13 @@ Pairs = tuple[list[str], list[str]]
 
 
 class Dropped(NamedTuple):
-    """A line of the cleaning table."""
+    """Line of the cleaning table.
+
+    Args:
+        rule: Name of the rule, as in `data.clean`.
+        pairs: Number of pairs that it dropped.
+        example: The first of them, shortened; empty if there is none.
+    """
 
     rule: str
     pairs: int
@@ -39,12 +45,12 @@ class Cleaner:
         self.read = 0
 
     def __call__(self, block: Pairs) -> Pairs:
-        """Return the pairs of a block that no rule drops."""
+        """Return the pairs of a block that no rule drops, in their order."""
         kept = self.keep(block)
         return [block[0][i] for i in kept], [block[1][i] for i in kept]
 
     def keep(self, block: Pairs) -> list[int]:
-        """Return the indices of the pairs of a block that no rule drops."""
+        """Return the indices of the pairs of a block that no rule drops, and count the others by rule."""
         self.read += len(block[0])
         kept = []
         for i, (src, tgt) in enumerate(zip(*block, strict=True)):

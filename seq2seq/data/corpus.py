@@ -1,4 +1,4 @@
-"""The cleaned corpus on disk: text of one schema (src, tgt) in Arrow files, written once and memory-mapped."""
+"""Cleaned corpora on disk: text of one schema (src, tgt) in Arrow files, written once and memory-mapped."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ _SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 
 class Corpus(NamedTuple):
-    """Text of the splits, and what cleaning dropped.
+    """Text of the splits, and the pairs that cleaning dropped.
 
     Args:
+        splits: Memory-mapped text by split, with the columns src and tgt.
+        dropped: The cleaning table, one line for each rule on text.
         read: Training pairs before cleaning.
+        fingerprint: Hash of the raw data and of all settings that decide the text.
+        folder: Cache folder of the text.
     """
 
     splits: DatasetDict
@@ -42,7 +46,11 @@ class Corpus(NamedTuple):
     folder: Path
 
     def blocks(self, split: str) -> Iterator[Pairs]:
-        """Read the pairs of a split in their order, without keeping any in memory."""
+        """Read the pairs of a split in their order, without keeping any in memory.
+
+        Yields:
+            Source lines and target lines of a block, never empty.
+        """
         own, rows = _split_files(self.folder, split)
         # sorted rows of train.arrow, for a split that was held out of it
         chosen = np.load(rows, mmap_mode="r") if rows.is_file() else None
@@ -87,7 +95,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Load, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings."""
+    """Load, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
+
+    Args:
+        cache_dir: Folder in which the corpus gets a folder of its own, named by its fingerprint.
+
+    Raises:
+        ValueError: A file cannot be read, no pair is left of a split, or too few are left to hold out others.
+    """
     fingerprint = corpus_fingerprint(settings)
     # named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
@@ -99,6 +114,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
 
 
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
+    """Write every split that has files of its own, the rows of those held out of training, and the cleaning table."""
     cleaner = Cleaner(settings.clean)
     rows = {}
     for split in settings.splits:
@@ -129,6 +145,7 @@ def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
 
 
 def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
+    """Write blocks of pairs to a stream of Arrow record batches; return the number of pairs."""
     rows = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
         for src, tgt in blocks:

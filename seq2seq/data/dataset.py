@@ -17,7 +17,7 @@ from seq2seq.data.tokenizer import Tokenizer
 
 
 class PairDataset(Dataset):
-    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch.
+    """Data set of encoded pairs; indexed by a whole batch of positions, it returns the padded Batch.
 
     Args:
         text: The raw pairs, in the order of the ids.
@@ -144,7 +144,7 @@ class MixedPairs(Dataset):
 
 
 class Packed(NamedTuple):
-    """A Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
+    """Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
 
     data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T

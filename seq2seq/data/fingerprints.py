@@ -19,7 +19,13 @@ _HASHED_WHOLE = 1 << 28  # bytes
 
 
 def corpus_fingerprint(settings: CorpusSettings) -> str:
-    """Hash the raw data, every setting that decides the text, and this code's version, as 16 hexadecimal digits."""
+    """Hash the raw data, every setting that decides the text, and this code's version, as 16 hexadecimal digits.
+
+    Rules on lengths are not among them: they apply to encoded pairs, and leave the text as it is.
+
+    Raises:
+        ValueError: A file of the settings is missing.
+    """
     # The form of `parts` names the folders of existing caches: a change of it orphans them all.
     clean = settings.clean
     parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]

@@ -13,10 +13,12 @@ from seq2seq.config.tokenizer import PatchGrid
 
 
 class PictureError(ValueError):
-    """A line that is no picture of the expected size.
+    """Error of a line that is not a picture of the expected size.
 
     Args:
         position: Number of the line, from 0.
+        line: The line itself, shown shortened.
+        reason: What is wrong with it, and the remedy.
     """
 
     def __init__(self, position: int, line: str, reason: str) -> None:
@@ -31,7 +33,14 @@ class PictureError(ValueError):
 
 
 def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
-    """Encode each line's picture as its patches, row by row; PictureError for the first that is none of this size."""
+    """Encode each line's picture as its patches, row by row.
+
+    Returns:
+        For each line, `grid.length` ids.
+
+    Raises:
+        PictureError: The first line that is not a picture of this size.
+    """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
 
@@ -76,7 +85,14 @@ def _shifts(grid: PatchGrid) -> np.ndarray:
 
 
 def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
-    """Read the pixels (height, width), uint8, of a line; ValueError with the reason and a remedy for any other line."""
+    """Read the picture of a line.
+
+    Returns:
+        Its pixels (height, width), uint8, from 0 (black) to 255 (white).
+
+    Raises:
+        ValueError: The line is not a gray PNG of this size; the message has the reason and a remedy.
+    """
     from PIL import Image
 
     try:

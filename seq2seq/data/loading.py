@@ -51,7 +51,14 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
-    """Read the first pairs of a split before any work: nothing is converted or copied for it."""
+    """Read the first pairs of a split before any work: nothing is converted or copied for it.
+
+    Returns:
+        At most `size` source lines and target lines; none of a remote file, which is not downloaded.
+
+    Raises:
+        ValueError: A file or a column is missing, or a file is damaged at its beginning.
+    """
     if settings.path:
         # of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
@@ -84,6 +91,7 @@ def _columns(settings: CorpusSettings) -> Columns:
 
 
 def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    """Read JSON or parquet files, on this machine or at an address."""
     # as our own readers do with invalid bytes; parquet stores text
     options: dict[str, Any] = {"encoding_errors": "replace"} if source.type == "json" else {}
     if "://" not in source.files[0]:
@@ -119,6 +127,7 @@ def _unpacked(path: Path, folder: Path) -> str:
 
 
 def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
     path = str(settings.path)
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
     # a folder on this machine is read without its revision and without the hub's cache

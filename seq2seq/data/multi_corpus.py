@@ -19,9 +19,11 @@ _KEYS = (*_PLACE, "src", "tgt", "clean", "weight", "tag")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A corpus of the mixture.
+    """Corpus of a mixture.
 
     Args:
+        name: Its name in `data.corpora`, or "train".
+        corpus: Its settings: the section's, with those of its entry.
         weight: Its share of an epoch, relative to the others'; None without weights.
         tags: Pieces before each of its sources.
     """
@@ -63,6 +65,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
 
 
 def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
+    """Read an entry of `data.corpora`, which inherits what it leaves out from the section."""
     _check_entry(name, entry)
     # the others are settings of the mixture, not of the corpus
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
@@ -83,7 +86,7 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
 
 
 def _check_entry(name: str, entry: Any) -> None:
-    """Raise ValueError for an entry that is no mapping of known settings, and for a wrong tag or weight."""
+    """Raise ValueError for an entry that is not a mapping of known settings, and for a wrong tag or weight."""
     known = f"a corpus is a mapping with some of {', '.join(_KEYS)}"
     if not isinstance(entry, Mapping):
         raise ValueError(f"data.corpora.{name}={entry!r}; {known}")
@@ -99,6 +102,7 @@ def _check_entry(name: str, entry: Any) -> None:
 
 
 def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the pieces before every source of a corpus."""
     # language first, then the corpus's own tag: the order that the ids before a source have
     target = (language_tag(corpus.tgt),) if data.get("tag_target") else ()
     return (*target, *((tag,) if tag else ()))
@@ -163,7 +167,7 @@ def directions(parts: Sequence[Part], sizes: Sequence[int], tokenize: Callable[[
     result = []
     start = 0
     for part, size in zip(parts, sizes, strict=True):
-        # two corpora of one direction are told apart by name
+        # two corpora of one direction differ by name
         unique = all_directions.count(part.direction) == 1
         name = part.direction if unique else f"{part.direction}.{part.name}"
         # rows as `MixedPairs` concatenates the parts

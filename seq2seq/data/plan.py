@@ -1,4 +1,4 @@
-"""The plan of the data: the `data` and `tokenizer` sections, checked and put together."""
+"""Plan of the data: the `data` and `tokenizer` sections, checked and put together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from seq2seq.data.streaming import StreamSettings
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Everything that decides text, ids and batches.
+    """Settings that decide text, ids and batches.
 
     Args:
+        src: Source language, of the section; a further corpus may have another.
+        tgt: Target language.
         parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
         stream: The training text that is read during training, if `data.streaming` is set.
         max_tokens: Batch size in tokens, padding included; None until `data.max_tokens=auto` has been decided.
@@ -108,7 +110,7 @@ class DataPlan:
 
     @property
     def all_parts(self) -> tuple[Part, ...]:
-        """The corpora to prepare, and the streamed one."""
+        """Corpora to prepare, and the streamed one."""
         return (*self.parts, self.stream.part) if self.stream else self.parts
 
     @property
@@ -121,7 +123,7 @@ class DataPlan:
 
     @property
     def target_languages(self) -> list[str]:
-        """The languages that a tag before the source asks for; none without `data.tag_target`."""
+        """Languages that a tag before the source asks for; none without `data.tag_target`."""
         return sorted({part.corpus.tgt for part in self.parts if self.tag_target})
 
 

@@ -42,9 +42,10 @@ Split = PairDataset | MixedPairs
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The result of `prepare_corpora`.
+    """Prepared splits and their tokenizer, the result of `prepare_corpora`.
 
     Args:
+        plan: The settings, with a decided batch size or none.
         splits: The encoded splits by name; `train` is missing if it is streamed.
         fingerprint: Hash of all text and tags, and of a stream's settings.
         folders: The cache folders (or files of ready models), each named by its content.
@@ -57,7 +58,11 @@ class PreparedData:
     folders: Mapping[str, Path]
 
     def split(self, name: str) -> Split:
-        """Return a split; ValueError if there is none of that name, or if it is streamed."""
+        """Return an encoded split.
+
+        Raises:
+            ValueError: The name is not that of a split, or the split is streamed.
+        """
         if name not in SPLITS:
             raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
@@ -90,7 +95,11 @@ class PreparedData:
         return (max(sides), max(sides)) if self.plan.tokenizer.sampling_alpha > 0 else sides
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
-        """Return the data for another batch size, without the pairs that are too long for it."""
+        """Return the data for another batch size, without the pairs that are too long for it.
+
+        Raises:
+            ValueError: No training pair fits.
+        """
         if max_tokens == self.plan.max_tokens:
             return self
         # only pairs wider than the new budget make a difference to the splits
@@ -128,7 +137,7 @@ class PreparedData:
 
     @cached_property
     def first_padding(self) -> float:
-        """The share of padding in the first pool of the stream."""
+        """Share of padding in the first pool of the stream."""
         return self.stream().first_padding()
 
 
@@ -157,6 +166,9 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
 
     Args:
         validate: Run `validate_corpora` first; False if the caller has done so.
+
+    Raises:
+        ValueError: A corpus cannot be read, looks swapped, or is too small for the vocabulary or the split.
     """
     if validate:
         validate_corpora(plan)
@@ -188,6 +200,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
 
 
 def _summary(data: PreparedData) -> str:
+    """Format directions, sizes of the splits and of the vocabularies on one line."""
     directions = ", ".join(dict.fromkeys(part.direction for part in data.plan.parts))
     train = "stream" if data.plan.stream else data.size("train")
     return (
@@ -197,6 +210,7 @@ def _summary(data: PreparedData) -> str:
 
 
 def _label(name: str, part: Part, plan: DataPlan) -> str:
+    """Name a result of one part in messages and `folders`; the part itself only where there are several."""
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
@@ -251,13 +265,14 @@ def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
 
 
 class _Text(NamedTuple):
-    """Training text of a tokenizer."""
+    """Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning."""
 
     fingerprint: str
     blocks: Callable[[], Iterator[Pairs]]
 
 
 def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
+    """List the texts that the tokenizer is trained on: all training text, or the beginning of a stream."""
     if plan.stream:
         # of a stream the first pairs alone: it may have no end that is worth waiting for
         size = plan.tokenizer.input_sentence_size
@@ -331,6 +346,7 @@ def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, pla
 def _open_split(
     split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
+    """Memory-map an encoded split, without the training pairs that a rule on lengths drops."""
     src, tgt = read_ids(folder)
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(

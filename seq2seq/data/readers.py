@@ -22,9 +22,11 @@ ROWS = 16_384  # pairs that are in memory as Python strings at a time
 
 
 class Columns(NamedTuple):
-    """The two languages of a table, and the columns that are not named by them.
+    """Languages of a table, and the columns that are not named by them.
 
     Args:
+        src: Source language.
+        tgt: Target language.
         names: Column names (or, in a TSV, numbers) by language.
     """
 
@@ -78,7 +80,11 @@ def decode(line: bytes) -> str:
 
 
 def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
-    """Read pairs of two files, line by line; ValueError when one has more lines."""
+    """Read pairs of two files, line by line.
+
+    Raises:
+        ValueError: One file has more lines than the other; the message counts both.
+    """
     src_lines = read_lines(src)
     tgt_lines = read_lines(tgt)
     count = 0
@@ -105,7 +111,11 @@ def _count(lines: Iterator[bytes]) -> int:
 
 
 def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
-    """Read pairs of a file with tabs between its columns; its first line names them, unless they have numbers."""
+    """Read pairs of a file with tabs between its columns; its first line names them, unless they have numbers.
+
+    Raises:
+        ValueError: A column is missing, or a row has too few.
+    """
     lines = read_lines(path)
     first = next(lines, b"")
     src, tgt = _tsv_columns(path, decode(first).split("\t"), columns)
@@ -127,6 +137,7 @@ def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
 
 
 def _tsv_columns(path: Path, header: list[str], columns: Columns) -> tuple[int, int]:
+    """Return the numbers of the source and the target column, from 0."""
     chosen = []
     for language in (columns.src, columns.tgt):
         column = columns.of(language)
@@ -143,7 +154,14 @@ def _tsv_columns(path: Path, header: list[str], columns: Columns) -> tuple[int, 
 
 
 def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
-    """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en)."""
+    """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
+
+    Args:
+        where: Name of the data in messages.
+
+    Raises:
+        ValueError: A table lacks a language.
+    """
     for table in tables:
         # for each table: files of one pattern may differ in their schema
         src = _column(table.schema, columns.src, columns, where)
@@ -152,6 +170,7 @@ def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Ite
 
 
 def _column(schema: pa.Schema, language: str, columns: Columns, where: str) -> tuple[str, ...]:
+    """Return the path of a language's text: a column, or a column and a field inside it."""
     name = columns.of(language)
     # flat columns first, then fields of `translation`
     if name in schema.names:
@@ -182,7 +201,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
 
 
 def json_head(path: Path, size: int) -> pa.Table:
-    """Read the first rows of a file of JSON lines."""
+    """Read the first rows of a file of JSON lines; ValueError for lines that are not JSON objects."""
     lines = itertools.islice(read_lines(path), size)
     try:
         return pa.Table.from_pylist([json.loads(decode(line)) for line in lines if line.strip()])
@@ -191,7 +210,7 @@ def json_head(path: Path, size: int) -> pa.Table:
 
 
 def parquet_head(path: Path, size: int) -> pa.Table:
-    """Read the first rows of a parquet file."""
+    """Read the first rows of a parquet file; ValueError for another file."""
     try:
         with pq.ParquetFile(path) as file:
             # one batch: a row group may be large, its first rows are enough

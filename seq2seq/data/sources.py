@@ -14,7 +14,7 @@ TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "pa
 
 
 class Source(NamedTuple):
-    """The files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
+    """Files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
 
     type: str
     files: list[str]
@@ -79,6 +79,7 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
 
 
 def _matching(pattern: str, name: str) -> list[str]:
+    """List the files that match a path or a pattern with *, sorted."""
     path = resolve(pattern)
     if "*" not in path.name:
         return [_existing(pattern, name)]
@@ -90,6 +91,7 @@ def _matching(pattern: str, name: str) -> list[str]:
 
 
 def _existing(location: Any, name: str) -> str:
+    """Resolve the path of a file; ValueError if it does not exist."""
     path = resolve(location)
     if not path.is_file():
         raise ValueError(f"{name}: the file {path} does not exist")
@@ -97,6 +99,7 @@ def _existing(location: Any, name: str) -> str:
 
 
 def _by_language(prefix: Path, language: str, name: str) -> str:
+    """Return <prefix>.<language>, plain or compressed; ValueError with the files that are there if it is missing."""
     # plain, then compressed: COMPRESSIONS begins with ""
     tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in COMPRESSIONS]
     for path in tried:

@@ -56,7 +56,7 @@ class StreamSettings:
 
     @property
     def corpus(self) -> CorpusSettings:
-        """The settings of the corpus."""
+        """Settings of the corpus."""
         return self.part.corpus
 
     @property
@@ -105,7 +105,13 @@ class PairStream(IterableDataset):
 
     Args:
         blocks: Opens the raw text at its beginning.
+        encoder: Makes ids of a block, with the corpus's tags.
+        clean: Rules of cleaning; repeated pairs stay, whatever they say.
+        max_tokens: Highest cost of a batch, as in `token_batches`.
         pool: Pairs of a pool.
+
+    Raises:
+        ValueError: While iterating: no pair of the text is left after cleaning.
     """
 
     def __init__(
@@ -206,6 +212,7 @@ class PairStream(IterableDataset):
             yield self._drop_by_length(_Pool(*sides, positions))
 
     def _drop_by_length(self, pool: _Pool) -> _Pool:
+        """Drop the pairs that a rule on lengths, or the budget of a batch, refuses."""
         # here, since the lengths are known only after encoding
         lengths = pool.src.lengths, pool.tgt.lengths
         masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))

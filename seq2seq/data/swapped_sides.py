@@ -35,7 +35,12 @@ _FUNCTION_WORDS = {
 
 
 def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: str, tgt: str) -> bool:
-    """Check that the text of each side looks more like the other side's language."""
+    """Check if the text of each side looks more like the other side's language.
+
+    Args:
+        src: Language that the source lines should be in.
+        tgt: Language that the target lines should be in.
+    """
     # how much better the other side's text fits the language of this side
     src_gap = _fit(tgt_lines, src) - _fit(src_lines, src)
     tgt_gap = _fit(src_lines, tgt) - _fit(tgt_lines, tgt)

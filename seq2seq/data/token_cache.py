@@ -27,9 +27,10 @@ Encoded = tuple[Ragged, Ragged]  # source and target of a block
 
 
 class Encoder:
-    """Encodes blocks of text, with tags before every source.
+    """Encoder of blocks of text, with tags before every source.
 
     Args:
+        tokenizer: Tokenizer of both sides.
         tags: Ids that stand before every source.
     """
 
@@ -61,6 +62,14 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
     """Encode `blocks` into `folder`; the files are the same for every number of processes.
 
     A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64: first id of a row).
+
+    Args:
+        blocks: Text, read once and in order.
+        num_proc: Processes that encode; 1 for this one alone.
+        pace: Logs progress.
+
+    Raises:
+        PictureError: A source line is not a picture; its position counts over all blocks.
     """
     # 4 bytes a row are kept in memory; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
@@ -96,7 +105,11 @@ def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
 
 
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides as `write_ids` left them: read on use, and shared by processes."""
+    """Memory-map both sides as `write_ids` left them: read on use, and shared by processes.
+
+    Args:
+        folder: The folder that `write_ids` has written.
+    """
     types = json.loads((folder / "meta.json").read_text())
     src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
     return src, tgt
@@ -137,6 +150,7 @@ _worker: list[Encoder] = []  # the encoder of a worker process
 
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
+    """Build the encoder of a worker process, once, from the state of a tokenizer."""
     # before the tokenizer is built, so that a parent killed meanwhile is noticed
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _worker[:] = [Encoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]

@@ -86,12 +86,17 @@ class Tokenizer:
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
+        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1].
+
+        Args:
+            sample: Sample a segmentation, the same one for the same `seed`.
+        """
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
         self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
+        """Encode lines with one model, and close them by eos."""
         # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
@@ -110,8 +115,12 @@ class Tokenizer:
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """Look up source pieces that stand for no text; ValueError for one that the model lacks."""
-        # piece_to_id gives unk for what is no piece
+        """Look up source pieces that stand for no text, such as language tags.
+
+        Raises:
+            ValueError: The model lacks one, or the source is pictures.
+        """
+        # piece_to_id returns unk for an unknown piece
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"pictures take no tags ({', '.join(ids)})")
@@ -124,7 +133,14 @@ class Tokenizer:
         return list(ids.values())
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode target ids up to the first eos, without special ids, and with spaces for line breaks."""
+        """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
+
+        Args:
+            ids: Rows of ids, of any length.
+
+        Returns:
+            One line of text for each row.
+        """
         size = self.tgt.get_piece_size()
         rows = []
         for row in ids:
@@ -199,7 +215,11 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """Load the ready-made tokenizer that `settings` name; ValueError if they name none or a file is no model."""
+    """Load the ready-made tokenizer that `settings` name.
+
+    Raises:
+        ValueError: They name none, a file is not a SentencePiece model, or two models differ in their special ids.
+    """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
     # bytes, since a checkpoint carries the model itself
@@ -211,7 +231,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
 
 
 class VocabularySizeError(ValueError):
-    """A corpus too small for the vocabulary size; `largest` is the size that works."""
+    """Error of a corpus too small for the vocabulary size; `largest` is the largest size that works."""
 
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
@@ -223,6 +243,10 @@ class VocabularySizeError(ValueError):
 
 def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """Train on raw lines, jointly on both sides or one model a side; deterministic to the byte.
+
+    Args:
+        src_lines: Source text, read once; not at all beside pictures.
+        tgt_lines: Target text, read once.
 
     Raises:
         VocabularySizeError: The text is too small for the vocabulary.
@@ -248,6 +272,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 
 
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
+    """Train one model on a sample of the lines; `what` names their side in messages."""
     # sampled here, by `settings.seed`: no more text than the sample is in memory
     sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
@@ -259,6 +284,7 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
 
 
 def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
+    """Run SentencePiece's trainer, and return the serialized model."""
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -328,6 +354,7 @@ def _load(model: bytes) -> spm.SentencePieceProcessor:
 
 
 def _shared_id(name: str, src: int, tgt: int) -> int:
+    """Return the id that both models have for a special symbol; ValueError if they differ."""
     if src != tgt:
         raise ValueError(
             f"the source model has {name}_id {src} and the target model {tgt}: "
