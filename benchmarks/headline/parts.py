@@ -100,7 +100,6 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
 def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict[str, Any]:
     """Translate a test set: ids of the best hypothesis of each sentence in file order, and the seconds taken."""
     src, tgt = prepared.split(name)
-    # all other settings of the search are the defaults of `translate`
     settings = SearchSettings(beam_size=plan.beam_size)
     ids = prepared.ids
     special = Specials(ids["bos"], ids["eos"], ids["pad"])
