@@ -47,6 +47,7 @@ class Limits(NamedTuple):
     warps: int  # of a multiprocessor
 
 
+# By compute capability: 8.0 A100, 9.0 H100, 10.0 B200, 12.0 RTX 50 series.
 KB = 1024
 LIMITS = {
     80: Limits(registers=255, shared=99 * KB, all_shared=164 * KB, warps=64),  # a block has 163 KB; on 8.6 and 8.9 99
@@ -67,9 +68,12 @@ FEWEST_WARPS = {
 MOST_SPILLS = {"unaligned": 200, "": 0}
 DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
+# Strides that Triton specializes on when they are multiples of 16.
 ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot", "value_row")
+# Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
 OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
+# Specializations of a launch, see the module's docstring.
 FORMS = ("", "unaligned", "ones")
 
 
@@ -117,12 +121,14 @@ def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Job] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
+    # downwards, so that `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
         for job in _launches(arch, taps, dtype, head_dim):
             # all K that share a kernel and its constants are one
             key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
             found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
     listed = [job for job in found.values() if _is_wanted(job, quick)]
+    # one kernel for all K: it draws DropConnect's words
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
     return sorted(listed, key=_cost, reverse=True)
@@ -134,6 +140,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
+    # keep words of 32 taps each
     words = -(-taps // 32)
     groups = {
         "dynamicconv": [("", {"words": 0}), (f"{words} word{'s' * (words > 1)}", {"words": words})],
@@ -198,17 +205,20 @@ def _compile(job: Job) -> Any:
     from triton.compiler import ASTSource
 
     constants = dict(job.constants)
+    # launch options are not arguments of the kernel
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
     if job.op == "keep_words":
         constants["BLOCK"] = _module(job.module).BLOCK
     if job.form == "ones":
         constants |= {name: 1 for name in ONES if name in kernel.arg_names}
+    # Triton takes names and types, constants by position, and hints by position
     types, signature, places, hints = _types(job), {}, {}, {}
     for place, (name, parameter) in enumerate(zip(kernel.arg_names, kernel.params, strict=True)):
         if name in constants:
             signature[name], places[place,] = "constexpr", constants[name]
             continue
         signature[name] = types.get(name, "i32")
+        # pointers and the strides of x and dy, unless the kernel forbids it
         aligned = (signature[name].startswith("*") or name in ALIGNED) and not parameter.do_not_specialize
         if aligned and job.form != "unaligned":
             hints[place,] = [["tt.divisibility", 16]]
@@ -243,6 +253,7 @@ def _inspect(job: Job, compiled: Any) -> Found:
         spills = 0
         if stack or local:  # without either there is no local memory to spill to, and disassembling takes long
             spills = len(re.findall(r"\b(?:LDL|STL)\b", _output(tools.nvdisasm.path, "-c", file.name)))
+    # shared memory in bytes, and warps in a block
     shared, block = compiled.metadata.shared, compiled.metadata.num_warps
     warps = _resident(LIMITS[job.arch], registers, shared, block)
     return Found(job, registers, shared, stack + local, spills, _code_size(code) // 16, warps)
@@ -250,6 +261,7 @@ def _inspect(job: Job, compiled: Any) -> Found:
 
 def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
     """Count the warps that fit on a multiprocessor, in blocks of `block`; registers of a thread come in eights."""
+    # each of the four parts of the register file hosts whole warps of 32 threads
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
     return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
 
@@ -260,8 +272,10 @@ def _output(*command: str) -> str:
 
 def _code_size(elf: bytes) -> int:
     """Count the bytes of machine code: the sections of a 64-bit ELF file with instructions, 16 bytes each."""
+    # offset of the section headers, then their size and number (ELF-64 header)
     (table,), (size, count) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQ", elf, table + size * n) for n in range(count)]
+    # flag 4: SHF_EXECINSTR
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
@@ -325,6 +339,7 @@ def table(found: Iterable[Found], archs: Sequence[int]) -> str:
     head = ["kernel", "type", "K", "tile", "head", "with", "warps", *columns]
     rows = [head, ["---"] * 7 + ["---:"] * len(columns)]
     for key, by_arch in lines.items():
+        # a cell has one number for each architecture
         worst = [[_worst(column, by_arch[arch]) if arch in by_arch else "" for arch in archs] for column in columns]
         rows.append([*map(str, key), *(" / ".join(cells) for cells in worst)])
     note = f"Numbers are for {' / '.join(f'sm_{arch}' for arch in archs)}, the worst over bounds.\n\n"

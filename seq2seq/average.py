@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Average the checkpoints that the options name, write the result, and print how to use it."""
     # imports torch: after the options are checked
     from seq2seq import checkpoint
     from seq2seq.experiments.averaging import average, is_from_training, latest_checkpoints

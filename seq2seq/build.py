@@ -18,7 +18,7 @@ SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer,
 
 
 class TargetError(ValueError):
-    """A `_target_` that is not a mixer of this package or of a package that the user trusts."""
+    """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
 
 
 def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portable: bool = False) -> Seq2Seq:
@@ -64,6 +64,11 @@ def build_self_mixer(
 
 def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
     """Return the class named by dotted path `target`.
+
+    Args:
+        target: `_target_` of a mixer's settings.
+        contract: The base class that the slot asks for.
+        trust: Packages, besides this one, whose classes are allowed: importing one runs its code.
 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
@@ -130,6 +135,11 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 
     A `pattern` names which of `kinds` each layer is, from the bottom, and starts over where it ends; `per_layer` lists
     give one value per layer and repeat their last entry. A list longer than the stack is a ValueError.
+
+    Args:
+        slot: Settings of the slot, in one of the two forms.
+        layer: Index from the bottom, 0 to num_layers - 1.
+        num_layers: Depth of the stack.
     """
     # the pattern's own length is checked as a list of one entry per layer
     if "kinds" in slot:

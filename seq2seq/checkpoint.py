@@ -134,7 +134,7 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
         ValueError: `read` would not accept it.
         OSError: The file system refuses.
     """
-    _check(payload, Path(path))  # what `read` checks, too
+    _check(payload, Path(path))
     _plain(payload[KEY], KEY)
     # a run that is killed here keeps its last whole checkpoint
     with atomic_file(path) as file:
@@ -152,7 +152,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a checkpoint's whole dictionary, on the CPU and in the current format.
 
     Raises:
-        CheckpointError: The file is damaged, hostile, or no checkpoint of this program.
+        CheckpointError: The file is damaged, hostile, or not a checkpoint of this program.
     """
     return _read(Path(path), mmap=False)
 
@@ -190,7 +190,11 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
 
 
 def _plain(value: Any, place: str) -> Any:
-    """Copy a value with its tuples as lists; ValueError names the place of what is no plain type."""
+    """Copy a value with its tuples as lists.
+
+    Raises:
+        ValueError: Something in it is not of a plain type; the message names its place, as in seq2seq.model.dim.
+    """
     if type(value) in _PLAIN or isinstance(value, torch.Tensor):
         return value
     # type(), not isinstance: a subclass of dict or list is pickled as its class
@@ -199,7 +203,6 @@ def _plain(value: Any, place: str) -> Any:
             if any(type(key) not in (str, int) for key in value):
                 raise ValueError(f"{place} has a key that is neither str nor int; a checkpoint holds plain types only")
             return {key: _plain(item, f"{place}.{key}") for key, item in value.items()}
-        # tuples become lists, as they would in JSON and YAML
         return [_plain(item, f"{place}[{i}]") for i, item in enumerate(value)]
     raise ValueError(
         f"{place} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds plain types only "
@@ -208,6 +211,7 @@ def _plain(value: Any, place: str) -> Any:
 
 
 def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
+    """Read, check and upgrade a checkpoint's dictionary; `mmap` leaves tensors on the disk until they are used."""
     # the zip is checked before the unpickler sees a byte of it
     _check_container(path)
     try:
@@ -238,7 +242,6 @@ def _check_container(path: Path) -> None:
         # the directory is at the end of a zip, so that a truncated file fails here
         with zipfile.ZipFile(path) as archive:
             _check_archive(archive, path)
-    # raised above, with a message of its own
     except CheckpointError:
         raise
     except FileNotFoundError:
@@ -250,6 +253,7 @@ def _check_container(path: Path) -> None:
 
 
 def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse a zip file that is compressed, is damaged, lacks a pickle, or has one that makes a bytearray."""
     entries = archive.infolist()
     pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
     # torch stores, never compresses: a few bytes must not unpack to a full memory
@@ -264,7 +268,6 @@ def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
 
 def _check(payload: Any, path: Path) -> None:
     """Refuse a dictionary without the keys and types that every format promises."""
-    # Lightning's own checkpoints lack the entry
     if not isinstance(payload, Mapping) or not isinstance(payload.get(KEY), dict):
         raise CheckpointError(f"{path}: is not a checkpoint of this program (it has no '{KEY}' entry)")
     _check_meta(payload[KEY], path)
@@ -276,6 +279,7 @@ def _check(payload: Any, path: Path) -> None:
 
 
 def _check_meta(meta: dict[str, Any], path: Path) -> None:
+    """Refuse a `seq2seq` entry of an unknown format, or without the fields that every format has."""
     # type(), since True is an int
     number = meta.get("format")
     if type(number) is not int or number < 1:
@@ -297,6 +301,7 @@ def _check_meta(meta: dict[str, Any], path: Path) -> None:
 
 
 def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
+    """Restore the tokenizer, and compare its vocabulary sizes with the model's."""
     try:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
@@ -310,6 +315,7 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
 
 
 def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
+    """Build the model of the settings; every error becomes a CheckpointError of one line."""
     try:
         # portable: without demands that mixers made of the machine of the training
         return build_model(meta["model"], trust=trust, portable=True)
@@ -334,7 +340,6 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
 
 def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
     """Refuse weights of other names or shapes than the model's, and a file shorter than their bytes."""
-    # names first, then types and shapes: the first message is the most telling
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:
@@ -367,6 +372,7 @@ def _is_whole(weight: torch.Tensor) -> bool:
 
 
 def _refusal(error: BaseException) -> str:
+    """Describe an error of torch's reader in one phrase, which follows "it"."""
     # torch's own message recommends weights_only=False, which is what nobody should do
     if match := re.search(r"GLOBAL (\S+)", str(error)):
         return f"holds a Python object ({match[1]})"
@@ -376,6 +382,7 @@ def _refusal(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
+    """Format an error as its type and the first line of its message."""
     # torch's errors go on for many lines; 300 characters keep the message one line
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

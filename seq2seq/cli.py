@@ -28,7 +28,6 @@ def warn(message: str) -> None:
 
 def fail(message: object, status: int = 2) -> int:
     """Print an error, one line, on standard error and return the exit status."""
-    # messages of libraries may have several lines
     print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
     return status
 
@@ -100,7 +99,6 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
     """
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
-    # any other existing file may be replaced
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
 
@@ -122,6 +120,7 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:
+    """Return True if both are one file on the disk; `other` may be an open descriptor."""
     with contextlib.suppress(OSError):  # no such file
         # by inode: two paths, a link or an open descriptor may be the same file
         return os.path.samestat(path.stat(), os.stat(other))

@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Follow a sweep if asked to, compare the runs, and return the exit status."""
     from seq2seq.experiments.comparison_report import compare
     from seq2seq.experiments.figures import require_matplotlib
     from seq2seq.experiments.sweep_watch import watch

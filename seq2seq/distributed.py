@@ -28,12 +28,12 @@ def _first_number(*names: str) -> int:
 
 
 def is_first_process() -> bool:
-    """True for rank 0, the one that writes."""
+    """Return True on rank 0, the one that writes."""
     return rank() == 0
 
 
 def started_outside() -> bool:
-    """True if torchrun or srun started this process and its peers, so that none is to be started from here."""
+    """Return True if torchrun or srun started this process and its peers, so that none is to be started from here."""
     # SLURM_NTASKS is 1 also in a job whose one task starts the ranks itself
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1
 

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _draw(options: argparse.Namespace) -> int:
+    """Draw the lines of standard input, or a corpus with --corpus."""
     folder = require_folder(Path(options.corpus), "--corpus") if options.corpus else None
     from seq2seq.data.word_images import WordPictures, write_corpus
 

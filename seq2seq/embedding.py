@@ -107,7 +107,12 @@ class SinusoidalPositions(nn.Module):
 
 
 class GridPositions(nn.Module):
-    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each."""
+    """Positions on a grid that is read row by row: [P_row; P_column], sinusoidal in half the dim each.
+
+    Args:
+        dim: Width of the embedding; must be divisible by 4.
+        width: Columns of the grid.
+    """
 
     def __init__(self, *, dim: int, width: int) -> None:
         super().__init__()
@@ -160,7 +165,13 @@ def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.p
 
 
 def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
-    """Draw a token table from N(0, 1/dim), zero at padding."""
+    """Draw a token table from N(0, 1/dim), zero at padding.
+
+    Args:
+        vocab_size: Rows V.
+        dim: Width of the embedding.
+        pad_id: Row of the padding token.
+    """
     table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
     # with the scale sqrt(dim) of `Embedding` its rows have variance 1; as output layer, logits do
     nn.init.normal_(table.weight, std=dim**-0.5)

@@ -72,6 +72,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to the disk."""
     # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -129,6 +130,10 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
 
     Args:
         what: The name of the content in messages.
+        build: Fills the empty folder; if it raises, the folder is deleted.
+
+    Returns:
+        `target`, complete.
     """
     if target.is_dir():
         return target
@@ -212,7 +217,7 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
 
 
 def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
-    """Wait until the lock is taken, and report who has it; return False where there are no locks."""
+    """Wait until the lock is taken, and report its holder; return False on a file system without locks."""
     # first attempt without waiting, so that a wait is reported at its start
     patience = 0.0
     while True:
@@ -229,6 +234,7 @@ def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
 
 
 def _read_holder(path: Path) -> str:
+    """Describe the process that has a lock, by the note that `_locked` writes."""
     try:
         note = json.loads(path.read_text())
         clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))

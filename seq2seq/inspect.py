@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
+    """Exit with status 2 unless the options name one subject, and only options that go with it."""
     # exactly one subject
     subjects = [options.atlas, options.ckpt is not None, bool(options.overrides)]
     if sum(subjects) != 1:
@@ -85,6 +86,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Write the atlas, or the report on a checkpoint or on a model with random weights."""
     # torch's profiler, which counts memory, writes a line for each start and end unless this is set before the import
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.analysis import model_report

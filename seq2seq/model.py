@@ -190,7 +190,11 @@ def _around(f: nn.Module | None, **settings: Any) -> Any:
 
 
 class Encoder(nn.Module):
-    """Embedding, layers, and a last layer norm where the layers are pre-norm: tokens (B, S) -> memory (B, S, M)."""
+    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+
+    Shape:
+        tokens (B, S), mask (B, S) -> memory (B, S, M), M the width of the last layer.
+    """
 
     def __init__(self, *, embedding: Embedding, layers: list[EncoderLayer], final_norm: bool) -> None:
         super().__init__()
@@ -208,7 +212,11 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, and a last layer norm where the layers are pre-norm: tokens (B, T) -> (B, T, readout_dim)."""
+    """Decoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+
+    Shape:
+        tokens (B, T), mask (B, T), a context for each layer -> (B, T, readout_dim), the width of the last layer.
+    """
 
     def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
         super().__init__()
@@ -236,7 +244,10 @@ class Decoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}."""
+    """An encoder-decoder of any token mixers: p(y | x) = prod_t softmax(output(decoder(y_<t, encoder(x))))_{y_t}.
+
+    Whole sequences go through `forward`; decoding calls `context` once, then `init_state`, then `step` per position.
+    """
 
     def __init__(self, *, encoder: Encoder, decoder: Decoder, output: nn.Linear) -> None:
         super().__init__()

@@ -72,6 +72,7 @@ def prepare(config: dict[str, Any]) -> None:
 
 
 def _batches(data: PreparedData) -> str:
+    """Describe the batches of an epoch on one line."""
     # imports Lightning, which is needed for this line of the log alone
     from seq2seq.training.datamodule import TranslationDataModule
 

@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Score as the options say, and print the report as text or JSON."""
     from seq2seq.evaluation.score_table import report_text
 
     report = _score_checkpoint(options) if options.ckpt else _score_files(options)
@@ -104,6 +105,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _score_files(options: argparse.Namespace) -> dict[str, Any]:
+    """Score a file of translations, or compare several (--compare)."""
     # sacreBLEU is imported only once the options are right
     from seq2seq.evaluation.scoring import ScoreSettings, compare_systems, score_file
 
@@ -114,6 +116,7 @@ def _score_files(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
+    """Translate a split with a checkpoint, and score the translations."""
     from seq2seq.evaluation.scoring import ScoreSettings
 
     # before the model is loaded; `score_checkpoint` also compares with the files of the data

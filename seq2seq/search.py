@@ -13,13 +13,22 @@ from seq2seq.state import reorder, select
 
 
 def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
-    """Return the target length limit of each sentence, (B,)."""
+    """Return the target length limit of each sentence of src_mask (B, S), (B,), eos included.
+
+    It is max_len_ratio times the source's length plus max_len_extra, and at most max_len where there is one.
+    """
     limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
     return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
 
 
 class Hypothesis(NamedTuple):
-    """A translation: token ids without begin and end, its ranking score, and log p(y | x) in nats."""
+    """A translation that has ended.
+
+    Attributes:
+        ids: Its tokens, without bos and eos.
+        score: log_prob / length^length_penalty, by which hypotheses are ranked; the length includes eos.
+        log_prob: log p(y | x) in nats.
+    """
 
     ids: list[int]
     score: float
@@ -27,7 +36,7 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """Ids of the special tokens that a search handles itself."""
+    """Ids of the special tokens that a search handles itself: it begins with bos, ends at eos, never draws pad."""
 
     bos: int
     eos: int
@@ -42,6 +51,16 @@ def search(
 
     A sentence is done when beam_size hypotheses have ended, or when no open one can still overtake its n_best;
     done sentences leave the batch.
+
+    Args:
+        model: In evaluation mode, or dropout makes the result random.
+        src: Source tokens, right-padded.
+        src_mask: (B, S), True for real tokens.
+        special: Ids of the special tokens.
+        settings: Width of the beam, limits of length, ranking.
+
+    Returns:
+        For each sentence settings.n_best hypotheses, or as many as have ended.
     """
     if not src.shape[0]:
         return []

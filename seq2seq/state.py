@@ -108,7 +108,7 @@ class NoState(NamedTuple):
 
 
 def expand(state: Tree, beam: int) -> Tree:
-    """Repeat a state for each of `beam` hypotheses per sentence."""
+    """Repeat a state, one row per sentence, for each of `beam` hypotheses per sentence."""
     return _map(state, lambda tensor: tensor.repeat_interleave(beam, 0), lambda cache: cache.expand(beam))
 
 
@@ -118,7 +118,13 @@ def reorder(state: Tree, index: Tensor) -> Tree:
 
 
 def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
-    """Keep only these sentences of a state of `beam` hypotheses each, or of a context (beam 1)."""
+    """Keep only these sentences of a state or a context.
+
+    Args:
+        state: A state, or a context, whose tensors have one row per sentence.
+        sentences: Their indices, in the order in which they stay.
+        beam: Hypotheses of each sentence, 1 for a context.
+    """
     # of hypotheses, (sentences * beam,)
     rows = (sentences[:, None] * beam + torch.arange(beam, device=sentences.device)).flatten()
     return _map(state, lambda tensor: tensor.index_select(0, rows), lambda cache: cache.select(sentences))

@@ -49,6 +49,7 @@ def main(config: DictConfig) -> float:
 
 
 def _plan(config: DictConfig) -> RunPlan:
+    """Check the settings and put them together with what Hydra knows about this run: its command, label and job."""
     # what the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
@@ -63,6 +64,7 @@ def _plan(config: DictConfig) -> RunPlan:
 
 
 def _train(plan: RunPlan) -> float:
+    """Train by a checked plan; a fault of the data or the machine exits with status 1."""
     from seq2seq import distributed
     from seq2seq.training.errors import TrainingFault
     from seq2seq.training.run import train

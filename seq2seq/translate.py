@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    """Open the files, load the model, translate, and return the exit status."""
     # leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
         try:
@@ -80,6 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
+    """Open the input, a file or standard input, as bytes."""
     if options.input is None:
         if sys.stdin is None:
             raise UsageError("there is no standard input; name a file with --input")
@@ -103,6 +105,7 @@ def _check_output(options: argparse.Namespace, source: Stream) -> None:
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
+    """Open the output; a file appears only when it is complete."""
     if options.output is None:
         return sys.stdout.buffer
     # opened last: from here on, an end without an exception puts the output into place

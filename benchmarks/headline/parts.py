@@ -41,6 +41,7 @@ def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[st
     batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
+    # the weights as well, so that other measurements need no training
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, folder / f"{mixer}.pt")
     return result
 

@@ -41,6 +41,7 @@ def markdown(result: dict[str, Any]) -> str:
     device = result["device"]
     blocks = [f"{device['name']}, torch {device['torch']}, bf16 autocast, {device['date']}."]
     parts = result["parts"]
+    # of any part that has translations: all have the same test sets
     tests = list(next((part["translations"] for part in parts.values() if "translations" in part), {}))
     quality = {key: part for key, part in parts.items() if key.startswith("quality/")}
     if quality:

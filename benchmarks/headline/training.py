@@ -40,6 +40,7 @@ class Trainer:
         self.optimizer = build_optimizer(self.model.parameters(), self.settings)
         self.compiled = compile and "bahdanau" not in str(config["mixer"])
         if self.compiled:
+            # in place, so that the names of the weights stay; dynamic, since batches differ in length
             for part in (self.model.encoder, self.model.decoder):
                 part.compile(dynamic=True)
 
@@ -48,6 +49,7 @@ class Trainer:
         began = time.perf_counter()
         for _ in range(_WARM):
             self._backward(next(batches))
+            # the gradients of the warm-up are dropped
             self.optimizer.zero_grad(set_to_none=True)
         self._wait()
         return time.perf_counter() - began
@@ -83,6 +85,7 @@ class Trainer:
         }
 
     def _backward(self, batch: Batch) -> Any:
+        # features (B, T, D); the loss projects them to the vocabulary in chunks
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
             summed = projected_cross_entropy(

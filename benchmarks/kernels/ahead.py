@@ -38,6 +38,7 @@ def compile_ahead(session: Session) -> None:
         # what is not compiled by the deadline is compiled when it is measured
         wait(futures, timeout=session.deadline - time.perf_counter())
         pool.shutdown(cancel_futures=True)
+    # a job that failed leaves no trace but this count: its section reports the error
     done = sum(not (one.cancelled() or one.exception()) for one in futures)
     took = time.perf_counter() - begin
     session.result["log"].append(f"compiled ahead: {done} of {len(jobs)} jobs in {took:.0f} s")
@@ -48,9 +49,11 @@ def jobs_ahead(session: Session) -> list[Job]:
     jobs: dict[object, Job] = {}
     sizes = session.sizes
     if "correctness" in session.sections:
+        # keys make jobs unique: sections that launch the same kernel compile it once
         jobs |= {case: functools.partial(check, case) for case in sizes.cases}
     if "timings" in session.sections:
         for op, shape in timed_pairs(sizes.shapes):
+            # a backward call compiles the forward kernel as well
             jobs[op, shape] = functools.partial(compile_call, op, "backward", shape, None)
     if "tune" in session.sections:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
@@ -65,6 +68,7 @@ def compile_call(
     op: str, direction: str, shape: Shape, settings: launch_config.Config | None, session: Session
 ) -> None:
     """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one."""
+    # one sentence costs least, and the batch is not a constant of the kernel
     shape = shape._replace(batch=1)
     prepared = by_backend(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])

@@ -30,6 +30,7 @@ def device_section(session: Session) -> None:
             "l2_mb": round(properties.L2_cache_size / 2**20, 1),
             "memory_gb": round(properties.total_memory / 2**30, 1),
         }
+    # `time_way` divides by these, so this section always runs first
     facts |= {"copy_gb_s": copy_bandwidth(session) / 1e9, "matmul_bf16_tflop_s": matmul_rate(session) / 1e12}
 
 

@@ -39,10 +39,11 @@ def places(op: str, shape: Shape) -> tuple[int, ...]:
 
 def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, autocast: bool = True) -> Inputs:
     """Draw random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
+    # a GLU halves the channels that it reads
     width = shape.channels * (2 if shape.glu else 1)
-    x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)
+    x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)  # (B, T, C or 2 C)
     keep = keep_words(places(op, shape), shape.taps, shape.drop, device=device) if shape.drop else None
-    kernel = torch.randn(*places(op, shape), shape.taps, device=device)
+    kernel = torch.randn(*places(op, shape), shape.taps, device=device)  # (B, T, H, K) or (H, K)
     if op == "lightconv":
         kernel = kernel.softmax(-1)
     return Inputs(x, kernel if op == "lightconv" and autocast else kernel.to(dtype), keep)
@@ -51,8 +52,10 @@ def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, aut
 def ragged(inputs: Inputs) -> Inputs:
     """Bound the sentences: in turn they fill the row, end early, start late, and are empty."""
     batch, length = inputs.x.shape[:2]
+    # bounds stay in order even where the row is shorter
     late = min(3, length)
     spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
+    # (B,) each; the four spans are repeated over the batch
     start, end = torch.tensor(spans, device=inputs.x.device).repeat(-(-batch // 4), 1)[:batch].T.contiguous()
     return inputs._replace(start=start, end=end)
 
@@ -84,11 +87,12 @@ def random_step(
     """
     sentences = max(1, shape.batch // beam)
     count = sentences * beam
+    # (sentences, slots, beam, C); `owner` names the hypothesis that wrote a slot
     values = torch.randn(sentences, shape.length, beam, shape.channels, device=device, dtype=dtype)
-    owner = torch.randint(0, beam, (count, shape.length), device=device)
-    position = torch.randint(0, shape.length, (count,), device=device)
+    owner = torch.randint(0, beam, (count, shape.length), device=device)  # (N, slots)
+    position = torch.randint(0, shape.length, (count,), device=device)  # (N,)
     if op == "dynamicconv":
-        logits = torch.randn(count, shape.heads, shape.taps, device=device, dtype=dtype)
+        logits = torch.randn(count, shape.heads, shape.taps, device=device, dtype=dtype)  # (N, H, K)
         return dynamicconv_step, (values, owner, position, logits)
-    weights = torch.randn(shape.heads, shape.taps, device=device).softmax(-1)
+    weights = torch.randn(shape.heads, shape.taps, device=device).softmax(-1)  # (H, K)
     return lightconv_step, (values, owner, position, weights)

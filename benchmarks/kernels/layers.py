@@ -26,12 +26,14 @@ def layers_section(session: Session) -> None:
     """Time every mixer at every length, with the same number of tokens at each."""
     whole = session.sizes.layer
     for length in session.sizes.layer_lengths:
+        # equal tokens: times of different lengths can be compared
         shape = whole._replace(batch=max(1, whole.tokens // length), length=length)
         for name, build in mixers(shape, session.sizes.attention_up_to).items():
             for direction in ("causal", "same"):
                 if session.late(f"layers: {name}, T {length}, {direction}"):
                     continue
                 row = Row(name, direction, "ours", shape)
+                # all backends allowed, which replaces the restriction of seq2seq.kernels.attention
                 with sdpa_kernel(list(SDPBackend.__members__.values())) if name == WITH_CUDNN else nullcontext():
                     session.rows.append(time_layer(row, build, session))
 
@@ -44,6 +46,7 @@ def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[
         "dynamicconv": functools.partial(DynamicConv, **conv),
         "lightconv": functools.partial(LightConv, **conv),
     }
+    # DropConnect at one length is enough; with the tiny shapes of --device cpu at every length
     if shape.length == 1024 or shape.channels < 64:
         found |= {f"{name}, drop 0.1": functools.partial(build, weight_dropout=0.1) for name, build in found.items()}
     if shape.length <= longest_attention:
@@ -55,10 +58,12 @@ def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[
 def time_layer(row: Row, build: functools.partial[SelfMixer], session: Session) -> Row:
     """Time one mixer, and record an error if a gradient is not finite."""
     mixer = build(causal=row.direction == "causal").to(session.device).train()
-    mask = torch.ones(row.shape[:2], dtype=torch.bool, device=session.device)
-    draws = [torch.randn(row.shape[:3], device=session.device, dtype=torch.bfloat16) for _ in range(4)]
+    mask = torch.ones(row.shape[:2], dtype=torch.bool, device=session.device)  # (B, T)
+    draws = [torch.randn(row.shape[:3], device=session.device, dtype=torch.bfloat16) for _ in range(4)]  # (B, T, C)
+    # two buffers of input and upstream gradient in turn
     pairs = (draws[:2], draws[2:])
     calls = [functools.partial(layer_call, mixer, x.requires_grad_(), mask, dy) for x, dy in pairs]
+    # before timing: a layer that returns NaN may be faster
     finite = all(bool(part.isfinite().all()) for part in calls[0]())
     backend = sdpa_backend(row, session.device) if isinstance(mixer, Attention) else ""
     error = "" if finite else "a gradient is not finite"
@@ -76,7 +81,7 @@ def sdpa_backend(row: Row, device: torch.device) -> str:
     """Name the backend that SDPA chooses for our masks: none with causal (decoder), (B, 1, 1, S) of keys (encoder)."""
     (batch, length, channels, heads), causal = row.shape[:4], row.direction == "causal"
     qkv = torch.empty(batch, length, 3 * channels, device=device, dtype=torch.bfloat16, requires_grad=True)
-    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))  # (B, H, T, C / H)
     mask = None if causal else torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     try:  # torch's own choice is private, so it may be gone
         choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal)  # pyright: ignore[reportPrivateImportUsage]

@@ -107,6 +107,7 @@ def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
 def timed_shapes(quick: bool) -> list[Shape]:
     """List shapes of 16k and 64k tokens, the widest kernel first, with short sentences, DropConnect and GLU."""
     short, small = MAIN._replace(batch=2048, length=32), Shape(16, 1024, 512, 8, 31)
+    # either option at 64k tokens of 1,024 channels and at 16k of 512
     options = [MAIN._replace(drop=0.1), small._replace(drop=0.1), MAIN._replace(glu=True), small._replace(glu=True)]
     if quick:
         return [small, small._replace(taps=7), *options[1::2]]
@@ -115,6 +116,7 @@ def timed_shapes(quick: bool) -> list[Shape]:
         for taps in (31, 15, 7, 3)
         for batch, channels in itertools.product((64, 16), (1024, 512))
     ]
+    # the budget may end early, so what matters most comes first
     return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
 
 
@@ -126,6 +128,7 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
             plain = shape._replace(taps=taps)
             full = plain._replace(drop=0.1, glu=op == "lightconv")
             cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
+        # kernels that work in chunks, with everything on
         for taps, chunk in ((7, 3), (31, 2)) if quick else ((7, 3), (15, 16), (18, 2), (31, 3), (63, 4)):
             full = shape._replace(taps=taps, drop=0.1, glu=op == "lightconv")
             cases.append(Case(op, dtype, full, False, True, True, chunk))
@@ -136,9 +139,11 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
         flags = itertools.product((3, 31), (True, False), (0.0, 0.1), (False, True), gates)
         for taps, causal, drop, ragged, glu in flags:
             cases.append(Case(op, dtype, shape._replace(taps=taps, drop=drop, glu=glu), causal, ragged, True))
+        # heads of 8 to 256 channels, and sentences shorter than the kernel, of one token, and long
         for width, length in ((8, 131), (40, 131), (128, 131), (256, 131), (64, 5), (64, 1), (64, 1024)):
             other = shape._replace(length=length, channels=2 * width, heads=2, taps=31)
             cases.append(Case(op, dtype, other, True, False, True))
+    # without duplicates, in order
     return list(dict.fromkeys(cases))
 
 
@@ -166,9 +171,11 @@ def minimal_bytes(op: str, direction: str, shape: Shape, itemsize: int = 2) -> i
     """
     y = shape.channels * itemsize
     x = y * (2 if shape.glu else 1)
+    # LightConv has H K weights for the whole batch: next to nothing
     logits = others = 0
     if op == "dynamicconv":
         logits = shape.heads * shape.taps * itemsize
+        # float32 log-sum-exp of each kernel, and 32-bit keep words for every 32 taps
         others = 4 * shape.heads * (1 + -(-shape.taps // 32) * (shape.drop > 0))
     forward = x + y + logits + others
     return shape.tokens * (forward if direction == "forward" else forward + x + logits)

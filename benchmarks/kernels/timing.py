@@ -28,6 +28,7 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
         calls = list(calls) * -(-8 // len(calls))  # the events themselves take a few microseconds a round
     took, host = one_round(calls, session.device)
     seconds = session.sizes.seconds if seconds is None else seconds
+    # as many as fit into the seconds, at most 100
     rounds = max(session.sizes.rounds, min(100, int(seconds / took)))
     # the device spins longer than the host needed to queue a round: no gaps between launches
     found = [one_round(calls, session.device, spin=1.5 * host + 5e-5) for _ in range(rounds)]
@@ -55,6 +56,7 @@ def one_round(calls: Sequence[Call], device: torch.device, spin: float = 0.0) ->
         return host, host
     end.record()
     end.synchronize()
+    # after the end event: freeing earlier would let outputs share memory
     del kept
     return start.elapsed_time(end) * 1e-3, host
 

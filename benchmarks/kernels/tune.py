@@ -34,11 +34,13 @@ def tune_section(session: Session) -> None:
 def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
     """Time the default settings, which choose another kernel for few taps, then all candidates."""
     default = default_settings(op, direction, shape)
+    # bytes of x in bf16
     count = buffers(2 * shape.tokens * shape.channels, session.device)
     drawn = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
     row = Row(op, direction, "default", shape, default)
     with torch.set_grad_enabled(direction == "backward"):
         calls = calls_of(direction, [by_backend(session.ours, op, one, shape) for one in drawn])
+        # the default's results, which candidates must reproduce
         wanted = tensors(calls[0]())
         session.rows.append(row._replace(**measure(calls, session)))
         tried = candidates(default, session.sizes)
@@ -80,6 +82,7 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
         for chunk, warps, stages, limit in itertools.product(*sizes.sweep, limits)
     ]
 
+    # in powers of two; stages and registers do not count
     def distance(one: launch_config.Config) -> float:
         return abs(math.log2(one.chunk / default.chunk)) + abs(math.log2(one.num_warps / default.num_warps))
 

@@ -40,6 +40,7 @@ def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
         found["ours, GLU apart"] = functools.partial(gated_apart, ours)
     found |= {"torch": functools.partial(by_backend, "torch"), "unfold": unfolded}
     try:
+        # fairseq's extensions are built from its sources, and rarely there
         module = importlib.import_module(f"{op}_cuda")
     except ImportError:
         return found | dict.fromkeys(("fairseq", "fairseq kernel"), "not importable")
@@ -66,11 +67,11 @@ def unfolded(op: str, inputs: Inputs, shape: Shape) -> Prepared:
     inputs, leaves = with_gradients(inputs)
 
     def run() -> Tensor:
-        values = F.glu(inputs.x, -1) if shape.glu else inputs.x
+        values = F.glu(inputs.x, -1) if shape.glu else inputs.x  # (B, T, C)
         weights = inputs.kernel.softmax(-1) if op == "dynamicconv" else inputs.kernel.expand(*values.shape[:2], -1, -1)
         weights = drop_weights(weights, inputs.keep, keep_probability(shape.drop)).to(values.dtype)
         windows = F.pad(values, (0, 0, shape.taps - 1, 0)).unfold(1, shape.taps, 1)  # (B, T, C, K)
-        windows = windows.unflatten(2, (shape.heads, -1)).contiguous()
+        windows = windows.unflatten(2, (shape.heads, -1)).contiguous()  # (B, T, H, R, K)
         return (windows @ weights[..., None]).squeeze(-1).flatten(-2)
 
     return Prepared(leaves, run)
@@ -95,17 +96,19 @@ class Extension(torch.autograd.Function):
 
 def fairseq_layer(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepared:
     """Prepare fairseq's whole layer: float16 (it lacks bf16), (T, B, C) in and out, softmax and dropout in torch."""
-    x = inputs.x.half().transpose(0, 1).contiguous().requires_grad_()
+    x = inputs.x.half().transpose(0, 1).contiguous().requires_grad_()  # (T, B, C)
     kernel = inputs.kernel.half()
     kernel = (kernel.transpose(0, 1).contiguous() if op == "dynamicconv" else kernel).requires_grad_()
 
     def run() -> Tensor:
         values = F.glu(x, -1) if shape.glu else x
         weights = F.dropout(kernel.softmax(-1) if op == "dynamicconv" else kernel, shape.drop)
+        # the kernel's own layouts: weights (B, H, K, T), values (B, C, T)
         weights = weights.permute(1, 2, 3, 0).contiguous() if op == "dynamicconv" else weights
         y = Extension.apply(module, values.permute(1, 2, 0).contiguous(), weights, shape.taps - 1)
         return y.permute(2, 0, 1)
 
+    # with dropout the outputs are random, so they cannot be compared
     return Prepared([x, kernel], run, None if shape.drop else lambda y: y.transpose(0, 1))
 
 

@@ -15,7 +15,13 @@ Pairs = tuple[list[str], list[str]]
 
 
 class Dropped(NamedTuple):
-    """A line of the cleaning table."""
+    """Line of the cleaning table.
+
+    Args:
+        rule: Name of the rule, as in `data.clean`.
+        pairs: Number of pairs that it dropped.
+        example: The first of them, shortened; empty if there is none.
+    """
 
     rule: str
     pairs: int
@@ -26,6 +32,7 @@ class Cleaner:
     """Text rules, applied block by block, with the number of pairs that each dropped and one example."""
 
     def __init__(self, settings: CleanSettings) -> None:
+        # in this order: a pair counts for the first rule that drops it; readers decode invalid bytes to U+FFFD
         tests: dict[str, Callable[[str, str], bool]] = {
             "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
             "empty": lambda src, tgt: not src.strip() or not tgt.strip(),
@@ -38,12 +45,12 @@ class Cleaner:
         self.read = 0
 
     def __call__(self, block: Pairs) -> Pairs:
-        """Return the pairs of a block that no rule drops."""
+        """Return the pairs of a block that no rule drops, in their order."""
         kept = self.keep(block)
         return [block[0][i] for i in kept], [block[1][i] for i in kept]
 
     def keep(self, block: Pairs) -> list[int]:
-        """Return the indices of the pairs of a block that no rule drops."""
+        """Return the indices of the pairs of a block that no rule drops, and count the others by rule."""
         self.read += len(block[0])
         kept = []
         for i, (src, tgt) in enumerate(zip(*block, strict=True)):
@@ -52,6 +59,7 @@ class Cleaner:
                 kept.append(i)
             else:
                 self._drop(rule, src, tgt)
+        # last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
         if self.duplicates and kept:
             fresh = self._first_time([(block[0][i], block[1][i]) for i in kept])
             for i in itertools.compress(kept, ~fresh):
@@ -61,6 +69,7 @@ class Cleaner:
 
     def _drop(self, rule: str, src: str, tgt: str) -> None:
         old = self.dropped[rule]
+        # the first example stays
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
     def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -80,16 +89,18 @@ class HashSet:
 
     def add(self, hashes: np.ndarray) -> np.ndarray:
         """Add `hashes` (N,); the result (N,) is True where one is new to earlier calls and comes first in this one."""
-        values, first = np.unique(hashes, return_index=True)
+        values, first = np.unique(hashes, return_index=True)  # sorted; first: its index in `hashes`
         new = np.ones(len(values), dtype=bool)
         for level in self.levels:
+            # searchsorted returns level.size for what exceeds all; the comparison then fails anyway
             new &= level[np.minimum(np.searchsorted(level, values), level.size - 1)] != values
-        fresh = np.zeros(len(hashes), dtype=bool)
+        fresh = np.zeros(len(hashes), dtype=bool)  # (N,)
         fresh[first[new]] = True
         self._merge(values[new])
         return fresh
 
     def _merge(self, values: np.ndarray) -> None:
+        # each array stays more than twice as large as the next, so there are O(log n) of them
         while self.levels and self.levels[-1].size <= 2 * values.size:
             values = np.concatenate([self.levels.pop(), values])
             values.sort()
@@ -99,6 +110,7 @@ class HashSet:
 
 def text_hashes(lines: Iterable[str]) -> np.ndarray:
     """Hash every line to 64 bits, the same on every machine."""
+    # Python's own hash() differs from process to process
     digests = b"".join(hashlib.blake2b(line.encode("utf-8"), digest_size=8).digest() for line in lines)
     return np.frombuffer(digests, dtype="<u8")
 
@@ -118,19 +130,22 @@ def length_rules(
     """
     names = ["max_length", *(["length_ratio"] * bool(settings.length_ratio))]
     masks = {name: np.zeros(len(src_lengths), dtype=bool) for name in names}
+    # 0 and None turn the rule off, but not the batch's bound
     limit = min(max_tokens, settings.max_length or max_tokens)
     for start in range(0, len(src_lengths), 1 << 20):  # so that no whole column of floats is made
         part = slice(start, start + (1 << 20))
-        longest = np.maximum(src_lengths[part], tgt_lengths[part])
+        longest = np.maximum(src_lengths[part], tgt_lengths[part])  # (rows of the part,)
         shortest = np.minimum(src_lengths[part], tgt_lengths[part])
         masks["max_length"][part] = longest > limit
         if settings.length_ratio:
+            # `& (longest <= limit)`: what max_length drops is counted there
             masks["length_ratio"][part] = (longest > settings.length_ratio * shortest) & (longest <= limit)
     return masks
 
 
 def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
     """Format the table of cleaning: rule, pairs dropped, one example."""
+    # every dropped pair is counted under one rule
     kept = read - sum(row.pairs for row in dropped)
     lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
     lines += [f"  {'rule':<14}{'dropped':>10}  example"]

@@ -1,4 +1,4 @@
-"""The cleaned corpus on disk: text of one schema (src, tgt) in Arrow files, written once and memory-mapped."""
+"""Cleaned corpora on disk: text of one schema (src, tgt) in Arrow files, written once and memory-mapped."""
 
 from __future__ import annotations
 
@@ -29,10 +29,14 @@ _SCHEMA = pa.schema([("src", pa.string()), ("tgt", pa.string())])
 
 
 class Corpus(NamedTuple):
-    """Text of the splits, and what cleaning dropped.
+    """Text of the splits, and the pairs that cleaning dropped.
 
     Args:
+        splits: Memory-mapped text by split, with the columns src and tgt.
+        dropped: The cleaning table, one line for each rule on text.
         read: Training pairs before cleaning.
+        fingerprint: Hash of the raw data and of all settings that decide the text.
+        folder: Cache folder of the text.
     """
 
     splits: DatasetDict
@@ -42,14 +46,20 @@ class Corpus(NamedTuple):
     folder: Path
 
     def blocks(self, split: str) -> Iterator[Pairs]:
-        """Read the pairs of a split in their order, without keeping any in memory."""
+        """Read the pairs of a split in their order, without keeping any in memory.
+
+        Yields:
+            Source lines and target lines of a block, never empty.
+        """
         own, rows = _split_files(self.folder, split)
+        # sorted rows of train.arrow, for a split that was held out of it
         chosen = np.load(rows, mmap_mode="r") if rows.is_file() else None
         start = 0
         with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
                 end = start + batch.num_rows
                 if chosen is not None:
+                    # the chosen rows that lie in this record batch
                     inside = chosen[slice(*np.searchsorted(chosen, [start, end]))]
                     batch = batch.take(pa.array(inside - start))
                 if batch.num_rows:
@@ -65,15 +75,18 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     """
     if settings.src == settings.tgt:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
+    # known for data sets of conf/data, which list their languages
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
+    # a name on the hub is looked up only when it is loaded; a path is checked here
     if settings.path and not resolve(settings.path).is_dir():
         if settings.path.startswith(("package://", "/", ".", "~")):
             raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
         return
+    # one sample for the direction; of the other splits a row, which shows that they can be opened
     first, *others = (split for split in settings.splits if settings.place(split) is not None)
     sample = sample_pairs(settings, cache_dir=cache_dir, split=first)
     for split in others:
@@ -82,8 +95,16 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
-    """Load, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings."""
+    """Load, clean and split a corpus, or memory-map the result of an earlier call with the same data and settings.
+
+    Args:
+        cache_dir: Folder in which the corpus gets a folder of its own, named by its fingerprint.
+
+    Raises:
+        ValueError: A file cannot be read, no pair is left of a split, or too few are left to hold out others.
+    """
     fingerprint = corpus_fingerprint(settings)
+    # named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
     build_once(folder, "the corpus", lambda building: _write_corpus(building, settings, cache_dir))
     return _read_corpus(folder, fingerprint)
@@ -93,17 +114,21 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
 
 
 def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> None:
+    """Write every split that has files of its own, the rows of those held out of training, and the cleaning table."""
     cleaner = Cleaner(settings.clean)
     rows = {}
     for split in settings.splits:
         if settings.place(split) is None:
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
+        # training text alone is cleaned: scores are on all of validation and test
         if split == "train":
             blocks = _cleaned(blocks, cleaner)
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
+        # refused here, by the setting's name, rather than by an empty batch later
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: no pairs are left; check the file and data.clean")
+    # splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
@@ -114,14 +139,17 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
 def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
     pace = Pace("reading and cleaning")
     for block in blocks:
+        # progress counts pairs read, kept or not
         yield cleaner(block)
         pace.add(len(block[0]))
 
 
 def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
+    """Write blocks of pairs to a stream of Arrow record batches; return the number of pairs."""
     rows = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
         for src, tgt in blocks:
+            # one record batch a block: `Corpus.blocks` reads it back in the same pieces
             if src:
                 columns = [pa.array(src, pa.string()), pa.array(tgt, pa.string())]
                 writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
@@ -131,6 +159,7 @@ def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
 
 def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     """Take `size` pairs of training for each split, all translations of a source together, by the sources' hashes."""
+    # at least half of the text stays for training
     if size * len(splits) * 2 > rows:
         raise ValueError(
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
@@ -138,12 +167,15 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
         )
     dataset = _open_arrow(folder / "train.arrow")
     hashes = np.concatenate([text_hashes(strings(table, ("src",))) for table in arrow_tables(dataset)])
+    # by hash (rows,), not by position: the choice is random, but a function of the text alone
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes.
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
     start = 0
     for split in splits:
+        # the first group at or after `size` pairs: all translations of a source stay together
         end = int(groups[min(np.searchsorted(groups, start + size), len(groups) - 1)])
+        # sorted, as `Corpus.blocks` needs them
         np.save(folder / f"{split}.npy", np.sort(order[start:end]))
         start = end
     np.save(folder / "train.npy", np.sort(order[start:]))
@@ -162,6 +194,7 @@ def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
         if not rows.is_file() and not (folder / f"{split}.arrow").is_file():
             continue
         dataset = _open_arrow(own)
+        # no text is copied: `select` keeps the file mapped and the rows as indices
         splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
@@ -176,5 +209,6 @@ def _open_arrow(path: Path) -> Dataset:
 
 def _split_files(folder: Path, split: str) -> tuple[Path, Path]:
     """Return the file that holds a split, and the one that would list its rows there."""
+    # train.npy exists where pairs were held out of train.arrow
     own = folder / f"{split}.arrow"
     return own if own.is_file() else folder / "train.arrow", folder / f"{split}.npy"

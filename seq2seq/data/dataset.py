@@ -17,7 +17,7 @@ from seq2seq.data.tokenizer import Tokenizer
 
 
 class PairDataset(Dataset):
-    """A split as ids; indexed by a whole batch of positions, it returns the padded Batch.
+    """Data set of encoded pairs; indexed by a whole batch of positions, it returns the padded Batch.
 
     Args:
         text: The raw pairs, in the order of the ids.
@@ -78,6 +78,7 @@ class PairDataset(Dataset):
 
     def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
         """Return both sides of the pairs at `rows`."""
+        # `rows` count within the split, `inside` within ids and text
         inside = rows if self.rows is None else self.rows[rows]
         src = self.src.select(inside)
         tgt = self.tgt.select(inside)
@@ -85,11 +86,14 @@ class PairDataset(Dataset):
 
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
         """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""
+        # the width that the sampler's budget counted for this batch
         width = int(max(src.lengths.max(), tgt.lengths.max()))
         text = self.text[inside.tolist()]
         epoch = self.sampler.epoch if self.sampler else 0
+        # the batch by its first row: the same draw in any worker, on any rank, after any resume
         seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
         src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
+        # another seed, so that both sides are not cut by the same draws
         tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
         tagged = [[*self.tags, *row] for row in src_ids]
         return _no_wider(tagged, src, width), _no_wider(tgt_ids, tgt, width)
@@ -104,6 +108,7 @@ class MixedPairs(Dataset):
 
     def __init__(self, parts: list[PairDataset]) -> None:
         self.parts = parts
+        # part i has the rows from ends[i] - len(part) to ends[i]
         self.ends = np.cumsum([len(part) for part in parts])
         self.src_lengths = np.concatenate([part.src_lengths for part in parts])
         self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
@@ -125,20 +130,21 @@ class MixedPairs(Dataset):
     def __getitems__(self, rows: np.ndarray) -> Batch:
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
-        which = np.searchsorted(self.ends, rows, side="right")
+        which = np.searchsorted(self.ends, rows, side="right")  # (B,): part of each row
         pairs = []
         for number in np.unique(which):
+            # one gather for each part, of all its rows in the batch
             part = self.parts[number]
             pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
         # The pairs come sorted by part: bring them into the order of `rows`.
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
-        src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))
+        src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
         tokenizer = self.parts[0].tokenizer
         return collate(src, tgt, rows, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
 
 
 class Packed(NamedTuple):
-    """A Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
+    """Batch as bytes: every tensor that a worker process sends costs half a millisecond, for a file's handle."""
 
     data: np.ndarray  # (bytes,) uint8
     shape: tuple[int, int, int]  # B, S, T
@@ -146,6 +152,7 @@ class Packed(NamedTuple):
     @classmethod
     def of(cls, batch: Batch) -> Packed:
         """Pack a batch, ids before masks."""
+        # int64 first: views of them must start at multiples of 8 bytes
         parts = [batch.index, batch.src, batch.tgt_in, batch.tgt_out, batch.src_mask, batch.tgt_mask]
         data = np.concatenate([part.numpy().ravel().view(np.uint8) for part in parts])
         return cls(data, (batch.src.shape[0], batch.src.shape[1], batch.tgt_in.shape[1]))
@@ -155,9 +162,10 @@ class Packed(NamedTuple):
         data = torch.from_numpy(self.data)
         rows, src, tgt = self.shape
         words = [(rows,), (rows, src), (rows, tgt), (rows, tgt)]
-        end = 8 * sum(np.prod(shape, dtype=int) for shape in words)
+        end = 8 * sum(np.prod(shape, dtype=int) for shape in words)  # bytes of the int64 tensors
         index, *ids = _split(data[:end].view(torch.int64), words)
         masks = _split(data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
+        # the fields' order in Batch differs from that in the bytes
         return Batch(ids[0], masks[0], ids[1], ids[2], masks[1], index)
 
 
@@ -174,6 +182,7 @@ class BatchLoader(DataLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
+            # called in the worker; without workers the batch stays as it is
             collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
 

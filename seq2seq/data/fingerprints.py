@@ -19,12 +19,21 @@ _HASHED_WHOLE = 1 << 28  # bytes
 
 
 def corpus_fingerprint(settings: CorpusSettings) -> str:
-    """Hash the raw data, every setting that decides the text, and this code's version, as 16 hexadecimal digits."""
+    """Hash the raw data, every setting that decides the text, and this code's version, as 16 hexadecimal digits.
+
+    Rules on lengths are not among them: they apply to encoded pairs, and leave the text as it is.
+
+    Raises:
+        ValueError: A file of the settings is missing.
+    """
+    # The form of `parts` names the folders of existing caches: a change of it orphans them all.
     clean = settings.clean
     parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
+    # the default adds nothing, so that its caches keep their names
     parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
+        # a hub corpus by its name and revision, a local one also by the content of its files
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
         local = resolve(settings.path)
@@ -33,7 +42,9 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     else:
         for split in SPLITS:
             files = find_source(split, settings).files if settings.place(split) is not None else []
+            # a remote file by its address alone: hashing it would mean downloading it
             parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
+    # 64 bits suffice for names that nobody attacks
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -43,7 +54,7 @@ def file_fingerprint(path: Path) -> str:
     status = path.stat()
     with path.open("rb") as file:
         if status.st_size <= _HASHED_WHOLE:
-            while block := file.read(1 << 20):
+            while block := file.read(1 << 20):  # 1 MiB at a time
                 digest.update(block)
         else:
             # cp -p and tar keep the time of the content; nobody can keep that of the inode

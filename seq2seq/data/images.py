@@ -13,10 +13,12 @@ from seq2seq.config.tokenizer import PatchGrid
 
 
 class PictureError(ValueError):
-    """A line that is no picture of the expected size.
+    """Error of a line that is not a picture of the expected size.
 
     Args:
         position: Number of the line, from 0.
+        line: The line itself, shown shortened.
+        reason: What is wrong with it, and the remedy.
     """
 
     def __init__(self, position: int, line: str, reason: str) -> None:
@@ -31,7 +33,14 @@ class PictureError(ValueError):
 
 
 def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
-    """Encode each line's picture as its patches, row by row; PictureError for the first that is none of this size."""
+    """Encode each line's picture as its patches, row by row.
+
+    Returns:
+        For each line, `grid.length` ids.
+
+    Raises:
+        PictureError: The first line that is not a picture of this size.
+    """
     pixels = [_read(position, line, grid) for position, line in enumerate(lines)]
     return pack(np.stack(pixels), grid).tolist() if pixels else []
 
@@ -49,9 +58,10 @@ def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     Shape:
         pixels: (N, height, width) uint8. Result: (N, rows * columns) int64.
     """
-    levels = (pixels >> (8 - grid.bits)).astype(np.int64)
+    levels = (pixels >> (8 - grid.bits)).astype(np.int64)  # (N, height, width)
+    # (N, rows, size, columns, size) -> (N, rows, columns, size, size)
     cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size).swapaxes(2, 3)
-    return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)
+    return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)  # (N, rows * columns)
 
 
 def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
@@ -61,24 +71,37 @@ def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
         ids: (N, rows * columns). Result: (N, height, width) uint8.
     """
     most = (1 << grid.bits) - 1
+    # bits of each pixel, spread over a last axis: (N, rows * columns, size^2)
     levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
+    # (N, rows, columns, size, size) -> (N, rows, size, columns, size)
     cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size).swapaxes(2, 3)
+    # the highest level becomes 255, so that white stays white
     return (cells.reshape(-1, grid.height, grid.width) * 255 // most).astype(np.uint8)
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
+    # pixel i of a patch has the bits from bits * i on
     return grid.bits * np.arange(grid.size**2, dtype=np.int64)
 
 
 def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
-    """Read the pixels (height, width), uint8, of a line; ValueError with the reason and a remedy for any other line."""
+    """Read the picture of a line.
+
+    Returns:
+        Its pixels (height, width), uint8, from 0 (black) to 255 (white).
+
+    Raises:
+        ValueError: The line is not a gray PNG of this size; the message has the reason and a remedy.
+    """
     from PIL import Image
 
     try:
+        # validate: without it, characters outside the alphabet are skipped silently
         data = base64.b64decode(line.strip(), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("it is not base64; `base64 -w0 word.png` makes such a line") from None
     try:
+        # PNG alone: Pillow's many other readers need not see bytes from anywhere
         picture = Image.open(io.BytesIO(data), formats=("PNG",))
     except Exception:  # damaged or hostile bytes make Pillow raise anything
         raise ValueError("its base64 holds no PNG; save the picture as one") from None
@@ -86,9 +109,11 @@ def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
     if picture.size != (width, height):
         wrong = " x ".join(map(str, picture.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
+    # color and 16-bit pictures would lose information silently
     if picture.mode not in ("1", "L"):
         raise ValueError(f"it is not 8-bit grey but of Pillow's mode {picture.mode}; save it after convert('L')")
     try:
+        # pixels are decoded here, and damage in them shows
         return np.asarray(picture.convert("L"), dtype=np.uint8)
     except Exception:
         raise ValueError("its PNG is damaged; save the picture again") from None

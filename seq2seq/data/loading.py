@@ -38,10 +38,11 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
         ValueError: A file is missing or damaged, or a column or the network is missing.
     """
     columns = _columns(settings)
-    if settings.path:
+    if settings.path:  # the hub, or a folder in its layout
         where = f"{settings.path} ({settings.place(split)})"
         return table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
     source = find_source(split, settings)
+    # text and TSV by our own readers, which end lines at \n alone; JSON and parquet by `datasets`
     if source.type == "text":
         return text_pairs(Path(source.files[0]), Path(source.files[1]))
     if source.type == "tsv":
@@ -50,27 +51,38 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
-    """Read the first pairs of a split before any work: nothing is converted or copied for it."""
+    """Read the first pairs of a split before any work: nothing is converted or copied for it.
+
+    Returns:
+        At most `size` source lines and target lines; none of a remote file, which is not downloaded.
+
+    Raises:
+        ValueError: A file or a column is missing, or a file is damaged at its beginning.
+    """
     if settings.path:
         # of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
         blocks = open_split(split, settings, cache_dir=cache_dir)
     else:
         source = find_source(split, settings)
+        # nothing is downloaded for a check
         if "://" in source.files[0]:
             return [], []
         if source.type in ("json", "parquet"):
             path = Path(source.files[0])
+            # `datasets` would convert the whole file first
             head = json_head(path, size) if source.type == "json" else parquet_head(path, size)
             blocks = table_pairs([head], _columns(settings), str(path))
         else:
             blocks = open_split(split, settings, cache_dir=cache_dir)
+    # readers are lazy: one block is read
     src, tgt = next(iter(blocks), ([], []))
     return src[:size], tgt[:size]
 
 
 def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     """Iterate over a data set of `datasets` as Arrow tables."""
+    # Arrow tables: text becomes Python strings only block by block
     yield from dataset.with_format("arrow").iter(batch_size=ROWS)
 
 
@@ -79,9 +91,12 @@ def _columns(settings: CorpusSettings) -> Columns:
 
 
 def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    """Read JSON or parquet files, on this machine or at an address."""
+    # as our own readers do with invalid bytes; parquet stores text
     options: dict[str, Any] = {"encoding_errors": "replace"} if source.type == "json" else {}
     if "://" not in source.files[0]:
         return _local_file_tables(source, options, cache_dir)
+    # downloads stay, for the next run
     options |= {"cache_dir": str(cache_dir / "hub")}
     if streaming:
         options["streaming"] = True
@@ -93,23 +108,29 @@ def _local_file_tables(source: Source, options: dict[str, Any], cache_dir: Path)
     # within the same time: what it writes about local files goes when they have been read.
     with scratch_folder(cache_dir) as scratch:
         files = [_unpacked(Path(file), scratch / str(i)) for i, file in enumerate(source.files)]
+        # the split is called "train" in every case: that is the name of files without splits
         options = {"data_files": {"train": files}, "split": "train", **options, "cache_dir": str(scratch)}
+        # streamed: nothing is copied to the scratch folder but what `_unpacked` writes
         yield from _tables(source.type, {**options, "streaming": True}, remote=False, name=source.files[0])
 
 
 def _unpacked(path: Path, folder: Path) -> str:
     """Return the path, or that of a decompressed copy in `folder`: `datasets` itself cannot open every compression."""
+    # COMPRESSIONS[0] is "", no compression
     if path.suffix not in COMPRESSIONS[1:]:
         return str(path)
     folder.mkdir()
+    # the stem keeps the suffix of the format, as in x.jsonl of x.jsonl.gz
     with (folder / path.stem).open("wb") as file:
         file.writelines(read_blocks(path))
     return file.name
 
 
 def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
     path = str(settings.path)
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
+    # a folder on this machine is read without its revision and without the hub's cache
     if path.startswith("package://") or resolve(path).is_dir():
         return _local_hub_tables(path, options, cache_dir)
     if streaming:
@@ -130,14 +151,16 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     import datasets
     from datasets.exceptions import DatasetsError
 
+    # one line of ours says more to a user than the library's warnings
     datasets.utils.logging.set_verbosity_error()
     for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
-    if remote:
+    if remote:  # only a download takes long enough for a bar
         datasets.enable_progress_bars()
     else:
         datasets.disable_progress_bars()
     try:
+        # inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]

@@ -1,4 +1,4 @@
-"""The plan of the data: the `data` and `tokenizer` sections, checked and put together."""
+"""Plan of the data: the `data` and `tokenizer` sections, checked and put together."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from seq2seq.data.streaming import StreamSettings
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Everything that decides text, ids and batches.
+    """Settings that decide text, ids and batches.
 
     Args:
+        src: Source language, of the section; a further corpus may have another.
+        tgt: Target language.
         parts: The corpora to prepare; of a streamed corpus, its validation and test sets alone.
         stream: The training text that is read during training, if `data.streaming` is set.
         max_tokens: Batch size in tokens, padding included; None until `data.max_tokens=auto` has been decided.
@@ -64,12 +66,16 @@ class DataPlan:
             tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
         num_workers = int(data.get("num_workers", 0))
         stream = None
+        # the training text leaves the parts: it is never in the cache
         if data.get("streaming"):
             stream = StreamSettings.of(data, parts, cache_dir=cache_dir, num_workers=num_workers)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
+        # symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
         tags = [tag for part in parts for tag in part.tags]
         auto = data.get("max_tokens") == "auto"
+        # 8 tokens: the smallest budget in which a pair of a few pieces fits
         max_tokens = None if auto else _whole_number(data.get("max_tokens"), "data.max_tokens", least=8)
+        # a trial step of the longest pair decides `auto`
         if auto and stream and not stream.corpus.clean.max_length:
             raise ValueError(
                 "data.max_tokens=auto must know the longest pair, and a stream does not tell: set data.clean.max_length"
@@ -78,6 +84,7 @@ class DataPlan:
             src=corpus.src,
             tgt=corpus.tgt,
             parts=parts,
+            # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
             tokenizer=replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags]))),
             cache_dir=cache_dir,
             seed=int(seed),
@@ -103,22 +110,25 @@ class DataPlan:
 
     @property
     def all_parts(self) -> tuple[Part, ...]:
-        """The corpora to prepare, and the streamed one."""
+        """Corpora to prepare, and the streamed one."""
         return (*self.parts, self.stream.part) if self.stream else self.parts
 
     @property
     def longest_allowed(self) -> float:
         """Length in tokens of the longest sentence allowed in training; infinite if the settings bound none."""
+        # the most permissive corpus decides; None bounds nothing
         longest = max(part.corpus.clean.max_length or math.inf for part in self.all_parts)
+        # with `auto` the budget is chosen to fit the longest pair, not the other way round
         return longest if self.auto else min(longest, longest_width(self.require_max_tokens()))
 
     @property
     def target_languages(self) -> list[str]:
-        """The languages that a tag before the source asks for; none without `data.tag_target`."""
+        """Languages that a tag before the source asks for; none without `data.tag_target`."""
         return sorted({part.corpus.tgt for part in self.parts if self.tag_target})
 
 
 def _whole_number(value: Any, name: str, *, least: int = 1) -> int:
+    # type(), since True is an int
     if type(value) is not int or value < least:
         raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
     return value

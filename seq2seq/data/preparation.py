@@ -42,9 +42,10 @@ Split = PairDataset | MixedPairs
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The result of `prepare_corpora`.
+    """Prepared splits and their tokenizer, the result of `prepare_corpora`.
 
     Args:
+        plan: The settings, with a decided batch size or none.
         splits: The encoded splits by name; `train` is missing if it is streamed.
         fingerprint: Hash of all text and tags, and of a stream's settings.
         folders: The cache folders (or files of ready models), each named by its content.
@@ -57,7 +58,11 @@ class PreparedData:
     folders: Mapping[str, Path]
 
     def split(self, name: str) -> Split:
-        """Return a split; ValueError if there is none of that name, or if it is streamed."""
+        """Return an encoded split.
+
+        Raises:
+            ValueError: The name is not that of a split, or the split is streamed.
+        """
         if name not in SPLITS:
             raise ValueError(f"split {name!r}: choose one of {', '.join(SPLITS)}")
         if name not in self.splits:
@@ -81,6 +86,7 @@ class PreparedData:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
         if self.plan.stream:
             longest = self.plan.stream.corpus.clean.max_length
+            # without a rule on length the budget bounds a pair
             longest = longest or longest_width(self.plan.require_max_tokens())
             return longest, longest
         data = self.split("train")
@@ -89,9 +95,14 @@ class PreparedData:
         return (max(sides), max(sides)) if self.plan.tokenizer.sampling_alpha > 0 else sides
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
-        """Return the data for another batch size, without the pairs that are too long for it."""
+        """Return the data for another batch size, without the pairs that are too long for it.
+
+        Raises:
+            ValueError: No training pair fits.
+        """
         if max_tokens == self.plan.max_tokens:
             return self
+        # only pairs wider than the new budget make a difference to the splits
         plan = self.plan.with_max_tokens(max_tokens)
         if plan.stream or max(self.longest) <= longest_width(max_tokens):
             return replace(self, plan=plan)
@@ -99,6 +110,7 @@ class PreparedData:
 
     def mixture(self) -> Mixture | None:
         """Return the sampling of several training corpora; None if an epoch has every pair once."""
+        # `parts_of` has checked that all parts have one, or none
         weights = [part.weight for part in self.plan.parts if "train" in part.corpus.splits]
         data = self.split("train")
         temperature = self.plan.temperature
@@ -125,7 +137,7 @@ class PreparedData:
 
     @cached_property
     def first_padding(self) -> float:
-        """The share of padding in the first pool of the stream."""
+        """Share of padding in the first pool of the stream."""
         return self.stream().first_padding()
 
 
@@ -137,9 +149,11 @@ def validate_corpora(plan: DataPlan) -> None:
     """
     tokenizer = plan.tokenizer
     for part in plan.all_parts:
+        # first the text itself, then whether a ready tokenizer fits it
         validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
             split = part.corpus.splits[0]
+            # of a remote corpus there is no sample without a download
             sample = sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
             if tokenizer.patches:
                 _check_pictures(tokenizer.patches, sample, split)
@@ -152,19 +166,25 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
 
     Args:
         validate: Run `validate_corpora` first; False if the caller has done so.
+
+    Raises:
+        ValueError: A corpus cannot be read, looks swapped, or is too small for the vocabulary or the split.
     """
     if validate:
         validate_corpora(plan)
+    # text, then tokenizer, then ids: each needs the one before
     loaded = [load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
         if "train" in corpus.splits:
+            # again after loading: a remote corpus could not be checked before
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
     splits: dict[str, Split] = {}
+    # the training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
         encoded = []
         for part, corpus in zip(plan.parts, loaded, strict=True):
@@ -172,6 +192,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
                 label = _label(f"ids of {split}", part, plan)
                 folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
                 encoded.append(_open_split(split, part, corpus, folders[label], tokenizer=tokenizer, plan=plan))
+        # in the order of the parts, on which `directions` and `Mixture` rely
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
     prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
     log.info("%s", _summary(prepared))
@@ -179,6 +200,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
 
 
 def _summary(data: PreparedData) -> str:
+    """Format directions, sizes of the splits and of the vocabularies on one line."""
     directions = ", ".join(dict.fromkeys(part.direction for part in data.plan.parts))
     train = "stream" if data.plan.stream else data.size("train")
     return (
@@ -188,6 +210,7 @@ def _summary(data: PreparedData) -> str:
 
 
 def _label(name: str, part: Part, plan: DataPlan) -> str:
+    """Name a result of one part in messages and `folders`; the part itself only where there are several."""
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
@@ -197,6 +220,7 @@ def _fingerprint(plan: DataPlan, loaded: Sequence[Corpus]) -> str:
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = loaded[0].fingerprint
     else:
+        # order counts: it decides the rows of the mixture
         text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{fingerprint}-{plan.stream.fingerprint}" if plan.stream else fingerprint
@@ -228,6 +252,7 @@ def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
 
     as_set = pieces(src, tgt)
     exchanged = pieces(tgt, src)
+    # a model cuts text of a language that it has not seen into far more pieces; 10% allow for names and numbers
     if as_set > 1.1 * exchanged:
         raise ValueError(
             "source and target look swapped: tokenizer.src_model and tokenizer.tgt_model need "
@@ -240,14 +265,16 @@ def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
 
 
 class _Text(NamedTuple):
-    """Training text of a tokenizer."""
+    """Training text of a tokenizer: its fingerprint, and a function that opens it at its beginning."""
 
     fingerprint: str
     blocks: Callable[[], Iterator[Pairs]]
 
 
 def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
+    """List the texts that the tokenizer is trained on: all training text, or the beginning of a stream."""
     if plan.stream:
+        # of a stream the first pairs alone: it may have no end that is worth waiting for
         size = plan.tokenizer.input_sentence_size
         return [_Text(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
     return [_Text(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
@@ -256,6 +283,7 @@ def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
 def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
     """Load the ready tokenizer, or train one unless the cache has it; also return where it is."""
     settings = plan.tokenizer
+    # a ready tokenizer is used in place, without a copy in the cache
     if settings.ready_models:
         return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
     texts = _training_text(plan, loaded)
@@ -270,13 +298,16 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     build_once(folder, "the tokenizer", build)
+    # sorted: src_model before tgt_model, and read back from the cache in every case
     models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
     return make_tokenizer(models, settings), {"tokenizer": folder}
 
 
 def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
     """Hash the text and every setting that decides the trained models."""
+    # settings that are off add nothing to the key, so that folders keep their names
     unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
+    # these do not change the trained models
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
     text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
@@ -286,6 +317,7 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
 
 def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
     for text in texts:
+        # opened anew for each side, so that no corpus is in memory
         for block in text.blocks():
             yield from block[side]
 
@@ -295,6 +327,7 @@ def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
 
 def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str) -> Path:
     """Encode a split of a corpus unless the cache has it; return the folder."""
+    # part of the key: tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -313,6 +346,7 @@ def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, pla
 def _open_split(
     split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
+    """Memory-map an encoded split, without the training pairs that a rule on lengths drops."""
     src, tgt = read_ids(folder)
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(
@@ -320,6 +354,7 @@ def _open_split(
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
+        # rules on length apply to training alone: every sentence of validation and test is scored
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
         sample_seed=plan.seed if sampling else None,
@@ -330,16 +365,20 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
+    # with `auto` still open, the settings' own rules apply alone
     limit = _INT32 if plan.max_tokens is None else longest_width(plan.max_tokens)
     masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=limit)
+    # one table: rules on text, applied when the corpus was written, then those on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
+        # argmax of a mask: its first True
         pair = text[int(mask.argmax())] if mask.any() else None
         example = f"{shorten(pair['src'])} | {shorten(pair['tgt'])}" if pair else ""
         dropped.append(Dropped(rule, int(mask.sum()), example))
     prefix = f"{part.name}: " if len(plan.parts) > 1 else ""
     log.info("%s%s", prefix, cleaning_table(dropped, read=corpus.read))
     drop = np.logical_or.reduce(list(masks.values()))
+    # None spares an index of every row
     if not drop.any():
         return None
     kept = np.flatnonzero(~drop)
@@ -348,4 +387,5 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
             f"no training pair{_label('', part, plan)} is left: data.max_tokens={plan.max_tokens or 'auto'}, "
             f"data.clean.max_length={clean.max_length} and length_ratio={clean.length_ratio} drop them all"
         )
+    # 4 bytes a row where they suffice
     return kept if len(text) > _INT32 else kept.astype(np.int32)

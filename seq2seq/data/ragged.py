@@ -24,6 +24,7 @@ class Ragged(NamedTuple):
     @classmethod
     def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """Cut `ids` into consecutive rows."""
+        # int64: 2^31 ids are soon exceeded, while the length of a row fits in int32
         return cls(ids, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
     @classmethod
@@ -32,13 +33,16 @@ class Ragged(NamedTuple):
     ) -> Ragged:
         """Pack lists of ids, each after `prefix`."""
         lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)) + np.int32(len(prefix))
+        # prefix and row in turn, flattened once below
         parts = itertools.chain.from_iterable((prefix, row) for row in rows) if prefix else rows
+        # `count` allocates once; no intermediate list of all ids
         ids = np.fromiter(itertools.chain.from_iterable(parts), dtype=dtype, count=int(lengths.sum()))
         return cls.from_lengths(ids, lengths)
 
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all parts."""
+        # rows may be selections of large memory maps, whose other ids are not wanted
         compact = [part.compact() for part in parts]
         ids = np.concatenate([part.ids for part in compact])
         lengths = np.concatenate([part.lengths for part in compact])
@@ -47,7 +51,8 @@ class Ragged(NamedTuple):
     def compact(self) -> Ragged:
         """Copy the rows into an array of ids that holds nothing else."""
         rows = Ragged.from_lengths(self.ids, self.lengths)
-        positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - rows.starts, self.lengths)
+        # each id's old position: its new one, moved by the distance of its row
+        positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - rows.starts, self.lengths)  # (total,)
         return rows._replace(ids=self.ids[positions])
 
     def select(self, rows: np.ndarray) -> Ragged:

@@ -14,7 +14,7 @@ TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "pa
 
 
 class Source(NamedTuple):
-    """The files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
+    """Files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
 
     type: str
     files: list[str]
@@ -23,6 +23,7 @@ class Source(NamedTuple):
 def resolve(name: str) -> Path:
     """Resolve a path of the settings; `package://x` is x in the corpora that come with this package."""
     name = str(name)
+    # the embedded corpora lie elsewhere in a checkout than in a wheel
     if name.startswith("package://"):
         return data_dir() / name.removeprefix("package://")
     return Path(name).expanduser()
@@ -39,12 +40,14 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     """
     location = settings.place(split)
     name = f"data.{split}"
+    # {de: path, en: path}: named by language, so the direction cannot be wrong
     if isinstance(location, Mapping):
         languages = (settings.src, settings.tgt)
         missing = [language for language in languages if language not in location]
         if missing:
             raise ValueError(f"{name} has no language column {missing[0]!r}; it has {', '.join(map(repr, location))}")
         return Source("text", [_existing(location[language], name) for language in languages])
+    # [source, target]: by position, so check that the suffixes agree with it
     if isinstance(location, Sequence) and not isinstance(location, str):
         if len(location) != 2:
             raise ValueError(f"{name} lists {len(location)} files; a list is [source file, target file]")
@@ -52,9 +55,11 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
         _refuse_swapped_files(files, name, settings)
         return Source("text", files)
     file_type = _file_type(str(location), settings)
+    # a prefix of two files, one for each language
     if file_type == "text":
         prefix = resolve(location)
         return Source("text", [_by_language(prefix, language, name) for language in (settings.src, settings.tgt)])
+    # an address on the hub cannot be listed here; `datasets` resolves it
     if "://" in str(location) and not str(location).startswith("package://"):
         return Source(file_type, [str(location)])
     return Source(file_type, _matching(location, name))
@@ -67,14 +72,18 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
             raise ValueError(f"data.format={settings.format!r}: choose text, json, tsv, parquet, or null (by suffix)")
         return settings.format
     path = Path(name)
+    # x.jsonl.gz -> .jsonl
     suffix = path.with_suffix("").suffix if path.suffix in COMPRESSIONS[1:] else path.suffix
+    # any other suffix is part of a prefix, as in corpus/train.clean
     return TABULAR.get(suffix, "text")
 
 
 def _matching(pattern: str, name: str) -> list[str]:
+    """List the files that match a path or a pattern with *, sorted."""
     path = resolve(pattern)
     if "*" not in path.name:
         return [_existing(pattern, name)]
+    # sorted: the order of a folder's entries differs between machines, and would change the data
     files = sorted(map(str, path.parent.glob(path.name)))
     if not files:
         raise ValueError(f"{name}: no file matches {path}")
@@ -82,6 +91,7 @@ def _matching(pattern: str, name: str) -> list[str]:
 
 
 def _existing(location: Any, name: str) -> str:
+    """Resolve the path of a file; ValueError if it does not exist."""
     path = resolve(location)
     if not path.is_file():
         raise ValueError(f"{name}: the file {path} does not exist")
@@ -89,10 +99,13 @@ def _existing(location: Any, name: str) -> str:
 
 
 def _by_language(prefix: Path, language: str, name: str) -> str:
+    """Return <prefix>.<language>, plain or compressed; ValueError with the files that are there if it is missing."""
+    # plain, then compressed: COMPRESSIONS begins with ""
     tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in COMPRESSIONS]
     for path in tried:
         if path.is_file():
             return str(path)
+    # what is there helps with a mistyped language more than what is not
     near = sorted(path.name for path in prefix.parent.glob(f"{prefix.name}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
     raise ValueError(f"{name}={prefix}: the file {tried[0]} (or .gz, .xz, .zst) does not exist; {hint}")
@@ -101,7 +114,9 @@ def _by_language(prefix: Path, language: str, name: str) -> str:
 def _refuse_swapped_files(paths: list[str], name: str, settings: CorpusSettings) -> None:
     """Refuse two files whose suffixes name the languages in the other order."""
     names = [Path(path).name for path in paths]
+    # every part after the first dot: corpus.de.xz and train.clean.de
     src_suffixes, tgt_suffixes = (set(file.split(".")[1:]) for file in names)
+    # only if both names say so, and the first does not name the source language as well
     if settings.tgt in src_suffixes and settings.src in tgt_suffixes and settings.src not in src_suffixes:
         raise ValueError(
             f"{name} looks swapped: {names[0]} is given as the source ({settings.src}) and {names[1]} as the "

@@ -42,24 +42,27 @@ class StreamSettings:
             raise ValueError(
                 "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
             )
+        # holding out needs the hashes of the whole text
         for split in ("valid", "test"):
             if data.get(split) is None:
                 raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
         pool = data.get("shuffle_buffer", 100_000)
         if type(pool) is not int or pool < 1:
             raise ValueError(f"data.shuffle_buffer={pool!r}: a whole number of at least 1 is needed")
+        # several workers would each read all of the text, and mix up the order
         if num_workers > 1:
             raise ValueError(f"data.num_workers={num_workers}: a stream is read by one worker a process; set 0 or 1")
         return cls(dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",))), pool, cache_dir)
 
     @property
     def corpus(self) -> CorpusSettings:
-        """The settings of the corpus."""
+        """Settings of the corpus."""
         return self.part.corpus
 
     @property
     def fingerprint(self) -> str:
         """Hash of the text and its rules, and the size of the pools."""
+        # the pool's size decides which pairs are batched together
         return f"{corpus_fingerprint(self.corpus)}-{self.pool}"
 
     def blocks(self) -> Iterator[Pairs]:
@@ -102,7 +105,13 @@ class PairStream(IterableDataset):
 
     Args:
         blocks: Opens the raw text at its beginning.
+        encoder: Makes ids of a block, with the corpus's tags.
+        clean: Rules of cleaning; repeated pairs stay, whatever they say.
+        max_tokens: Highest cost of a batch, as in `token_batches`.
         pool: Pairs of a pool.
+
+    Raises:
+        ValueError: While iterating: no pair of the text is left after cleaning.
     """
 
     def __init__(
@@ -136,10 +145,12 @@ class PairStream(IterableDataset):
 
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
+        # skipped batches are cut but not collated: resuming reads the text again, up to `start`
         for pool, rows in itertools.islice(self._cuts(), start, None):
-            src = pool.src.select(rows)
+            src = pool.src.select(rows)  # B rows
             tgt = pool.tgt.select(rows)
             batch = collate(src, tgt, pool.positions[rows], pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+            # `get_worker_info` is None in the main process
             yield Packed.of(batch) if get_worker_info() else batch
 
     def first_padding(self) -> float:
@@ -149,10 +160,12 @@ class PairStream(IterableDataset):
 
     def _cuts(self) -> Iterator[tuple[_Pool, np.ndarray]]:
         for number, pool in enumerate(self._pools()):
+            # a batch never spans two pools
             for rows in self._cut(pool, number):
                 yield pool, rows
 
     def _cut(self, pool: _Pool, number: int) -> list[np.ndarray]:
+        # another order for each pool of each rank
         epoch = number * self.world_size + self.rank
         return token_batches(
             pool.src.lengths, pool.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
@@ -167,6 +180,7 @@ class PairStream(IterableDataset):
             for block in self._encoded(number):
                 blocks.append(block)
                 size += len(block.positions)
+                # a round without a single pair would repeat forever
                 empty = empty and not size
                 if size >= self.pool:
                     yield _joined(blocks)
@@ -182,18 +196,24 @@ class PairStream(IterableDataset):
     def _encoded(self, round_number: int) -> Iterator[_Pool]:
         """Clean and encode this rank's pairs, block by block."""
         cleaner = Cleaner(self.clean)
-        first = 0
+        first = 0  # position of the block's first pair in the text
         for number, (src, tgt) in enumerate(self.blocks()):
+            # positions p with p % world_size == rank, counted from the block's start
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]
             kept = cleaner.keep(ours)
+            # positions in the text, as `index` of a batch has them in a split
             positions = first + np.asarray(mine, dtype=np.int64)[kept]
+            # drawn segmentations differ by round and by block
             sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
             sides = self.encoder(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), sample_seed=sample)
+            # all ranks read every block, so that they agree on positions
             first += len(src)
             yield self._drop_by_length(_Pool(*sides, positions))
 
     def _drop_by_length(self, pool: _Pool) -> _Pool:
+        """Drop the pairs that a rule on lengths, or the budget of a batch, refuses."""
+        # here, since the lengths are known only after encoding
         lengths = pool.src.lengths, pool.tgt.lengths
         masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
@@ -210,11 +230,13 @@ class StreamLoader(DataLoader):
     """DataLoader of a PairStream, whose batches are made in this process or in one worker."""
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
+        # batch_size None: the data set yields whole batches
         super().__init__(stream, batch_size=None, num_workers=num_workers, collate_fn=unchanged)
         self.stream = stream
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
+        # starts the worker, which copies the stream with its `start`
         batches = super().__iter__()
         self.stream.start = 0  # a worker has its own copy, made just now
         for batch in batches:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from seq2seq.data.cleaning import Pairs, shorten
 
+# script -> languages that are written in it, and a character of it
 _SCRIPTS = {
     "Han": ("zh ja yue", "[\u4e00-\u9fff\u3400-\u4dbf]"),
     "kana": ("ja", "[\u3040-\u30ff]"),
@@ -18,6 +19,7 @@ _SCRIPTS = {
     "Devanagari": ("hi ne mr", "[\u0900-\u097f]"),
     "Thai": ("th", "[\u0e00-\u0e7f]"),
 }
+# Frequent words by language. They overlap between relatives, hence the comparison of both sides.
 _FUNCTION_WORDS = {
     "de": "der die das und ist nicht ich du er wir ein eine zu mit auf den dem",
     "en": "the and is not i you he we a an to with on of was that it",
@@ -33,19 +35,29 @@ _FUNCTION_WORDS = {
 
 
 def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: str, tgt: str) -> bool:
-    """Check that the text of each side looks more like the other side's language."""
+    """Check if the text of each side looks more like the other side's language.
+
+    Args:
+        src: Language that the source lines should be in.
+        tgt: Language that the target lines should be in.
+    """
+    # how much better the other side's text fits the language of this side
     src_gap = _fit(tgt_lines, src) - _fit(src_lines, src)
     tgt_gap = _fit(src_lines, tgt) - _fit(tgt_lines, tgt)
+    # both sides must agree (a language that is not known here gives 0), and clearly together
     return min(src_gap, tgt_gap) >= -0.01 and src_gap + tgt_gap > 0.08
 
 
 def _fit(lines: Sequence[str], language: str) -> float:
     """Compute the share of the language's script in the characters, or of its function words in the words."""
     text = "\n".join(lines).lower()
+    # several for a language of several scripts, as Japanese
     patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
     if patterns:
         return len(re.findall("|".join(patterns), text)) / max(1, len(text))
+    # runs of letters alone
     words = re.findall(r"[^\W\d_]+", text)
+    # an unknown language has no function words: its share is 0 on both sides
     known = set(_FUNCTION_WORDS.get(language, "").split())
     return sum(word in known for word in words) / max(1, len(words))
 

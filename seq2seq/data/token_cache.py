@@ -27,9 +27,10 @@ Encoded = tuple[Ragged, Ragged]  # source and target of a block
 
 
 class Encoder:
-    """Encodes blocks of text, with tags before every source.
+    """Encoder of blocks of text, with tags before every source.
 
     Args:
+        tokenizer: Tokenizer of both sides.
         tags: Ids that stand before every source.
     """
 
@@ -41,6 +42,7 @@ class Encoder:
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
         sample = sample_seed is not None
+        # one sampling seed for the block: its draws do not depend on blocks before it
         src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
         tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=sample_seed)
         return (
@@ -51,6 +53,7 @@ class Encoder:
 
 def _id_type(vocab_size: int) -> np.dtype:
     """Choose the type of ids on disk: 2 bytes, or 4; patches of a picture up to 8."""
+    # rising size; uint32 before int64, which is left to pictures
     types = {np.uint16: 16, np.int32: 31, np.uint32: 32}
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 
@@ -59,19 +62,32 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
     """Encode `blocks` into `folder`; the files are the same for every number of processes.
 
     A side is <side>.ids (the flat array), <side>.lengths.npy (int32) and <side>.starts.npy (int64: first id of a row).
+
+    Args:
+        blocks: Text, read once and in order.
+        num_proc: Processes that encode; 1 for this one alone.
+        pace: Logs progress.
+
+    Raises:
+        PictureError: A source line is not a picture; its position counts over all blocks.
     """
+    # 4 bytes a row are kept in memory; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
+        # in this process, or in others: the order of blocks is the same
         results = map(encoder, blocks) if num_proc == 1 else _encode_in_parallel(blocks, encoder, num_proc)
         for encoded in _with_positions(results):
             for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
+                # `from_rows` makes ids that are contiguous and of the type on disk
                 rows.ids.tofile(file)
                 lengths[side].append(rows.lengths)
             pace.add(len(encoded[0].lengths))
     for side in SIDES:
+        # pop: one side's list is freed before the other's array is made
         rows = np.concatenate(lengths.pop(side))
         np.save(folder / f"{side}.lengths.npy", rows)
         np.save(folder / f"{side}.starts.npy", np.cumsum(rows, dtype=np.int64) - rows)
+    # the flat files carry no type of their own
     types = {side: dtype.name for side, dtype in zip(SIDES, encoder.dtypes, strict=True)}
     (folder / "meta.json").write_text(json.dumps(types))
 
@@ -82,13 +98,18 @@ def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
     try:
         for block in blocks:
             yield block
+            # a worker counts lines within its block only
             rows += len(block[0].lengths)
     except PictureError as error:
         raise PictureError(rows + error.position, error.line, error.reason) from None
 
 
 def read_ids(folder: Path) -> Encoded:
-    """Memory-map both sides as `write_ids` left them: read on use, and shared by processes."""
+    """Memory-map both sides as `write_ids` left them: read on use, and shared by processes.
+
+    Args:
+        folder: The folder that `write_ids` has written.
+    """
     types = json.loads((folder / "meta.json").read_text())
     src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
     return src, tgt
@@ -98,6 +119,7 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
     ids = np.memmap(folder / f"{side}.ids", dtype=dtype, mode="r")
     starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
     lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
+    # plain arrays over the same map: indexing a memmap subclass is slower
     return Ragged(*map(np.asarray, (ids, starts, lengths)))
 
 
@@ -113,12 +135,14 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
     try:
         waiting: deque[Future[Encoded]] = deque()
         for block in blocks:
+            # bounded: `blocks` is read no faster than it is encoded
             waiting.append(pool.submit(_encode_block, block))
             if len(waiting) >= 2 * num_proc:
-                yield waiting.popleft().result()
+                yield waiting.popleft().result()  # the oldest first: results stay in order
         while waiting:
             yield waiting.popleft().result()
     finally:
+        # also after an error or an abandoned generator
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -126,6 +150,8 @@ _worker: list[Encoder] = []  # the encoder of a worker process
 
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
+    """Build the encoder of a worker process, once, from the state of a tokenizer."""
+    # before the tokenizer is built, so that a parent killed meanwhile is noticed
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _worker[:] = [Encoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
 
@@ -134,7 +160,8 @@ def _die_with_parent() -> None:
     """End this worker with its parent; a pool's workers would wait for work forever after the parent was killed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
-        wait([parent.sentinel])
+        wait([parent.sentinel])  # ready when the parent has ended
+        # sys.exit would end only this thread
         os._exit(1)
 
 

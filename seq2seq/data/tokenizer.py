@@ -52,6 +52,7 @@ class Tokenizer:
         self.patches = patches
         self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
+        # beside pictures `src` is the target's model too: it gives the special ids, no source text
         self.src = _load(self._models[0])
         self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
         self.sampling_alpha = sampling_alpha
@@ -60,9 +61,11 @@ class Tokenizer:
         ids: dict[str, int] = {}
         for name in ("pad", "bos", "eos"):
             value = _shared_id(name, getattr(self.src, f"{name}_id")(), getattr(self.tgt, f"{name}_id")())
+            # a negative id: the models lack the symbol
             ids[name], size = (value, size) if value >= 0 else (size, size + 1)
         self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
         self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
+        # ids of patches are packed pixels: a vocabulary of its own, without special ids
         if patches:
             self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
@@ -83,28 +86,41 @@ class Tokenizer:
         return self._encode(self.src, lines, sample, seed)
 
     def encode_tgt(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
-        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1]."""
+        """Encode target lines, each closed by eos; the decoder reads [bos] + ids[:-1].
+
+        Args:
+            sample: Sample a segmentation, the same one for the same `seed`.
+        """
         return self._encode(self.tgt, lines, sample, seed)
 
     def _encode(
         self, model: spm.SentencePieceProcessor, lines: Sequence[str], sample: bool, seed: int | None
     ) -> list[list[int]]:
+        """Encode lines with one model, and close them by eos."""
+        # SentencePiece encodes a list in one call, on several threads
         lines = list(lines)
         if not (sample and self.sampling_alpha > 0):
             rows = model.encode(lines, out_type=int)
         else:
             if seed is not None:
+                # global to the library, and of 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
             # Several threads would draw from several generators: never the same result twice.
             rows = model.encode(
                 lines, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
             )
         for row in rows:
+            # not SentencePiece's own add_eos, since eos may be an id that the model lacks
             row.append(self.eos_id)
         return rows
 
     def tag_ids(self, tags: Iterable[str]) -> list[int]:
-        """Look up source pieces that stand for no text; ValueError for one that the model lacks."""
+        """Look up source pieces that stand for no text, such as language tags.
+
+        Raises:
+            ValueError: The model lacks one, or the source is pictures.
+        """
+        # piece_to_id returns unk for an unknown piece
         ids = {tag: int(self.src.piece_to_id(tag)) for tag in tags}
         if ids and self.patches:
             raise ValueError(f"pictures take no tags ({', '.join(ids)})")
@@ -117,12 +133,21 @@ class Tokenizer:
         return list(ids.values())
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Decode target ids up to the first eos, without special ids, and with spaces for line breaks."""
+        """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
+
+        Args:
+            ids: Rows of ids, of any length.
+
+        Returns:
+            One line of text for each row.
+        """
         size = self.tgt.get_piece_size()
         rows = []
         for row in ids:
+            # SentencePiece takes Python's own integers alone
             row = [int(i) for i in row]
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
+            # ids beyond the model's pieces are special ids that were added
             rows.append([i for i in row if i < size and i not in self._silent])
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
 
@@ -145,6 +170,7 @@ class Tokenizer:
         # types first: bytes(n) of a whole number n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
+        # a joint tokenizer has no model of its own for the target, unless the source is pictures
         kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
@@ -164,6 +190,7 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """Hash of the model bytes and of everything else that decides the ids (not of sampling)."""
+        # the length separates two models, whose bytes follow one another
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
         if self.patches:
             digest.update(repr(self.patches).encode())
@@ -188,9 +215,14 @@ def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Toke
 
 
 def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
-    """Load the ready-made tokenizer that `settings` name; ValueError if they name none or a file is no model."""
+    """Load the ready-made tokenizer that `settings` name.
+
+    Raises:
+        ValueError: They name none, a file is not a SentencePiece model, or two models differ in their special ids.
+    """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
+    # bytes, since a checkpoint carries the model itself
     models = [Path(path).read_bytes() for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
@@ -199,7 +231,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
 
 
 class VocabularySizeError(ValueError):
-    """A corpus too small for the vocabulary size; `largest` is the size that works."""
+    """Error of a corpus too small for the vocabulary size; `largest` is the largest size that works."""
 
     def __init__(self, settings: TokenizerSettings, what: str, *, largest: int) -> None:
         super().__init__(
@@ -212,6 +244,10 @@ class VocabularySizeError(ValueError):
 def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     """Train on raw lines, jointly on both sides or one model a side; deterministic to the byte.
 
+    Args:
+        src_lines: Source text, read once; not at all beside pictures.
+        tgt_lines: Target text, read once.
+
     Raises:
         VocabularySizeError: The text is too small for the vocabulary.
         ValueError: There is no text, or SentencePiece refuses it for another reason.
@@ -219,9 +255,11 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     if settings.patches:
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
+        # alternating, so that a sample has about as much of each side
         sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
     else:
         sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
+    # train every side before refusing, so that one message names a size that works for all
     models, refused = [], []
     for lines, what in sides:
         try:
@@ -234,6 +272,8 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 
 
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
+    """Train one model on a sample of the lines; `what` names their side in messages."""
+    # sampled here, by `settings.seed`: no more text than the sample is in memory
     sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
@@ -244,6 +284,7 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
 
 
 def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int) -> bytes:
+    """Run SentencePiece's trainer, and return the serialized model."""
     model = io.BytesIO()
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -254,6 +295,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         byte_fallback=settings.byte_fallback,
         normalization_rule_name=settings.normalizer,
         num_threads=_TRAINER_THREADS,
+        # bytes; SentencePiece drops longer lines
         max_sentence_length=16384,
         # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
         control_symbols=list(settings.symbols),
@@ -261,6 +303,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
+        # errors alone
         minloglevel=2,
     )
     return model.getvalue()
@@ -268,6 +311,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
 
 def _explain(message: str, settings: TokenizerSettings, what: str) -> ValueError:
     """Translate SentencePiece's message about a vocabulary size to the names of our settings."""
+    # SentencePiece raises RuntimeError with these texts
     too_large = re.search(r"set it to a value <= (\d+)", message)
     if too_large:
         return VocabularySizeError(settings, what, largest=int(too_large[1]))
@@ -288,7 +332,8 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
     seen = len(kept)
     while block := list(islice(lines, 65536)):
-        slots = rng.integers(0, seen + 1 + np.arange(len(block)))
+        # line number n (from 0) draws one of n + 1 slots, and is kept if that is below `size`
+        slots = rng.integers(0, seen + 1 + np.arange(len(block)))  # (block,)
         for slot, line in zip(slots.tolist(), block, strict=True):
             if slot < size:
                 kept[slot] = line
@@ -297,6 +342,7 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
 
 
 def _alternate(first: Iterable[str], second: Iterable[str]) -> Iterator[str]:
+    # strict: both sides of a corpus have equally many lines
     for pair in zip(first, second, strict=True):
         yield from pair
 
@@ -308,6 +354,7 @@ def _load(model: bytes) -> spm.SentencePieceProcessor:
 
 
 def _shared_id(name: str, src: int, tgt: int) -> int:
+    """Return the id that both models have for a special symbol; ValueError if they differ."""
     if src != tgt:
         raise ValueError(
             f"the source model has {name}_id {src} and the target model {tgt}: "
@@ -318,6 +365,7 @@ def _shared_id(name: str, src: int, tgt: int) -> int:
 
 def _normalizer(model: bytes) -> str:
     """Read the field normalizer_spec.name of SentencePiece's ModelProto."""
+    # ModelProto.normalizer_spec is field 3, NormalizerSpec.name field 1
     spec = dict(_fields(model)).get(3, b"")
     name = dict(_fields(spec)).get(1, b"") if isinstance(spec, bytes) else b""
     return name.decode() if isinstance(name, bytes) and name else "unnamed"
@@ -327,6 +375,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
     """Parse field numbers and values of a message in protobuf's wire format; no package is needed for so little."""
     position = 0
     while position < len(message):
+        # key: field number << 3 | wire type; type 0 is a varint, 1 and 5 are fixed, 2 has its length first
         key, position = _varint(message, position)
         if key & 7 == 0:
             value, position = _varint(message, position)
@@ -342,6 +391,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[position]
+        # the highest bit says that more bytes follow
         value |= (byte & 127) << shift
         position, shift = position + 1, shift + 7
         if byte < 128:

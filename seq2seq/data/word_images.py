@@ -63,14 +63,18 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
     fitting = _fitting(text, height, width)
     from PIL import Image, ImageDraw  # `_fitting` reports where Pillow is missing
 
+    # The order of these draws decides every picture: a change of it changes all corpora of a seed.
     rng = np.random.default_rng(seed)
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
     font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
+    # pixels that the text may be moved; to the right at most MARGIN
     free_width = min(width - (right - left), MARGIN)
     free_height = height - (bottom - top)
+    # the box of a text begins at (left, top), not at 0
     x = int(rng.integers(0, free_width + 1)) - left
     y = int(rng.integers(0, free_height + 1)) - top
+    # gray levels from 0 (black) to 255: dark ink on light paper
     ink = int(rng.integers(0, 90))
     paper = int(rng.integers(180, 256))
     canvas = Image.new("L", (width, height), paper)
@@ -85,7 +89,7 @@ def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
         raise ValueError(f"{text!r}: Pillow's own font, in which words are drawn, has no {missing[0]!r}; leave it out")
     fitting = []
     for size in FONT_SIZES:
-        left, top, right, bottom = (int(edge) for edge in _font(size).getbbox(text))
+        left, top, right, bottom = (int(edge) for edge in _font(size).getbbox(text))  # pixels
         if right - left <= width and bottom - top <= height:
             fitting.append((_font(size), (left, top, right, bottom)))
     return fitting
@@ -94,6 +98,7 @@ def _fitting(text: str, height: int, width: int) -> list[tuple[Any, Box]]:
 @lru_cache
 def has_letter(letter: str) -> bool:
     """Check that the font draws more than the box that stands for a missing letter."""
+    # U+10FFFF is never a letter, so the font draws its box
     font = _font(FONT_SIZES[0])
     return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\U0010ffff"))
 
@@ -120,6 +125,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
         How many different texts each split has.
     """
     texts = [text for text in phrases(letters) if pictures.has_room(text)]
+    # drawn parts are disjoint: slices of one shuffled list
     np.random.default_rng(pictures.seed).shuffle(texts)
     if 2 * held_out >= len(texts):
         raise ValueError(
@@ -130,6 +136,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     splits["train"] = list(_repeated(texts[2 * held_out :], train))
     folder.mkdir(parents=True, exist_ok=True)
+    # counts over all splits, so that a repeated text gets another picture
     number = 0
     for split, lines in splits.items():
         with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
@@ -142,6 +149,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
 
 def _repeated(texts: Sequence[str], count: int) -> Iterator[str]:
     for number in range(count):
+        # every text once before any comes again
         yield texts[number % len(texts)]
 
 
@@ -150,7 +158,9 @@ def phrases(letters: int) -> list[str]:
     words: dict[str, None] = {}
     with (data_dir() / "phrasebook" / "train.jsonl").open(encoding="utf-8") as file:
         for line in file:
+            # a dict keeps the order of first occurrence, which a set would not
             words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
     short = [word for word in words if len(word) <= letters]
+    # `<`: the space between the two counts
     pairs = (f"{one} {two}" for one, two in product(short, short) if len(one) + len(two) < letters)
     return [*short, *pairs]

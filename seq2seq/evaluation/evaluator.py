@@ -170,7 +170,7 @@ class Evaluator:
 
     def _crop(self, batch: Batch) -> Batch:
         tokenizer = self.translator.tokenizer
-        # half a picture is none
+        # a picture has a fixed size and is never cut
         longest = tokenizer.patches.length if tokenizer.patches else self.translator.max_len
         return crop(batch, longest, self.translator.settings.max_len, eos_id=tokenizer.eos_id)
 

@@ -31,7 +31,7 @@ References = Sequence[str] | Sequence[Sequence[str]]
 
 
 class Score(NamedTuple):
-    """A corpus score: its name as sacreBLEU prints it, its value from 0 to 100, and its signature."""
+    """Corpus score: its name as sacreBLEU prints it, its value (of 100 for BLEU and chrF), and its signature."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Score(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A system under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
+    """System under one metric: score, bootstrap mean, half-width of the 95% interval, and p against the first."""
 
     system: str
     name: str
@@ -175,7 +175,7 @@ def paired_bootstrap(
 def _results(row: Sequence[Any]) -> list[Any]:
     """Convert the results of one metric, baseline first, to plain Python numbers, with p = 1 for equal scores."""
     for result in row:
-        # numpy's scalars are no JSON
+        # json cannot write numpy's scalars
         result.score = float(result.score)
         result.mean = float(result.mean)
         result.ci = float(result.ci)

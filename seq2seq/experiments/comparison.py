@@ -75,12 +75,12 @@ def _first(signatures: Sequence[str] | None) -> str:
 
 
 def _difference(one: RunResult, other: RunResult) -> str:
-    """Say in which line the test sets of two runs differ first."""
-    # lengths first: with a sentence missing, all later lines would differ as well
+    """Describe the first difference between the test sets of two runs."""
     remedy = "their scores cannot be compared; name runs of one test set"
     for side, name in (("src", "source"), ("ref", "reference")):
         mine = one.test_lines(side) or []
         theirs = other.test_lines(side) or []
+        # first, since with a sentence missing all later lines would differ as well
         if len(mine) != len(theirs):
             return (
                 f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}; {remedy}"
@@ -93,7 +93,7 @@ def _difference(one: RunResult, other: RunResult) -> str:
 
 
 def choose_baseline(groups: Sequence[Group], name: str | None) -> Group:
-    """Choose the group that others are compared with: the first one without a name.
+    """Choose the group that others are compared with, the first one if `name` is None.
 
     Args:
         name: Mixer or label of a group, or the name or folder of one of its runs.
@@ -147,7 +147,7 @@ def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
     # the test resamples sentences, so it needs the translations and not just a score
     ours = [run for run in baseline.runs if run.test_lines("hyp")]
     theirs = [run for run in group.runs if run.test_lines("hyp")]
-    # of several runs with one seed the last is the baseline's
+    # of several baseline runs with one seed the last is used
     by_seed = {run.seed: run for run in ours}
     common = [(by_seed[run.seed], run) for run in theirs if run.seed in by_seed]
     # both are sorted by seed; what the longer group has more is not tested

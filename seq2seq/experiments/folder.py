@@ -67,7 +67,7 @@ class RunFolder:
         """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
         # makes the run's folder too, being below it
         self.best.parent.mkdir(parents=True, exist_ok=True)
-        # names that `files.atomic_file` gives while it writes
+        # the temporary files of `files.atomic_file`
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
         # one that exists belongs to the weights that are there, until training goes on

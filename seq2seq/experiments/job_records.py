@@ -193,7 +193,7 @@ class Job:
             return ""
         if self.state == "running":
             return "its process is gone (killed, or its machine went down)"
-        # waiting and gone: the state says whether a person cancelled it or SLURM ended it
+        # the state tells a job that a person canceled from one that SLURM ended
         state = slurm_state(self.process.slurm) if self.process.slurm else None
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
@@ -208,7 +208,7 @@ def is_sweep(folder: Path) -> bool:
 
 def read_jobs(sweep: Path) -> list[Job]:
     """Read the records of a sweep's jobs, in order; jobs without a whole record are left out."""
-    # other folders hold submitit's logs
+    # a job's folder is named by its number
     folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdigit()]
     jobs = [job for folder in folders if (job := Job.read(folder))]
     return sorted(jobs, key=lambda job: job.number)

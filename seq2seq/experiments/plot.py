@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curve = Sequence[tuple[float, float]]
-# A unit of time applies from so many seconds on: that least, the seconds in the unit, and its name.
+# Units of time: the curve's length in seconds from which each applies, its seconds, and its name.
 _UNITS = ((3 * 3600, 3600, "hours"), (180, 60, "minutes"), (0, 1, "seconds"))
 
 

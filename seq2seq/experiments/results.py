@@ -83,7 +83,7 @@ class RunResult:
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
         path = self.folder.test_file(side)
-        # at \n alone: splitlines would also split at U+2028 and others inside a sentence
+        # at \n alone: splitlines would also split inside a sentence, at U+2028 for example
         return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
 
     def test_digest(self) -> str | None:

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class RawLine(NamedTuple):
-    """A line as it was read, without its end: its first bytes, and its size in bytes."""
+    """Line as it was read, without its end: its first bytes, and its size in bytes."""
 
     data: bytes
     size: int
@@ -69,7 +69,7 @@ def read_windows(stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: in
 
 
 def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
-    """Yield every line of the stream, and None whenever there is no more to read for the moment."""
+    """Yield every line of the stream, and None whenever nothing more can be read for the moment."""
     read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for more
     data = bytearray()  # the kept part of the line that is being read
     size = 0

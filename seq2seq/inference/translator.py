@@ -28,14 +28,14 @@ _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 
 
 class Candidate(NamedTuple):
-    """A translation and its length-normalized log-probability (natural logarithm)."""
+    """Translation and its length-normalized log-probability (natural logarithm)."""
 
     text: str
     score: float
 
 
 class Note(NamedTuple):
-    """A problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
+    """Problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
 
     position: int  # of the line, from 0
     pieces: int
@@ -190,7 +190,7 @@ class Translator:
         for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
             for i, row in self._source_ids({i: _unicode(lines[i]) for i in chunk}, note):
                 longest = max(2, self.max_len - len(self.tags))  # at least one piece and eos
-                # pictures have a fixed size, and a cut one would be none
+                # pictures have a fixed size and are never cut
                 if len(row) > longest and not self.tokenizer.patches:
                     note(Note(i, len(row) - 1, longest - 1))
                     row = [*row[: longest - 1], row[-1]]
@@ -199,7 +199,7 @@ class Translator:
         return ids
 
     def _source_ids(self, lines: dict[int, str], note: Callable[[Note], None]) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number and ids of each line; note and leave out a line that should be a picture and is none."""
+        """Yield the number and ids of each line; note and leave out a line that should be a picture and is not."""
         try:
             yield from zip(lines, self.tokenizer.encode_src(list(lines.values())), strict=True)
         except PictureError as error:
@@ -249,7 +249,7 @@ def choose_device(name: str) -> str:
     """Resolve `auto` to the GPU if there is one.
 
     Raises:
-        ValueError: The name is no device, or the GPU is not there.
+        ValueError: The name is not that of a device, or the GPU is missing.
     """
     # "cuda:1" -> "cuda", "1"
     kind, _, number = name.partition(":")

@@ -47,7 +47,15 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
 
 
 def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """Convolve x (B, T, H, R) with weights (B or 1, H, T, K), zeros outside the sequence: y (B, T, H, R)."""
+    """Convolve x with weights of each position, zeros outside the sequence.
+
+    Shape:
+        x (B, T, H, R), weights (B or 1, H, T, K) -> (B, T, H, R).
+
+    Args:
+        left: Taps before the current position.
+        block: Rows of a block; sentences of two blocks or less are one.
+    """
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
@@ -61,7 +69,11 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
 
 
 def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of band_conv to x: dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R)."""
+    """Compute the gradient of `band_conv` to x.
+
+    Shape:
+        dy (B, T, H, R), weights (B or 1, H, T, K) -> dx (B, T, H, R).
+    """
     length = dy.shape[1]
     taps = weights.shape[-1]
     if length <= 2 * block:
@@ -72,7 +84,11 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
 
 
 def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
-    """Compute the gradient of band_conv to the weights: dy_t . x_{t+k-left} of dy, x (B, T, H, R) -> (B, H, T, K)."""
+    """Compute the gradient of `band_conv` to the weights, dy_t . x_{t+k-left}.
+
+    Shape:
+        dy, x (B, T, H, R) -> (B, H, T, K), to be summed where weights are shared.
+    """
     length = x.shape[1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
     slopes = dy.transpose(1, 2).contiguous()  # (B, H, T, R)

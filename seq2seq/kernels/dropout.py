@@ -29,7 +29,11 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` as a module: active in training only."""
+    """`dropout` as a module: active in training only.
+
+    Args:
+        drop: Probability to set an element to 0.
+    """
 
     def __init__(self, drop: float) -> None:
         super().__init__()

@@ -27,9 +27,15 @@ HOPPER = 90
 
 
 class Config(NamedTuple):
-    """Positions per tile; tiles in a row and channels of a head, at most, per program; warps; stages of pipelining.
+    """Launch settings of one kernel.
 
-    registers: a thread's, at most; None leaves it to the compiler, which may spill a few to fit one more block.
+    Attributes:
+        tile: Positions of a tile.
+        chunk: Tiles in a row that a program works through, at most.
+        num_warps: Warps of a program, 32 threads each.
+        num_stages: Stages of pipelined loads.
+        columns: Channels of a head that a program takes, at most.
+        registers: A thread's, at most; None leaves it to the compiler, which may spill a few to fit one more block.
     """
 
     tile: int
@@ -66,9 +72,14 @@ def is_direct(op: str, taps: int) -> bool:
 
 
 def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
-    """Return the launch settings of "dynamicconv", "lightconv" or "<either>_backward", or those of `override`.
+    """Return the launch settings of an operation, or those of `override`.
 
-    arch is a GPU's compute capability, 90 for 9.0.
+    Args:
+        op: "dynamicconv", "lightconv" or "<either>_backward".
+        taps: K.
+        head_dim: Channels of a head.
+        dtype: Type of the values; float32 takes twice the registers.
+        arch: A GPU's compute capability, 90 for 9.0.
     """
     if op in _overrides:
         return _overrides[op]
@@ -123,7 +134,7 @@ def _capability(device: torch.device) -> int:
 
 
 def chunk_size(op: str, settings: Config, tiles: int) -> int:
-    """Tiles in a row per program, of `tiles` in all: as `settings` say, or fewer where programs would get too few."""
+    """Return the tiles in a row per program, of `tiles` in all: `settings.chunk`, or so few that PROGRAMS are left."""
     return settings.chunk if op in _overrides else max(1, min(settings.chunk, tiles // PROGRAMS))
 
 

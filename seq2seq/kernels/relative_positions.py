@@ -25,7 +25,11 @@ def coordinates(position: Tensor, grid_width: int | None) -> Tensor:
 
 
 def offsets(query: Tensor, key: Tensor, grid_width: int | None = None) -> Tensor:
-    """Return d = key - query along each axis, of positions (..., Q) and (S,): (axes, ..., Q, S)."""
+    """Return the offsets d = key - query along each axis.
+
+    Shape:
+        query positions (..., Q), key positions (S,) -> (axes, ..., Q, S).
+    """
     places = coordinates(key, grid_width)  # (axes, S)
     # (axes, 1 ..., S) - (axes, ..., Q, 1)
     return places.view(-1, *[1] * query.dim(), key.shape[0]) - coordinates(query, grid_width)[..., None]

@@ -125,7 +125,7 @@ class Attention(SelfMixer):
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """Query (..., D), and key and value side by side, of x (..., D) at position (...)."""
+        """Project x (..., D) at positions (...): queries (..., D), keys and values side by side (..., 2 G d)."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.kv_dim], -1)
         # keys are turned once, when they enter the cache; values are not turned
         if self.rotary:

@@ -128,13 +128,13 @@ class Bahdanau(CrossMixer):
         return {"weights": torch.cat(weights, 1)[:, None]}
 
     def init_state(self, context: Bahdanau.Context, max_len: int) -> Bahdanau.State:
-        """s_0 of each sentence."""
+        """Return s_0 of each sentence, (B, H)."""
         return self.State(context.start)
 
     def step(
         self, x: Tensor, context: Bahdanau.Context, state: Bahdanau.State, position: Tensor
     ) -> tuple[Tensor, Bahdanau.State]:
-        """One turn of the recurrence; a sentence's hypotheses are queries of one attention."""
+        """Advance the recurrence by one position; a sentence's hypotheses are queries of one attention."""
         batch_size = context.memory.shape[0]
         folded = x.view(batch_size, -1, self.dim)  # (B, beam, D)
         before = state.hidden.view(batch_size, x.shape[0] // batch_size, -1)  # (B, beam, H)

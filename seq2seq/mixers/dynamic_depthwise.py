@@ -114,7 +114,7 @@ class DynamicDepthwise(SelfMixer):
         return F.glu(z, -1) if self.glu else z
 
     def _weights(self, mean: Tensor) -> Tensor:
-        """Kernels (..., K, D) of means (..., D)."""
+        """Predict kernels (..., K, D) from means (..., D)."""
         return self.weight(F.gelu(self.squeeze(mean))).unflatten(-1, (self.kernel_size, self.dim))
 
     def _windows(self, z: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class DynamicDepthwise(SelfMixer):
         return torch.stack([padded[:, k : k + z.shape[1]] for k in range(self.kernel_size)], 2)
 
     def _homogeneous(self, z: Tensor, weights: Tensor) -> Tensor:
-        """z (B, T, D) by one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
+        """Convolve z (B, T, D) with one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
         channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
         kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
         y = lightconv(channels, kernels, causal=False, backend=self.backend)  # (1, T, B D)

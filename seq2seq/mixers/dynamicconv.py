@@ -70,7 +70,7 @@ class DynamicConv(SelfMixer):
         )
         self.inner = nn.Linear(dim, 2 * dim if glu else dim)
         self.out = nn.Linear(dim, dim)
-        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)
+        self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)  # predicts H kernels of K taps
         for layer in (self.inner, self.kernel, self.out):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.inner.bias)
@@ -119,6 +119,7 @@ class DynamicConv(SelfMixer):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)
+        # the step reads the last K slots where they lie
         past = state.past
         logits = self._logits(z)  # (N, H, K)
         return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
@@ -128,4 +129,4 @@ class DynamicConv(SelfMixer):
         return F.glu(z, -1) if self.glu else z
 
     def _logits(self, z: Tensor) -> Tensor:
-        return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))
+        return self.kernel(z).unflatten(-1, (self.num_heads, self.kernel_size))  # (..., H, K)

@@ -70,7 +70,7 @@ class LightConv(SelfMixer):
         )
         self.inner = nn.Linear(dim, 2 * dim if glu else dim)
         self.out = nn.Linear(dim, dim)
-        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))
+        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # logits of the kernels
         nn.init.xavier_uniform_(self.weight)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -122,6 +122,6 @@ class LightConv(SelfMixer):
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        past = state.past
+        past = state.past  # read where it lies
         weights = self.weight.softmax(-1)  # (H, K)
         return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state

@@ -45,8 +45,8 @@ class Separable(SelfMixer):
         self.dim = dim
         self.out_dim = dim
         self.causal = causal
-        self.before = _channel_mlp(dim)
-        self.after = _channel_mlp(dim)
+        self.before = _channel_mlp(dim)  # f
+        self.after = _channel_mlp(dim)  # g
         self.positions = PositionMatrix(num_heads=num_heads, max_len=max_len, causal=causal)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

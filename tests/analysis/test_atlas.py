@@ -1,4 +1,4 @@
-"""The atlas: measurements against declarations and known matrices, and its parts against other implementations."""
+"""Test the atlas: measurements against declarations and known matrices, its parts against other implementations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_measurement_agrees_with_declaration(name):
     """Every self mixer of conf declares its `properties` and state_growth, and both agree with the measurement."""
     settings = settings_of(name)
     if settings is None:
-        return  # a stack of several mixers is no point of the map
+        return  # a stack of several mixers is not a point of the map
     assert not survey(name, settings, limit=None).disagreements()
 
 
@@ -54,6 +54,7 @@ class Known(SelfMixer):
         return self.out(y * self.value(x).tanh() if self.gated else y)
 
 
+# the sizes that `properties.measure` works with
 N, H, D = properties.LENGTH, properties.HEADS, properties.DIM
 APART = torch.arange(N) - torch.arange(N)[:, None]  # j - i
 
@@ -103,7 +104,7 @@ CASES = [
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_known_matrices(case, gated):
-    """Each property is found, whatever pointwise functions are before and after the mixing."""
+    """Each property is measured correctly, whatever pointwise functions are before and after the mixing."""
     matrix, expected = CASES[case]
     found = properties.measure(Known(matrix(), gated=gated))
     assert found.properties == MixingProperties(*expected, linear=not gated)
@@ -112,7 +113,7 @@ def test_known_matrices(case, gated):
 
 
 def test_published_table():
-    """Five properties of the points that Han et al. 2022 have in their table 1 too."""
+    """Five properties agree with table 1 of Han et al. 2022, for the points that it has too."""
     for name, published in PUBLISHED.items():
         found = survey(name, settings_of(name), limit=None).bidirectional
         p = found.properties
@@ -124,6 +125,7 @@ def test_window_is_measured_in_differences_of_sums():
 
     class Sums(Known):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            # a window from 2 before to 2 after as the difference of two prefix sums
             total = nn.functional.pad(self.value(x), (0, 0, 1, 0)).cumsum(1)
             at = torch.arange(N)
             return self.out(total[:, (at + 3).clamp(max=N)] - total[:, (at - 2).clamp(min=0)])
@@ -136,6 +138,7 @@ def test_disagreement_names_the_mixer_and_the_property(monkeypatch):
     monkeypatch.setattr(Attention, "properties", None)
     (line,) = survey("attention", settings, limit=None).disagreements()
     assert "attention declares no `properties`" in line
+    # a wrong declaration is reported for both forms
     monkeypatch.setattr(Attention, "properties", MixingProperties(True, False, True, True, True))
     first, second = survey("attention", settings, limit=None).disagreements()
     assert "attention declares sparse=True, but measured is sparse=False (window 36" in first
@@ -160,6 +163,7 @@ def test_jacobian_in_pieces(monkeypatch):
     mixer = Attention(dim=8, causal=True, num_heads=2)
     x, mask = torch.randn(6, 8), torch.ones(1, 6).bool()
     whole = jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x)
+    # pieces of 3 copies of 48 numbers, where the whole has 48 copies
     monkeypatch.setattr("seq2seq.analysis.jacobian.NUMBERS", 150)
     torch.testing.assert_close(jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x), whole)
 
@@ -202,7 +206,7 @@ def test_growth_stops_at_its_limit():
 
 
 def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: bool) -> Point:
-    """A point of the map with these properties."""
+    """Make a point of the map with these properties."""
     measured = properties.Measured(MixingProperties(sparse, positions, channels, dynamic, True), 36, 1)
     return Point(
         name=name,
@@ -219,6 +223,7 @@ def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: boo
 
 def test_map_joins_places_that_differ_in_one_property():
     """16 places have 4 neighbors each; a place holds all its mixers."""
+    # the bits of n are the four properties
     every = [point(f"p{n}", *(bool(n >> bit & 1) for bit in range(4))) for n in range(16)]
     found = atlas_map.places([*every, *every])
     assert all(len(here) == 2 for here in found.values())

@@ -1,4 +1,4 @@
-"""Comparing runs: numbers against sacreBLEU's own command and by hand, refusals, and runs that are left out."""
+"""Test comparisons of runs: numbers against sacreBLEU's command and by hand, refusals, and runs that are left out."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: in
                       "target_tokens_per_second": random.uniform(9, 999), "best_step": 7}  # fmt: skip
     results = {"mixer": mixer, "run": path.name, "valid": scores, "test": scores, "steps": 99, **random_numbers}
     folder.results.write_text(json.dumps(results))
+    # sources in capitals, so that they differ from the references
     folder.save_test(src=[line.upper() for line in refs], ref=refs, hyp=hypotheses)
     return path
 
@@ -78,6 +79,7 @@ def test_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
     rows = {row["mixer"]: row for row in cells(printed)}
     assert set(rows) == {"lightconv", "bahdanau"}
     (written,) = [r for r in csv.DictReader((out / "comparison.csv").open()) if r["mixer"] == "lightconv"]
+    # by hand from results.json, in the order of the seeds
     ours = [results_of(runs["lightconv", s]) for s in sorted(seeds)]
     values = [r["test"]["bleu"] for r in ours]
     assert rows["lightconv"]["BLEU"] == f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
@@ -88,6 +90,7 @@ def test_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
     difference = statistics.fmean(values) - statistics.fmean(theirs)
     assert rows["lightconv"]["Δ BLEU"] == f"{difference:+.2f}"
     assert rows["bahdanau"]["p"] == "baseline"
+    # pairs of the same seed
     expected = [sacrebleu_p(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
     assert [float(p) for p in written["p_values"].split()] == pytest.approx(expected, abs=1e-4)
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
@@ -118,12 +121,14 @@ def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     assert [(g.label, len(g.runs)) for g in groups] == [
         ("lightconv model.dim=16", 2), ("lightconv model.dim=32", 1), ("lightconv extra=1 model.dim=16", 1),
     ]  # fmt: skip
+    # a mixer's setting that copies one of the model is not shown
     for name, heads in (("two", 2), ("four", 4)):
         run = write_run(tmp_path / "refer" / name, refs, model={"num_heads": heads})
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"num_heads": heads}}}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
     labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
     assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
+    # a setting of the mixer is shown only among groups of that mixer
     other = tmp_path / "other"
     write_run(other / "a", refs)
     write_run(other / "b", refs, mixer="bahdanau")
@@ -162,6 +167,7 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
     assert len(labels("corpus", ({}, {"corpus": "a"}), ({}, {"corpus": "b"}))) == 2
     assert len(labels("older", ({}, {"corpus": "a"}), ({}, {}))) == 1
+    # but one that the command set is shown, even if it is the mixer's only group
     own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
     run = write_run(tmp_path / "typed" / "a", refs)
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
@@ -198,6 +204,7 @@ def test_different_test_sets_are_refused(tmp_path, capsys, change):
     else:
         path = other / f"test.{'src' if change == 'source' else 'ref'}"
         lines = path.read_text().splitlines()
+        # line 42 by the numbers of the message
         lines[41] += " too"
         path.write_text("\n".join(lines) + "\n")
         expected = f"differ, first in {change} 42"
@@ -238,6 +245,7 @@ def test_runs_of_a_sweep_are_found_by_its_jobs(tmp_path, capsys):
         run = write_run(tmp_path / "runs" / f"run{number}", refs, mixer=mixer)
         error = "ValueError: too wide" if state == "failed" else ""
         Job(sweep / str(number), (f"mixer={mixer}",), state, run, error, process=Process(host="elsewhere")).write()
+    # marks the folder as a sweep; the runs' tree is moved afterwards
     (sweep / "multirun.yaml").write_text("")
     moved = tmp_path / "moved"
     (tmp_path / "runs").rename(moved)
@@ -264,6 +272,7 @@ def test_baseline_must_be_one_group(tmp_path, capsys):
 def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     refs = references(20)
     write_run(tmp_path / "a", refs)
+    # an older run: no mixer in its results, so the folder's name tells it
     old = write_run(tmp_path / "toy-gru-0123abcd", refs, mixer="gru")
     for side in ("src", "ref", "hyp"):
         (old / f"test.{side}").unlink()
@@ -314,6 +323,7 @@ def test_curve_joins_scores_and_times(tmp_path):
     )
     assert read_curve(path, ("train/seconds", "seconds")) == [(8, 1.5), (16, 2.5)]
     assert read_curve(path, ("seconds",)) == [(20, 1.5), (40, 2.5)]
+    # a column of older runs, and a last row that is not complete
     path.write_text("step,seconds,val/bleu\n10,20,\n10,,1.5\n11,\n")
     assert read_curve(path, ("train/seconds", "seconds")) == [(20, 1.5)]
     assert read_curve(tmp_path / "none.csv", ("seconds",)) == []

@@ -1,4 +1,4 @@
-"""Mixing matrices against hand computations, and the inspect command: its pages, files and refusals."""
+"""Test mixing matrices against hand computations, and the inspect command: its pages, files and refusals."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ def test_heads_of_attention_are_its_weights():
     layer.cross_mixer.register_forward_pre_hook(lambda _, args: given.update(y=args[0]))
     src, tgt = pair()
     found = mixing_matrix.views(model, src, tgt)
+    # softmax of scaled products of the recorded input, causal
     q, k, _ = (part.unflatten(-1, (3, 8)).transpose(1, 2) for part in layer.self_mixer.qkv(given["x"]).chunk(3, -1))
     future = torch.ones(5, 5).triu(1).bool()
     weights = (q @ k.mT / 8**0.5).masked_fill(future, -torch.inf).softmax(-1)[0]
     torch.testing.assert_close(view(found, "decoder", 2).heads, weights.detach())
+    # the cross form: keys of the memory, queries of the recorded input
     memory = model.encoder(src, torch.ones_like(src).bool())
     k = layer.cross_mixer.key_value(memory).chunk(2, -1)[0].unflatten(-1, (3, 8)).transpose(1, 2)
     q = layer.cross_mixer.query(given["y"]).unflatten(-1, (3, 8)).transpose(1, 2)
@@ -82,6 +84,7 @@ def test_kernels_of_the_convolutions(mixer):
         if kernels.dim() == 2:
             kernels = kernels[None, None].expand(1, 9, -1, -1)
         for i in range(9):
+            # taps beyond the sentence's ends read nothing, so rows near them are normalized again
             taps = [(i + k - left, k) for k in range(3) if 0 <= i + k - left < 9]
             expected = torch.zeros(2, 9).double()
             for j, k in taps:
@@ -121,7 +124,7 @@ def test_distances_by_hand():
 
 
 def test_centers_are_drawn(tmp_path):
-    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads can be told apart."""
+    """On a line with a bar, on a grid with a circle, of one standard deviation; nine heads look different."""
     sharpness = torch.rand(9) + 0.1
     line, grid = torch.randn(9), torch.randn(9, 2)
     views = [
@@ -142,12 +145,12 @@ def test_centers_are_drawn(tmp_path):
 
 
 def test_pieces_are_drawn_as_they_are(tmp_path):
-    """Dollar signs are no formulas, and a script without a font is no warning."""
+    """Dollar signs do not start formulas, and a script without a font causes no warning."""
     figure = plots.matrices([("layer", [("all", torch.rand(3, 3))])], ["$$", "a_{", "你"], ["$x_{$", "b", "c"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figures.save(figure, tmp_path / "m")
-    (axes, _) = figure.axes  # and the scale
+    (axes, _) = figure.axes  # the second is the color scale
     assert [label.get_text() for label in axes.get_yticklabels()] == ["$$", "a_{", "你"]
     assert not any(label.get_parse_math() for label in [*axes.get_xticklabels(), *axes.get_yticklabels()])
 
@@ -171,8 +174,10 @@ def test_random_weights(tmp_path, capsys):
     assert sorted(found) == sorted(path.read_bytes() for path in files)
     assert [path.stem for path in files] == sorted(path.stem for path in out.glob("*.svg"))
     assert {"alignments", "encoder-predicted-kernels", "decoder-kernels", "distance"} <= {path.stem for path in files}
+    # no link but to data inside and to anchors
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "mixer/self@mixer.decoder=lightconv" in page
+    # byte for byte: weights by the seed, figures without dates
     again = tmp_path / "again"
     assert inspect.main([*settings, "--length", "6", "--out", str(again)]) == 0
     for path in out.iterdir():
@@ -202,6 +207,7 @@ def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     assert "encoder layer 1 of 1" in capsys.readouterr().err
     assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
     assert (out / "encoder-centers.svg").is_file()
+    # a file that no report wrote stays
     (out / "mine.png").touch()
     assert (
         inspect.main(["mixer=transformer", *small, "model.decoder_layers=1", "--length", "3", "--out", str(out)]) == 0
@@ -284,5 +290,5 @@ def test_quadratic_reports_its_centers(tmp_path):
     assert torch.equal(own.details["centers"], mixer.centers[:, 0])
     places, widths = plots._widths(own)
     assert places.shape == (2,)
-    # one standard deviation from the centre a weight has fallen to exp(-1/2) of the largest
+    # one standard deviation from the center a weight has fallen to exp(-1/2) of the largest
     torch.testing.assert_close(torch.tensor(widths).square() * mixer.sharpness, torch.full((2,), 0.5))

@@ -1,4 +1,4 @@
-"""The score command: a file, a checkpoint on a data set, systems in pairs; and what it refuses."""
+"""Test the score command: a file, a checkpoint on a data set, systems in pairs, and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def noisy(lines: list[str], share: float, seed: int) -> list[str]:
 
 @pytest.fixture
 def files(tmp_path) -> dict[str, str]:
-    """A test set of 60 English sentences, a good and a bad translation."""
+    """Write a test set of 60 English sentences, a good and a bad translation."""
     reference = tiny.sentences(tiny.ENGLISH, 60, seed=1)
     return {
         "reference": write(tmp_path / "ref.en", reference),
@@ -54,7 +54,7 @@ def report(capsys, *options: object) -> dict:
 
 
 def refusal(capsys, *options: object) -> str:
-    """Status 2, nothing on standard output, one line on standard error."""
+    """Check status 2, an empty standard output and one line on standard error, and return that line."""
     try:
         status = score.main([str(o) for o in options])
     except SystemExit as stopped:

@@ -1,4 +1,4 @@
-"""Whole runs, of a second each, on a toy corpus: what they leave, how they stop, continue and refuse."""
+"""Test whole runs, of a second each, on a toy corpus: their results, stopping, resuming and refusals."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from seq2seq.training.run import Run, train
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The toy corpus, with its cache."""
+    """Write the toy corpus, which all runs share, as they do its cache."""
     return toycorpus.write(tmp_path_factory.mktemp("toy"))
 
 
 def batches(corpus: Path, folder: Path) -> int:
-    """The batches of an epoch."""
+    """Count the batches of an epoch."""
     data = prepare_corpora(checked(corpus, folder).data_plan)
     return int(TranslationDataModule(data).batches_per_epoch)
 
 
 class Signal(L.Callback):
-    """Sends a signal to this process at the start of one micro-batch of training, validation ("valid") or "test"."""
+    """Callback that sends a signal to this process at the start of one micro-batch ("train", "valid" or "test")."""
 
     def __init__(self, signum: int, batch: int = 1, *, during: str = "train") -> None:
         self.signum, self.batch, self.during, self.seen = signum, batch, during, 0
@@ -72,7 +72,7 @@ class Signal(L.Callback):
 
 
 class Recorder(L.Callback):
-    """Notes which sentences each micro-batch had."""
+    """Callback that records the sentences of each micro-batch."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -82,12 +82,12 @@ class Recorder(L.Callback):
 
 
 def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
-    """A run whose settings have passed all checks, not yet executed."""
+    """Make a run whose settings have passed all checks, without executing it."""
     return Run(resolve(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
-    """Run `config` with more callbacks; the Run tells what came out."""
+    """Run `config` with more callbacks, and return the run."""
     run = Run(resolve(config, mixer=mixer), callbacks=callbacks)
     run.execute()
     return run
@@ -115,6 +115,7 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     for key in ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "padding"):
         assert results[key] > 0, key
     assert results["versions"]["torch"] == torch.__version__
+    # best.ckpt is all that translation needs
     loaded = checkpoint.load(folder / "checkpoints" / "best.ckpt")
     assert (loaded.meta["src_lang"], loaded.meta["tgt_lang"]) == ("de", "en")
     translator = Translator.load(folder / "checkpoints" / "best.ckpt", device="cpu")
@@ -124,6 +125,7 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
     assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
     assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
+    # a row for every second update, and one for each validation
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
     assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
@@ -177,6 +179,7 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
     size = run.data.batches_per_epoch
     assert len(seen.batches) == 2 * size
+    # both epochs have every sentence once, in other batches
     first, second = seen.batches[:size], seen.batches[size:]
     assert (
         sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.prepared.size("train")))
@@ -194,6 +197,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
              "trainer.log_steps=1")  # fmt: skip
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
+    # -1: the last batch of the epoch; 0: the first one of a validation
     stop = Signal(signum, batch if batch > 0 else run.data.batches_per_epoch if batch else 1,
                   during="train" if batch else "valid")  # fmt: skip
     handler = signal.getsignal(signal.SIGINT)
@@ -204,6 +208,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
     last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
     checkpoint.load(last)
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
+    # every batch once, in the same order, over both processes
     assert parts.batches == whole.batches
     assert_same(weights(run), weights(resumed))
     rows = list(csv.DictReader((last.parent.parent / "metrics.csv").open()))
@@ -223,6 +228,7 @@ def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_e
     whole, before, after = Recorder(), Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
 
+    # an exception in place of kill -9: nothing is saved after it
     class Kill(L.Callback):
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             if trainer.global_step == every + 1:
@@ -270,7 +276,7 @@ def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus,
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
     again = toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given)
-    for signum in (signal.SIGINT, signal.SIGTERM):  # the second one in the validation that is made up for
+    for signum in (signal.SIGINT, signal.SIGTERM):  # the second interrupts the validation that makes up for the first
         with pytest.raises(SystemExit):
             execute(again, parts, Signal(signum, during="valid"))
 
@@ -294,6 +300,7 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0
     assert "test" not in results
+    # resumed, the run only scores the test set
     again = execute(toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto"))
     assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
 
@@ -336,6 +343,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
     first = execute(toycorpus.settings(own, tmp_path, *given))
     before = {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()}
+    # one more pair, after the run
     for lang in ("de", "en"):
         with (own / f"train.{lang}").open("a") as file:
             file.write("Tim\n")
@@ -417,6 +425,7 @@ def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_th
         def on_train_start(self, *_: Any) -> None:
             raise RuntimeError("no device")
 
+    # fails before the first update: the results of the earlier budget still hold
     with pytest.raises(RuntimeError, match="no device"):
         execute(more, Fail())
     assert "trainer.max_steps was 2 and is now 5; trainer.patience was None and is now 9" in caplog.text
@@ -447,6 +456,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     first = execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     new = toycorpus.write(tmp_path / "new", (100, 10, 10))
     given = (f"init_from={first.folder.best}", "data.name=new", "data.vocab_size=290", "trainer.test=false")
+    # too small a rate to move any weight
     slow = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=1")
     second = execute(toycorpus.settings(new, tmp_path, *given, *slow))
     assert second.prepared.tokenizer.fingerprint == first.prepared.tokenizer.fingerprint
@@ -463,6 +473,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     ):
         with pytest.raises(ValueError, match=message):
             checked(new, tmp_path, *given, wrong)
+    # these may differ from the checkpoint's
     free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
     assert checked(new, tmp_path, *given, *free).start
 

@@ -1,4 +1,4 @@
-"""N lines in, N lines out, whatever the lines, the pipes and the signals are."""
+"""Test the translate command: N lines in, N lines out, whatever the lines, the pipes and the signals are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def translator(ckpt) -> Translator:
 
 
 def run_main(tmp_path: Path, ckpt: Path, data: bytes, *options: str) -> tuple[int, bytes]:
-    """Exit status and output of the command, run inside this process."""
+    """Run the command inside this process, and return its exit status and output."""
     source, sink = tmp_path / "in", tmp_path / "out"
     source.write_bytes(data)
     command = ["--ckpt", str(ckpt), "--input", str(source), "--output", str(sink), "--beam-size", "2", *options]
@@ -60,7 +60,7 @@ def run_main(tmp_path: Path, ckpt: Path, data: bytes, *options: str) -> tuple[in
 
 
 def spawn(*options: object, **pipes) -> subprocess.Popen:
-    """The command as a user starts it; SIGINT as in a terminal, even if this test runs in the background."""
+    """Start the command as a user does; SIGINT works as in a terminal, even if this test runs in the background."""
     return subprocess.Popen(
         [sys.executable, "-m", "seq2seq.translate", *map(str, options)],
         cwd=ROOT,
@@ -72,7 +72,7 @@ def spawn(*options: object, **pipes) -> subprocess.Popen:
     )
 
 
-# ------------------------------------------------------------------ the command before any work
+# The command before any work.
 
 
 @pytest.mark.parametrize("option", ["--help", "--bogus"])
@@ -180,11 +180,11 @@ def test_a_hostile_checkpoint_ends_with_status_2(tmp_path, capsys):
     assert not marker.exists()
 
 
-# ------------------------------------------------------------------ lines
+# Lines.
 
 
 def test_nasty_lines(tmp_path, ckpt, capsys):
-    """Lines of every kind of trouble, and after each of them a line that must come out as it does alone."""
+    """After each troublesome line comes a plain one, which must be translated as it is alone."""
     seed = random.randrange(10**6)
     lines = nasty.nasty_lines(150, seed, long_lines=2, long_size=100_000)
     plain = [s.encode() for s in tiny.sentences(tiny.GERMAN, 150, seed=seed)]
@@ -254,7 +254,7 @@ def test_a_line_of_ten_megabytes(tmp_path, ckpt, capsys):
     error = capsys.readouterr().err
     assert "line 2 has 10,000,000 bytes; only the first 1,048,576 are read" in error
     assert "line 2 is cut: about " in error
-    assert "UTF-8" not in error  # cut inside a character, which is our doing and not the line's
+    assert "UTF-8" not in error  # the cut falls inside a character, which the line is not blamed for
 
 
 def test_same_text_whatever_the_batch(translator, ckpt):
@@ -303,7 +303,7 @@ def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
 
 
 def searches(ckpt: Path, *options: str) -> SearchSettings:
-    """What the command's search is with these options."""
+    """Return the settings of the command's search with these options."""
     return cli.load_translator(translate._parser().parse_args(["--ckpt", str(ckpt), *options])).settings
 
 
@@ -316,7 +316,7 @@ def test_the_search_is_the_runs_unless_an_option_says_otherwise(tmp_path, ckpt, 
     lengths = ("--max-len-ratio", "0", "--max-len-extra", "3")
     assert searches(theirs, *lengths) == dataclasses.replace(own, max_len_ratio=0.0, max_len_extra=3)
     assert Translator.load(theirs, settings=SearchSettings(), device="cpu").settings == SearchSettings()
-    assert searches(ckpt) == SearchSettings(beam_size=5, length_penalty=1.0)  # it does not say
+    assert searches(ckpt) == SearchSettings(beam_size=5, length_penalty=1.0)  # a checkpoint without settings of its own
     text = tmp_path / "text"
     text.write_text("der Hund\n")
     assert translate.main(["--ckpt", str(theirs), "--input", str(text), "--n-best", "4"]) == 2
@@ -341,6 +341,7 @@ def test_learned_positions_limit_source_and_target(tmp_path, capsys):
 def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatch):
     """A batch without room is halved until it fits; a line that fails alone costs nobody else's translation."""
     lines = tiny.sentences(tiny.GERMAN, 12, seed=3)
+    # fails for more than 4 sentences as if memory were short, and always for one line
     whole, bad, calls = search.search, tiny.tokenizer().encode_src([lines[5]])[0], []
 
     def frail(model, src, mask, **options):
@@ -366,11 +367,11 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
     )
 
 
-# ------------------------------------------------------------------ reading
+# Reading.
 
 
 class Pieces(io.RawIOBase):
-    """A stream that hands out its bytes in pieces of random size."""
+    """Stream that returns its bytes in pieces of random size."""
 
     def __init__(self, data: bytes, rng: random.Random) -> None:
         self.data, self.rng, self.reads = data, rng, 0
@@ -398,7 +399,7 @@ def test_windows_hold_every_line_wherever_the_reads_fall():
 
 
 def test_reading_is_lazy_and_bounded():
-    """An endless stream, and an endless line, are read only as far as they are asked for."""
+    """An endless stream, and an endless line, are read only as far as a window needs."""
 
     class Endless(io.RawIOBase):
         given = 0
@@ -422,10 +423,10 @@ def test_decoding_a_line():
     assert line_stream.decode_line(RawLine(b"a\r", 2)) == ("a", True)
     assert line_stream.decode_line(RawLine(b"a\r\r", 3)) == ("a\r", True)
     assert line_stream.decode_line(RawLine(b"a\xc3", 2)) == ("a\ufffd", False)
-    assert line_stream.decode_line(RawLine(b"a\xc3", 9)) == ("a", True)  # cut inside a character
+    assert line_stream.decode_line(RawLine(b"a\xc3", 9)) == ("a", True)  # a line of 9 bytes, cut inside a character
 
 
-# ------------------------------------------------------------------ pipes, files and signals
+# Pipes, files and signals.
 
 
 def test_output_appears_whole_or_not_at_all(tmp_path, ckpt, monkeypatch):

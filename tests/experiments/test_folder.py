@@ -1,4 +1,4 @@
-"""A run's folder: its name and its small files."""
+"""Test run folders: their names, their small files, and resuming in them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from seq2seq.experiments import folder
 from seq2seq.experiments.resume import resolve_resume
 from seq2seq.training.loggers import CsvLogger
 
+# As few settings as a run's name needs.
 CONFIG = {
     "data": {"name": "phrasebook", "num_workers": 0, "src": "de"},
     "model": {"dim": 256},
@@ -89,6 +90,7 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
+    # a checkpoint that lies in no run's folder continues in the new one
     stray = tmp_path / "stray.ckpt"
     stray.write_bytes(b"x")
     assert resolve_resume(str(stray), here) == (here, stray)
@@ -118,6 +120,7 @@ def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
     log.log_metrics({"bleu": 10.0}, 1)  # a new column
     log.log_metrics({"loss": 1.0}, 2)
     assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1,"]
+    # a resumed run goes on after update 1: the row of update 2 will be written again
     again = CsvLogger(save_dir=str(tmp_path))
     again.keep_until(1)
     again.log_metrics({"loss": 1.5}, 2)

@@ -1,4 +1,4 @@
-"""Sweeps: records of jobs, watching them, launchers, median stopping, and that one failure does not end the rest."""
+"""Test sweeps: records of jobs, watching them, launchers, median stopping, and failures that do not end the rest."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_record_survives_moving_the_tree_of_runs(tmp_path):
     (moved,) = read_jobs(tmp_path / "moved" / "sweeps" / "today")
     assert moved.run == tmp_path / "moved" / "one"
     assert moved.number == 7
+    # a record that is cut in the middle counts as none
     (moved.folder / "job.json").write_text('{"overr')
     assert read_jobs(moved.folder.parent) == []
 
@@ -88,10 +89,11 @@ def test_job_without_its_process_has_failed(tmp_path):
     job = Job(tmp_path / "0", (), "running", process=here)
     job.write()
     assert job.checked() == job
+    # the process ends, and its record does not
     process.communicate(b"\n")
     assert job.checked().state == "failed"
     elsewhere = dataclasses.replace(job, process=Process("elsewhere", process.pid))
-    assert elsewhere.checked() == elsewhere  # it cannot be looked for
+    assert elsewhere.checked() == elsewhere  # a process of another host cannot be checked
     dataclasses.replace(job, state="finished").write()
     assert job.checked().state == "finished"  # it ended after its record was read
 
@@ -103,11 +105,14 @@ def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\n{answers}')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    # one moment for the whole test
     monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
     job_records._array_states.cache_clear()
+    # 7_2 waits in the queue, and 7_3 is unknown to it
     alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
     assert alive == [True, False, True, False]
     assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
+    # no answer at all is no reason to call a job dead
     script.write_text('#!/bin/sh\necho "Unable to contact slurm controller" >&2\nexit 1\n')
     job_records._array_states.cache_clear()
     assert Process("node1", 1, "7_3").alive()
@@ -124,7 +129,7 @@ def queue(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 
 def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypatch, capsys):
-    """Also by a watch that outlives the launcher; SLURM forgets its jobs after some minutes."""
+    """A watch that outlives the launcher reports it too; SLURM forgets its jobs after some minutes."""
     sweep = tmp_path / "sweep"
     for number in range(4):
         job = Job(sweep / str(number), (f"seed={number}",), "waiting")
@@ -136,6 +141,7 @@ def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypat
     queue(tmp_path, monkeypatch, *(f"9_{number} PENDING" for number in range(4)))
     assert [job.checked().state for job in read_jobs(sweep)] == ["waiting"] * 4
     queue(tmp_path, monkeypatch, "9_1 CANCELLED", "9_2 NODE_FAIL", "9_3 PENDING")
+    # job 0 is missing from the queue: it was canceled some minutes ago
     assert [job.checked().error for job in read_jobs(sweep)] == [
         "cancelled before it started", "cancelled before it started", "ended before it started (SLURM: NODE_FAIL)", "",
     ]  # fmt: skip
@@ -184,7 +190,7 @@ def test_watch_reports_every_change_and_ends_with_the_sweep(tmp_path, capsys, mo
             lambda: write_sweep(tmp_path, ended=True),
         )
     )
-    # between two rounds one thing happens
+    # one event between two rounds, in place of the pause
     clock = SimpleNamespace(sleep=lambda seconds: next(events)(), monotonic=time.monotonic, strftime=time.strftime)
     monkeypatch.setattr(sweep_watch, "time", clock)
     assert watch([tmp_path], interval=9) == 1
@@ -200,7 +206,7 @@ def test_watch_reports_every_change_and_ends_with_the_sweep(tmp_path, capsys, mo
 
 
 def test_watch_gives_up_on_a_launcher_elsewhere_that_is_silent(tmp_path, monkeypatch):
-    """Whether it lives cannot be found out from here; nothing has changed for SILENT_SECONDS."""
+    """A process of another host cannot be checked; here nothing has changed for SILENT_SECONDS."""
     write_sweep(tmp_path, ended=False)
     monkeypatch.setattr(sweep_watch, "launcher", lambda sweep: Process(host="elsewhere", pid=1))
     moments = iter(range(0, 1000, 25))
@@ -215,6 +221,7 @@ def test_finished_job_without_results_is_described(tmp_path):
 
 
 def test_median_is_of_the_jobs_that_have_got_so_far():
+    # five jobs; the first is too short to have a score at 7
     curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
     best = [max(score for x, score in curve if x <= 7) for curve in curves[1:]]
     assert median_at(7, curves, peers=4) == pytest.approx(statistics.median(best))
@@ -250,11 +257,12 @@ def test_job_below_the_median_stops(tmp_path):
     assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
     assert stopped(tmp_path, 20.0) is None
     assert stopped(tmp_path, 1.0, count=4) is None
-    assert stopped(tmp_path, 1.0, step=9) is None  # no job has got so far
+    assert stopped(tmp_path, 1.0, step=9) is None  # no other job has a score at step 9
 
 
 def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
     sweep = tmp_path / "sweep"
+    # two other jobs: enough for median_stop=2, not for 3
     write_peers(sweep, [99.0, 99.0])
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
@@ -292,6 +300,7 @@ def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert "dim 16 is not divisible by num_heads 3" in failed
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
+    # the watch reports the failure and then compares the other two
     status, compared = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
     assert status == 1
     assert "FAILED    job 1 (model.num_heads=3)" in compared
@@ -303,6 +312,7 @@ def test_jobs_of_one_name_are_refused():
     for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
         with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
             require_own_folders(run_name, overrides)
+    # allowed: names by default, by interpolation, or one each
     require_own_folders(None, [["seed=1"], ["seed=2"]])
     require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
     require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
@@ -327,6 +337,7 @@ def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
     pytest.importorskip("submitit")
     running, seen = [], []
 
+    # starts nothing: jobs are counted
     class Executor:
         def map_array(self, function: Any, *arguments: Any) -> list[Any]:
             started = [SimpleNamespace(job_id=str(number), looks=0) for number in arguments[0]]
@@ -398,6 +409,7 @@ def test_slurm_array_of_four_mixers(corpus, tmp_path):
     arrays = {job.process.slurm.split("_")[0] for job in jobs}
     assert len(arrays) == 1
     assert sorted(job.process.slurm.split("_")[1] for job in jobs) == ["0", "1", "2", "3"]
+    # the settings of conf/hydra/launcher/slurm.yaml reach sbatch
     (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
     for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
         assert expected in script.read_text()
@@ -423,6 +435,7 @@ def test_slurm_failures_are_reported_at_once(corpus, tmp_path):
             if len(failed) == 2:
                 states = [job.state for job in read_jobs(sweep)]
                 subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
+    # job 0 was still running when both failures had been reported
     assert process.wait(timeout=PATIENCE) == 1
     assert "job 1" in failed[0]
     assert "not divisible by num_heads 3" in failed[0]
@@ -452,6 +465,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
     logs = sorted(path.name.split("_", 1)[1] for path in sweep.glob(".submitit/*/*_log.out"))
     assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
+    # one process with two micro-batches makes the same updates as two processes
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
     run.train(one, mixer="transformer")
     names = ("both-2", "one")
@@ -472,7 +486,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     job = Job.read(only_sweep(tmp_path) / "1")
     assert job
     subprocess.run(["scancel", "--signal=USR1", job.process.slurm], check=True)
-    # SLURM lets a job that it runs again wait for two minutes
+    # SLURM delays a job that it has put back into the queue by two minutes: start it at once
     ask = ["scontrol", "update", f"JobId={job.process.slurm}", "StartTime=now"]
     wait_for(lambda: job_records.slurm_state(job.process.slurm) == "PENDING")
     subprocess.run(ask, check=True)
@@ -480,6 +494,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     assert process.returncode == 0, output
     assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
+    # the log of the second start follows that of the first
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
     run.train(resolve(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))

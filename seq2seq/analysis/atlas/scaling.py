@@ -105,7 +105,6 @@ def _step(settings: Settings, length: int, dim: int) -> Callable[[], None]:
     mixer: SelfMixer = build_self_mixer(values, dim=dim, causal=False)
     x = torch.randn(1, length, dim)  # (B, T, D)
     mask = torch.ones(1, length, dtype=torch.bool)
-    # a random gradient: zeros or ones may take shortcuts
     upstream = torch.randn(1, length, mixer.out_dim)
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Format the atlas as a page and as data: a row for each self mixer, and the table of Han et al. 2022 for the same."""
+"""Format the atlas as a page and as data, with the table of Han et al. 2022 for the same points."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _exponents(growth: Growth | None) -> list[str]:
     """Format the exponents of time and memory, with the longest length if the limit of time cut the measurement."""
     if growth is None:
         return ["", ""]
-    # not the longest length: the exponent is then of shorter sequences
+    # the limit of time ended the measurement at a shorter length than LENGTHS has
     cut = bool(growth.lengths) and growth.lengths[-1] < scaling.LENGTHS[-1]
     until = f" (to {growth.lengths[-1]:,})" if cut else ""
     exponents = (growth.time_exponent, growth.memory_exponent)

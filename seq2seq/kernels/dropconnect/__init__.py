@@ -33,6 +33,13 @@ def keep_words(
     All 32 bits of a word are drawn at once, from as many random words as the probability has binary digits: reading
     them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
     and with (1 + p) / 2 after `or`. On a GPU one kernel does it, unless backend is "torch"; bits after K are 0.
+
+    Args:
+        shape: Of the kernels, without their taps.
+        kernel_size: K.
+        drop: Probability to drop a weight.
+        device: Device of the mask.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
     """
     size = (*shape, -(-kernel_size // 32))  # (*shape, words)
     keep = int(keep_probability(drop) * 256)  # of 256
@@ -121,7 +128,16 @@ def unpack(words: Tensor, kernel_size: int) -> Tensor:
 
 
 def drop_weights(weights: Tensor, keep: Tensor | None, keep_prob: float) -> Tensor:
-    """Keep weights (..., K) by the mask, scaled by 1 / keep_prob; None keeps them all, unscaled."""
+    """Apply a DropConnect mask to weights (..., K).
+
+    Args:
+        weights: Normalized kernels.
+        keep: Words (..., ceil(K / 32)); None keeps all weights, unscaled.
+        keep_prob: Those that are kept are scaled by 1 / keep_prob, so that their mean stays.
+
+    Reference:
+        Wan et al. 2013, 'Regularization of Neural Networks using DropConnect'.
+    """
     if keep is None:
         return weights
     return torch.where(unpack(keep, weights.shape[-1]), weights / keep_prob, 0.0)

@@ -61,9 +61,10 @@ def dynamicconv(
 def dynamicconv_step(
     values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """Decode one position of N hypotheses: logits (N, H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses, whose predicted kernels weigh their last K inputs.
 
-    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    Shape:
+        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; logits (N, H, K) -> (N, C).
     """
     return window(values, owner, position, logits, softmax=True, backend=backend)
 
@@ -145,7 +146,7 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
     """Count a multiply-add for each channel, position and tap."""
     batch_size, length, channels = x
-    return 2 * batch_size * length * channels * logits[3]
+    return 2 * batch_size * length * channels * logits[3]  # logits[3] is K
 
 
 @register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)

@@ -6,7 +6,17 @@ sum of square matrices of weights, one for each of these tiles, times their valu
 backward pass makes them again from the logits and the saved log-sum-exp, in units of log2.
 
 A program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels where a head
-has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their unfinished slopes.
+has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their unfinished dx.
+
+Arguments of the kernels, in memory:
+    x, dy: (B, T, C) by the strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
+    logits: (B, T, H, K) by the strides of batch, row and head, taps adjacent. dlogits: (parts, B, T, H, K), contiguous.
+    lse: (B, T, H), float32. keep: (B, T, H, WORDS), int32. start, end: (B,). All contiguous.
+
+Constants that they are compiled for:
+    WIDTH: Channels of a head. COLUMNS: those that one program takes, a power of two, so that some may be masked.
+    TILE: Positions of a tile. BACKS: Tiles before its own that a tile reads. TAPS: K of the direct kernels.
+    WORDS: DropConnect words of a row, 0 without. STARTS, ENDS: Sentences have bounds. WIDE: Products in float32.
 """
 
 from __future__ import annotations
@@ -110,7 +120,7 @@ def _weights(logits, stride, lse, heads, row, tap, taps, length):
 @triton.jit
 def _spread(weights, keep, row, heads, tap, length, scale, slope, unfinished,
             TILE: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Compute unfinished + weights' slope, with DropConnect: what a tile of rows sends back to one tile of sources."""
+    """Compute unfinished + weights' dy, with DropConnect: the share of a tile of rows in dx of one tile of sources."""
     if WORDS:
         weights = tl.where(kept(keep, row, heads * WORDS, tap, row < length, WORDS), weights * scale, 0.0)
     # (TILE, COLUMNS)

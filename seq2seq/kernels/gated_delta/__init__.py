@@ -21,10 +21,15 @@ CHUNK = 64
 def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, *, chunk: int = CHUNK) -> Tensor:
     """Compute y_t = S_t' q_t with S_t = a_t (I - b_t k_t k_t') S_{t-1} + b_t k_t v_t' (Yang et al. 2024).
 
-    q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b, both (B, H, T); returns (B, H, T, e) in
-    float32 at least. S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve
+    Within a chunk S_t = g_t S_0 + sum_{i <= t} (g_t / g_i) k_i u_i' with g_t = a_1 ... a_t, where the u solve
     (I + L) U = b (V - g K S_0), L_ti = b_t (g_t / g_i) k_t . k_i below the diagonal. O(T (c + d) (d + e)) for chunks
-    of c positions.
+    of c positions. Sums are taken in float32 at least, in which y is returned.
+
+    Shape:
+        q, k (B, H, T, d), v (B, H, T, e), log_decay = log a <= 0 and rate = b (B, H, T) -> (B, H, T, e).
+
+    Reference:
+        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule'.
     """
     wide = torch.promote_types(q.dtype, torch.float32)  # float32 at least
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]

@@ -26,9 +26,10 @@ def gated_delta_reference(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, ra
 def gated_delta_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Take one step: q, k (N, H, d), v (N, H, e), log_decay, rate (N, H), state (N, H, d, e) -> y, the next state.
+    """Compute one position: what the faded memory answers for k is replaced by v, at the rate b.
 
-    What the faded memory answers for k is replaced by v, at the rate b.
+    Shape:
+        q, k (N, H, d), v (N, H, e), log_decay, rate (N, H), state (N, H, d, e) -> y (N, H, e) and the next state.
     """
     q, k, v, log_decay, rate = (part.to(state) for part in (q, k, v, log_decay, rate))
     state = log_decay.exp()[..., None, None] * state  # a S

@@ -65,9 +65,10 @@ def lightconv(
 def lightconv_step(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
 ) -> Tensor:
-    """Decode one position of N hypotheses: normalized weights (H, K) weigh their last K inputs -> (N, C).
+    """Decode one position of N hypotheses, whose last K inputs are weighed by the same normalized kernels.
 
-    values (B, L, beam, C), owner (N, L) and position (N,) as in `window`, which reads the cache where it lies.
+    Shape:
+        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; weights (H, K) -> (N, C).
     """
     return window(values, owner, position, weights[None], softmax=False, backend=backend)
 
@@ -106,7 +107,7 @@ def _backward(
 
 
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
-    heads, taps = weights.shape
+    heads, taps = weights.shape  # H, K
     # with GLU x has 2 C channels, so twice as many heads of the same width
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
 
@@ -145,4 +146,4 @@ def _count_forward(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_
 def _count_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
     """Count the same for the gradient of x and again for that of the weights."""
     batch_size, length, channels = dy
-    return 4 * batch_size * length * channels * weights[1]
+    return 4 * batch_size * length * channels * weights[1]  # two products, a multiply-add counted as two

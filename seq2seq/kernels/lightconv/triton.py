@@ -3,6 +3,13 @@
 Sources are numbered as for DynamicConv, u = s - shift with shift = K - 1 - left, so that a tile of rows reads its own
 tile and the BACKS tiles before it. The matrices by which it does are the same for every tile of a head: a program makes
 them once and then works through its share of the batch.
+
+Arguments of the kernels, in memory:
+    x, dy: (B, T, C), x (B, T, 2 C) with GLU, by the strides of batch and row; a head is WIDTH adjacent channels.
+    y, dx: as x and dy, contiguous. weights: (H, K), contiguous. start, end: (B,), contiguous.
+    partial: (programs, H, parts, TILE, (BACKS + 1) TILE), float32, or (programs, H, 1, 4) of a direct kernel.
+
+Constants that they are compiled for: as DynamicConv's, and GLU, the gate of the input.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.conste
 def _store_slopes(
     dx, x, stride, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
 ):  # fmt: skip
-    """Write rows of dx from the slopes of the values; rows outside [first, last) get 0."""
+    """Write rows of dx from the gradients of the values; rows outside [first, last) get 0."""
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
     if GLU:
         # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db, with a and b read again instead of saved

@@ -50,6 +50,12 @@ def retention_parallel(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None 
     """Compute ((q k') * D) v in O(T^2 (d + e)).
 
     D_ij = gamma^(i-j) for j <= i, else 0; where not causal gamma^|i-j|.
+
+    Shape:
+        q, k (B, H, T, d), v (B, H, T, e) -> (B, H, T, e).
+
+    Reference:
+        Sun et al. 2023, eq. 5.
     """
     q, k, v = _wide(q, k, v)
     with without_autocast(q):

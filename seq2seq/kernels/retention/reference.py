@@ -22,7 +22,11 @@ def retention_reference(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None
 def retention_step(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, decay: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Take one step: q, k (N, H, d), v (N, H, e) and the state (N, H, d, e) -> y (N, H, e) and the next state."""
+    """Compute one position of retention.
+
+    Shape:
+        q, k (N, H, d), v (N, H, e), state (N, H, d, e) -> y (N, H, e) and the next state.
+    """
     kept = state if decay is None else decay[:, None, None].to(state) * state
     state = kept + (k[..., None] * v[..., None, :]).to(state)  # (N, H, d, e)
     return (q[..., None, :].to(state) @ state).squeeze(-2), state

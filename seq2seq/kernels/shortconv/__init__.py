@@ -12,7 +12,10 @@ from seq2seq.kernels.band_matrix import left_padding
 def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
     """Compute y_{t,c} = sum_k w_{h(c),k} x_{t+k-left,c}, zeros outside; left = K - 1 (causal) or K // 2.
 
-    x (B, T, C), weight (H, K) with C divisible by H: channel c has kernel h = c // (C / H). Cost O(T K C).
+    Channel c has kernel h = c // (C / H). Cost O(T K C).
+
+    Shape:
+        x (B, T, C), weight (H, K) with C divisible by H -> (B, T, C).
     """
     taps = weight.shape[1]
     length = x.shape[1]
@@ -27,7 +30,11 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
 
 
 def shortconv_step(x: Tensor, recent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Convolve position x (N, C) with the K - 1 inputs before it, (N, K - 1, C), oldest first: y, the next ones."""
+    """Convolve one position with the K - 1 inputs before it.
+
+    Shape:
+        x (N, C), recent (N, K - 1, C), oldest first, weight (H, K) -> y (N, C) and the next `recent`.
+    """
     window = torch.cat([recent, x.to(recent.dtype)[:, None]], 1)  # (N, K, C)
     y = (window.to(x.dtype) * _per_channel(weight, x)).sum(1)  # (N, C)
     return y, window[:, 1:]
