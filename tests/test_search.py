@@ -25,6 +25,14 @@ MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
     "attention-dynamicconv": ("mixer=transformer", "mixer/self@mixer.decoder=dynamicconv"),
     "dynamicconv-bahdanau": ("mixer=dynamicconv", "mixer/cross=bahdanau"),
 }
+# `make test-all` has every preset, as conformance has of every mixer by itself.
+_CORE = {"transformer", "lightconv", "dynamicconv", "bahdanau", "retention", "attention-dynamicconv"}
+REPRESENTATIVE = {
+    "test_beam_of_one_is_greedy": _CORE,
+    "test_the_batch_changes_nothing": _CORE,
+    "test_scores_are_those_of_forward": _CORE,
+    "test_sampled_scores_are_those_of_forward": _CORE,
+}
 every_model = pytest.mark.parametrize("overrides", MODELS.values(), ids=MODELS.keys())
 
 

@@ -22,6 +22,20 @@ from seq2seq.introspection import MixingProperties, freeze_mixing, mark_mixing
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 
+# Of each corner of the map one; `make test-all` measures them all.
+REPRESENTATIVE = {
+    "test_measurement_agrees_with_declaration": {
+        "attention",
+        "lightconv",
+        "dynamicconv",
+        "depthwise",
+        "mlp",
+        "gru",
+        "average",
+        "talk",
+    }
+}
+
 
 @pytest.mark.parametrize("name", SELF)
 def test_measurement_agrees_with_declaration(name):
@@ -112,6 +126,7 @@ def test_known_matrices(case, gated):
     assert found.sparse_channels
 
 
+@pytest.mark.slow
 def test_published_table():
     """Five properties agree with table 1 of Han et al. 2022, for the points that it has too."""
     for name, published in PUBLISHED.items():

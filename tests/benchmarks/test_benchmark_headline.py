@@ -39,6 +39,7 @@ def data(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_prepared_arrays_decode_to_the_text(data):
     from seq2seq.data.tokenizer import Tokenizer
 

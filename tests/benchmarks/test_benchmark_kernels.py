@@ -140,6 +140,7 @@ def test_minimal_bytes(op, taps, glu, forward, backward):
         assert shapes.minimal_bytes(op, direction, shape) / 4.3e6 == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_cases_in_chunks_carry_from_tile_to_tile(monkeypatch):
     """Through Triton's interpreter: programs of two tiles, fewer than there are chunks."""
     pytest.importorskip("triton")

@@ -286,6 +286,7 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     assert "no significance: toy-gru-0123abcd" in printed
 
 
+@pytest.mark.slow
 def test_run_saves_its_test_set(tmp_path):
     from seq2seq.training.plan import resolve
     from seq2seq.training.run import train

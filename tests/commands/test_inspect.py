@@ -184,6 +184,7 @@ def test_random_weights(tmp_path, capsys):
         assert path.read_bytes() == (again / path.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_checkpoint(tmp_path, capsys):
     """A sentence and the model's translation, or another one; text is escaped."""
     path = tiny.save(tmp_path)

@@ -150,6 +150,9 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
 
 
+REPRESENTATIVE = {"test_seeds_make_two_runs_identical": {"32"}}
+
+
 @pytest.mark.parametrize("precision", ["32", "bf16"])
 def test_seeds_make_two_runs_identical(corpus, tmp_path, precision):
     given = ("trainer.accumulate=2", "trainer.test=false", f"trainer.precision={precision}")

@@ -90,6 +90,7 @@ def test_help_and_bad_options_are_quick(option):
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy_and_translation_only_what_it_needs(ckpt, tmp_path):
     program = f"""
 import sys
@@ -485,6 +486,7 @@ def test_a_reader_that_leaves_early(ckpt):
     watchdog.cancel()
 
 
+@pytest.mark.slow
 def test_termination_leaves_no_temporary_file(ckpt, tmp_path):
     process = spawn("--ckpt", ckpt, "--output", tmp_path / "out", "--threads", "1")
     assert process.stdin

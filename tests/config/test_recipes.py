@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import asdict
 from typing import Any
@@ -34,7 +35,9 @@ PUBLISHED = {
 }
 
 
+@functools.cache
 def settings(name: str) -> dict[str, Any]:
+    """Compose a recipe, once; nobody changes what is returned."""
     overrides = [f"experiment={name}", "data.train=train", "data.valid=valid", "data.test=test"]
     needs_files = "override /data: files" in RECIPES[name] or name.startswith("iwslt14")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

@@ -239,6 +239,7 @@ def test_convolution_by_hand(kind, glu, causal):
         np.testing.assert_allclose(array(y[row, :length]), by_hand, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [LightConv, DynamicConv])
 def test_dropconnect_is_unbiased_and_only_in_training(kind):
     """The mean over many masks is what eval computes, since the output is linear in the weights."""

@@ -242,6 +242,7 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
     assert checkpoint.read(resumed.folder.last)["global_step"] == 6
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, memory, as_on_a_gpu, monkeypatch):
     memory(300 * 400)  # logits, of 300 pieces
     first = Run(resolve(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer"))

@@ -204,6 +204,7 @@ def test_best_has_the_average_and_last_both(corpus, tmp_path):
 KERNELS = [f"mixer.{slot}.per_layer.kernel_size=[3]" for slot in ("encoder", "decoder")]
 
 
+@pytest.mark.slow
 def test_activations_made_again_change_nothing(corpus, tmp_path):
     given = ("trainer.test=false", "mixer=dynamicconv", "model.weight_dropout=0.2", *KERNELS)
     kept = execute(toycorpus.settings(corpus, tmp_path, "run=kept", *given))
@@ -212,6 +213,7 @@ def test_activations_made_again_change_nothing(corpus, tmp_path):
         assert torch.equal(weight, saved(again)["state_dict"][name]), name
 
 
+@pytest.mark.slow
 def test_weights_in_bfloat16(corpus, tmp_path):
     seen = []
 
@@ -226,6 +228,9 @@ def test_weights_in_bfloat16(corpus, tmp_path):
     assert {weight.dtype for weight in saved(run)["state_dict"].values()} == {torch.bfloat16}
     assert json.loads(run.folder.results.read_text())["test"]["nll"] > 0
     checkpoint.load(run.folder.best)
+
+
+REPRESENTATIVE = {"test_a_profile_is_one_flag": {"2"}}
 
 
 @pytest.mark.parametrize("window", [1, 2])
@@ -251,6 +256,7 @@ def test_a_profile_is_one_flag(corpus, tmp_path, window):
     assert 0 < parts[2] < sum(steps) / 1000
 
 
+@pytest.mark.slow
 def test_the_profiler_is_silent():
     """Its library writes lines of its own unless told otherwise before torch is loaded."""
     code = "import seq2seq.train, torch\nwith torch.profiler.profile():\n    torch.ones(2, 2) @ torch.ones(2, 2)"
