@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):
             shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".local-", dir=parent) as folder:
-        lock = FileLock(Path(folder) / "in-use")
+        lock = FileLock(Path(folder) / "in-use", fallback_to_soft=False)
         with contextlib.suppress(*_NO_LOCKS):
             # the folder is new, so nobody has this lock; without locks it is never seen as abandoned
             lock.acquire(timeout=0)
@@ -191,7 +191,7 @@ def _is_abandoned(path: Path) -> bool:
         return False
     try:
         # taken at once: no process has it, for the kernel releases the lock of one that dies
-        with FileLock(path, timeout=0):
+        with FileLock(path, timeout=0, fallback_to_soft=False):
             return True
     except _NO_LOCKS:
         return False
@@ -201,10 +201,11 @@ def _is_abandoned(path: Path) -> bool:
 def _locked(path: Path, what: str) -> Iterator[bool]:
     """Take the lock `path` for the block; yield False where the file system has no locks."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    # no soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
+    lock = FileLock(path, fallback_to_soft=False)
     exclusive = _wait_for(lock, path, what)
     try:
-        if exclusive and not isinstance(lock, SoftFileLock):  # which has its own note in the file
+        if exclusive:
             # read by `_read_holder` of those who wait
             note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
             path.write_text(json.dumps(note))

@@ -78,9 +78,10 @@ def read_section(cls: type[Settings], section: Mapping[str, Any], name: str, *, 
     known = keys(cls)
     values = {}
     for key, value in section.items():
-        if key in known:
+        # Hydra's mark of a setting that must be set
+        if key in known and value != "???":
             values[key] = _value(value, _hints(cls)[key], known[key].metadata, _join(name, key))
-        elif not extra:
+        elif key not in known and not extra:
             raise _unknown(key, name, list(known))
     missing = [
         key
@@ -160,10 +161,10 @@ def is_number(value: Any) -> bool:
 def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
     if not is_number(value) and not (infinite and value == math.inf):
         raise ValueError(f"{key}={_shown(value)} is no finite number")
+    # 1e3 too: a run's name follows from what was written, and 1000 would be another run
     if hint is int and isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError(f"{key}={value} must be a whole number")
-        return int(value)
+        written = f"; write {int(value)}" if value.is_integer() else ""
+        raise ValueError(f"{key}={value} must be a whole number{written}")
     return float(value) if hint is float else value
 
 

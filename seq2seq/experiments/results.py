@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
-from seq2seq.config.moved import modernize
+from seq2seq.config.sections import present_settings
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import RunFolder, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
@@ -206,8 +206,8 @@ def read_run(path: Path, split: str) -> RunResult | Unusable:
         return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
     try:
         results = json.loads(folder.results.read_text(encoding="utf-8"))
-        # settings of older runs under their present names, to be compared with those of new ones
-        config = modernize(read_yaml(folder.config))
+        # settings of older runs under their present names, and with defaults for later ones, to be compared with new
+        config = present_settings(read_yaml(folder.config))
         run = RunResult(folder, _mixer(results, config), config, results)
         # stopped by the sweep's median rule, so its score is not that of the full budget
         if results.get("stopped"):
