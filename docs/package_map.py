@@ -27,7 +27,7 @@ CONTENT = {
     "files": "locks, atomic writes",
     "inference": "translator, line streams",
     "introspection": "what a mixer declares",
-    "kernels": "fast operators, twins",
+    "kernels": "fast operators",
     "mixer": "the contract",
     "mixers": "one file each",
     "model": "the whole encoder-decoder",
