@@ -245,6 +245,7 @@ def test_a_beam_wider_than_the_vocabulary(beam_size):
         assert len(found) == min(beam_size, 13)
 
 
+@pytest.mark.slow
 def test_autocast_search():
     """Decoding under bfloat16 autocast works for every preset and gives finite scores."""
     for preset in PRESETS:

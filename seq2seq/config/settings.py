@@ -93,6 +93,21 @@ def read_section(cls: type[Settings], section: Mapping[str, Any], name: str, *, 
     return cls(**values)
 
 
+def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plain section in which a float that its class takes as an int is written as one: 1e3 as 1000.
+
+    A run's name follows from the plain sections, and both spellings are the same run.
+    """
+    result = dict(section)
+    for key, value in section.items():
+        checked = getattr(settings, key, None)
+        if isinstance(value, float) and type(checked) is int:
+            result[key] = checked
+        elif isinstance(value, Mapping) and dataclasses.is_dataclass(checked):
+            result[key] = with_whole_numbers(checked, value)
+    return result
+
+
 def _join(section: str, key: str) -> str:
     return f"{section}.{key}" if section else key
 
@@ -161,10 +176,10 @@ def is_number(value: Any) -> bool:
 def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
     if not is_number(value) and not (infinite and value == math.inf):
         raise ValueError(f"{key}={_shown(value)} is no finite number")
-    # 1e3 too: a run's name follows from what was written, and 1000 would be another run
     if hint is int and isinstance(value, float):
-        written = f"; write {int(value)}" if value.is_integer() else ""
-        raise ValueError(f"{key}={value} must be a whole number{written}")
+        if not value.is_integer():
+            raise ValueError(f"{key}={value} must be a whole number")
+        return int(value)
     return float(value) if hint is float else value
 
 

@@ -15,6 +15,7 @@ from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.sections import read_sections
+from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 
@@ -65,8 +66,11 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
             "(seq2seq.translate --n-best lists more)"
         )
     require_installed(config["logger"])
+    plain = with_whole_numbers(sections.run, config)
+    for name in ("data", "tokenizer", "model", "optim", "search", "trainer"):
+        plain[name] = with_whole_numbers(getattr(sections, name), plain[name])
     return RunPlan(
-        config={**config, "trainer": bounded(config["trainer"])},
+        config={**plain, "trainer": bounded(plain["trainer"])},
         mixer=mixer,
         command=command,
         job=job,

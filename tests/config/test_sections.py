@@ -39,7 +39,6 @@ def test_what_hydra_composes_has_the_keys_and_the_defaults_of_the_classes(sectio
         ({"max_len": 3}, "unknown setting search.max_len"),
         ({"beam_size": "two"}, "^search.beam_size=two is no finite number$"),
         ({"beam_size": 2.5}, "^search.beam_size=2.5 must be a whole number$"),
-        ({"beam_size": 4e0}, "^search.beam_size=4.0 must be a whole number; write 4$"),
         ({"beam_size": None}, "^search.beam_size=null is no finite number$"),
     ],
 )
@@ -55,7 +54,7 @@ def test_a_setting_that_is_still_to_be_set_is_missing():
 
 
 def test_numbers_become_those_of_the_class():
-    settings = read_section(SearchSettings, {"beam_size": 4, "length_penalty": 1}, "search")
+    settings = read_section(SearchSettings, {"beam_size": 4e0, "length_penalty": 1}, "search")
     assert [type(value) for value in dataclasses.astuple(settings)[:4]] == [int, float, int, float]
 
 

@@ -213,6 +213,7 @@ def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memory, as_on_a_gpu):
     """Bit for bit; and resumed on any device, it looks for no other number."""
     more = ("trainer.accumulate=2", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")

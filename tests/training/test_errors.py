@@ -183,6 +183,7 @@ def test_the_average_is_that_of_its_definition():
     assert torch.equal(again._weights[0], rows[0])
 
 
+@pytest.mark.slow
 def test_best_has_the_average_and_last_both(corpus, tmp_path):
     """A run that is continued ends like one in a piece; the average does not touch training."""
     given = ("trainer.test=false", "trainer.val_steps=3", "optim.schedule=constant")

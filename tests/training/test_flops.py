@@ -83,6 +83,7 @@ def test_agrees_with_formulas(name):
         assert counted(config(f"mixer={name}", *TINY), *shape) == 3 * by_formula(name, *shape)
 
 
+@pytest.mark.slow
 def test_recurrence_agrees_with_formulas():
     """BiGRU with H = D / 2 a direction; Bahdanau with scores of width D, read at every target position."""
     rows, src_len, tgt_len = 3, 11, 6

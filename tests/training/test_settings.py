@@ -16,6 +16,7 @@ from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
 from seq2seq.resources import conf_dir
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
+from seq2seq.training.plan import resolve
 
 
 @pytest.mark.parametrize(
@@ -143,3 +144,18 @@ def test_values_of_another_kind_that_mean_something():
         "+mixer.encoder.kernel_size=${model.num_heads}", "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
     ]  # fmt: skip
     read_sections(composed(*given))
+
+
+def test_a_whole_number_may_be_written_as_a_float():
+    """It is the same run, with the same name."""
+    written = [
+        "trainer.max_steps=1e3",
+        "seed=1.0",
+        "data.max_tokens=4e3",
+        "data.clean.max_length=200.0",
+        "model.dim=64.0",
+    ]
+    plan = resolve(composed(*written), mixer="transformer")
+    same = ["trainer.max_steps=1000", "seed=1", "data.max_tokens=4000", "data.clean.max_length=200", "model.dim=64"]
+    assert plan == resolve(composed(*same), mixer="transformer")
+    assert "4000.0" not in plan.config_yaml
