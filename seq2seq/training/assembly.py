@@ -38,9 +38,15 @@ def make_task(
     Args:
         search: How the test set is decoded; validations have trainer.val_beam_size.
         tokenize: sacreBLEU's tokenizer.
+        start: The checkpoint whose weights the run starts from.
+        budget: The run's budget, which an annealed learning rate follows; a rehearsal has none.
+
+    Returns:
+        The task, on the CPU.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
+    # The model's sizes are known only once the tokenizer is.
     config = plan.model_config(
         {
             "src_vocab_size": tokenizer.src_vocab_size,
@@ -50,17 +56,20 @@ def make_task(
             **picture_sizes(tokenizer.patches),
         }
     )
+    # Right before the weights are drawn, so that nothing done earlier changes them.
     torch.manual_seed(plan.run.seed)
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
     if plan.trainer.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
     if plan.trainer.compile:
         # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
         for part in (model.encoder, model.decoder, model.output):
             part.compile(dynamic=True)
+    # Kept in every checkpoint: translation needs no other file of the run.
     description = checkpoint.describe(
         model_config=config,
         tokenizer=tokenizer,
@@ -77,6 +86,7 @@ def make_task(
         tokenizer=tokenizer,
         description=description,
         optim=plan.optim,
+        # The description above keeps the test's beam, with which a checkpoint translates.
         search=dataclasses.replace(search, beam_size=plan.trainer.val_beam_size),
         seed=plan.run.seed,
         val_sentences=plan.trainer.val_sentences,
@@ -111,10 +121,12 @@ def make_trainer(
         # A validation gathers the weights of a sharded model, which training then uses.
         inference_mode=not settings.sharded,
         accumulate_grad_batches=settings.accumulate,
+        # Our batch samplers know their rank; Lightning would wrap them and change the batches.
         use_distributed_sampler=False,
         callbacks=callbacks,
         plugins=plugins(),
         logger=loggers,
+        # Checkpoints and progress are our own callbacks.
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
