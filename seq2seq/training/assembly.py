@@ -38,15 +38,9 @@ def make_task(
     Args:
         search: How the test set is decoded; validations have trainer.val_beam_size.
         tokenize: sacreBLEU's tokenizer.
-        start: The checkpoint whose weights the run starts from.
-        budget: The run's budget, which an annealed learning rate follows; a rehearsal has none.
-
-    Returns:
-        The task, on the CPU.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
-    # The model's sizes are known only once the tokenizer is.
     config = plan.model_config(
         {
             "src_vocab_size": tokenizer.src_vocab_size,
@@ -56,8 +50,7 @@ def make_task(
             **picture_sizes(tokenizer.patches),
         }
     )
-    # Right before the weights are drawn, so that nothing done earlier changes them.
-    torch.manual_seed(plan.run.seed)
+    torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
@@ -69,8 +62,7 @@ def make_task(
         # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
         for part in (model.encoder, model.decoder, model.output):
             part.compile(dynamic=True)
-    # Kept in every checkpoint: translation needs no other file of the run.
-    description = checkpoint.describe(
+    description = checkpoint.describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
         src_lang=data.src,
@@ -86,7 +78,6 @@ def make_task(
         tokenizer=tokenizer,
         description=description,
         optim=plan.optim,
-        # The description above keeps the test's beam, with which a checkpoint translates.
         search=dataclasses.replace(search, beam_size=plan.trainer.val_beam_size),
         seed=plan.run.seed,
         val_sentences=plan.trainer.val_sentences,

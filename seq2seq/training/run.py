@@ -55,8 +55,6 @@ def train(plan: RunPlan) -> float:
 class Run:
     """One training run: what its plan came to on this machine, its folder and its parts.
 
-    The constructor checks the plan; `execute` does the work.
-
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.
 
@@ -91,7 +89,6 @@ class Run:
             return self._train(threads if self.accelerator == "cpu" else None)
 
     def _train(self, threads: int | None) -> float:
-        # Shared file systems: one rank writes.
         if distributed.is_first_process():
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
@@ -132,8 +129,7 @@ class Run:
             # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
             state = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.plan.run.force)
-        # auto, and no earlier part of the run has decided it.
-        if self.data_plan.max_tokens is None:
+        if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
         data = TranslationDataModule(self.prepared)
         data.describe()
@@ -187,8 +183,7 @@ class Run:
         if fault is None:
             return error
         if fault.details:
-            # By rank: several may fail at once.
-            path = self.folder.path / f"fault-{distributed.rank()}.json"
+            path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
             files.write_json(path, {"fault": str(fault), **fault.details})
         kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
         return TrainingFault(f"{fault}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")

@@ -63,7 +63,7 @@ class RunState:
 
     @property
     def ended_by(self) -> str | None:
-        """The setting that ended the run."""
+        """Setting that ended the run."""
         return "median_stop" if self.stopped else self.budget.ended_by
 
     def report(self) -> dict[str, Any]:

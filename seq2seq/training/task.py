@@ -39,9 +39,6 @@ class TranslationTask(L.LightningModule):
     Args:
         description: The model, languages and search that a checkpoint keeps for translation.
         search: How validations decode; the test sets its own.
-        val_sentences: Validate on so many sentences; None for all.
-        max_skipped: Updates with a non-finite gradient that may be skipped.
-        budget: The budget whose used share an annealed learning rate follows; None without a run.
     """
 
     def __init__(
@@ -87,8 +84,7 @@ class TranslationTask(L.LightningModule):
             *batch.src.shape,
             batch.tgt_in.shape[1],
         )  # (B, S, T), for `as_fault`
-        # Names the sentences if this update turns out not to be finite.
-        self.skipped.note(batch.index)
+        self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         with record_function(FORWARD):
             sums = self.sum_losses(batch)
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
@@ -110,8 +106,7 @@ class TranslationTask(L.LightningModule):
         """
         sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
-            # One message an update: the tokens to divide by, and the sums to report.
-            dist.all_reduce(sums)
+            dist.all_reduce(sums)  # one message: the tokens to divide by, and the sums to report
         # Lightning's division by the window is undone in `training_step`; DDP's mean over ranks is undone here.
         scale = ranks / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
@@ -169,7 +164,6 @@ class TranslationTask(L.LightningModule):
 
     def _start_evaluation(self, split: str, limit: int | None) -> None:
         make_whole(self.model)
-        # Validation and test decode as `translate` does, with the same class.
         self._evaluator = Evaluator(
             self._translator(),
             self._data.sources(split),
@@ -186,7 +180,6 @@ class TranslationTask(L.LightningModule):
             meta=self.description,
             settings=self.search,
             device=self.device,
-            # The model's positions may end before the translator's own bound on the source.
             max_len=min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE),
         )
 
