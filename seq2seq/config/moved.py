@@ -1,4 +1,4 @@
-"""Settings that have another name now: new runs are refused with it, old files are read under it."""
+"""Renamed settings: new runs are refused under an old name, files of older runs are read under the new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOVED = (
 
 
 def new_key(key: str) -> str | None:
-    """Return the key that a moved setting has now, or None if there never was a setting `key`."""
+    """Return the present key of a renamed setting; None if `key` was never renamed."""
     for old, new in MOVED:
         # Greedy: `*` may stand for several nested sections.
         pattern = re.escape(old).replace(r"\*", "(.+)")

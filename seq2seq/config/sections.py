@@ -34,7 +34,7 @@ SECTIONS: dict[str, type] = {
 
 @dataclasses.dataclass(frozen=True)
 class Sections:
-    """The checked settings of every section but `mixer`, which the constructors of mixers check."""
+    """Checked settings of every section but `mixer`, which the constructors of mixers check."""
 
     run: RunSettings
     data: DataSettings
@@ -80,7 +80,7 @@ def check_mixer(mixer: Mapping[str, Any]) -> None:
     """Check the flags of mixers, which are true or false in conf/mixer, before any of them is imported.
 
     Raises:
-        ValueError: a flag is neither true nor false, or a key has another name now.
+        ValueError: A flag is neither true nor false, or a key has been renamed.
     """
     values = flat(mixer, "mixer.")
     for key, value in values.items():

@@ -49,7 +49,7 @@ def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def defaults(cls: type) -> dict[str, Any]:
-    """List the defaults of `cls` as a plain section: as they are written, `???` where a value must be given."""
+    """List the defaults of `cls` as a plain section: as they are written, `???` for a required value."""
     return {name: _written(cls, field) for name, field in keys(cls).items()}
 
 

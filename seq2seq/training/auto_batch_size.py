@@ -28,7 +28,7 @@ GRAIN, MOST = 256, 1 << 19
 # Of the memory that is free, the part that is used: the rest is for what torch does not allocate (work space of
 # libraries, communication) and for holes between blocks, which come with time.
 _SHARE = 0.9
-# A kernel cannot be launched for so many rows.
+# Messages for a launch grid with too many rows.
 _TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid argument")
 
 
@@ -120,7 +120,7 @@ class Rehearsal:
             if not (is_out_of_memory(error) or any(words in str(error).lower() for words in _TOO_MANY)):
                 raise
             fitting = False
-        # only now that no traceback holds the tensors of a failed update
+        # Only after the handler: its traceback keeps the tensors of a failed update.
         _free(self.device)
         return fitting
 

@@ -48,7 +48,7 @@ class Stopwatch:
 
 
 class Budget:
-    """The bounds of a run: updates, epochs, time and patience.
+    """Bounds of a run: updates, epochs, time and patience.
 
     Time is that of `clock`, which counts training and validation over all parts of a resumed run.
     """

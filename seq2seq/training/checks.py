@@ -97,10 +97,10 @@ def check_positions(plan: RunPlan, data: DataPlan) -> None:
 
 
 def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None, accelerator: str) -> DataPlan:
-    """Keep the batch size that a resumed run came to for data.max_tokens=auto, on whatever device.
+    """Keep the batch size that data.max_tokens=auto chose for an earlier part of the run, on any device.
 
     Raises:
-        ValueError: auto cannot be decided here: there is no GPU, or no GPU holds a whole model.
+        ValueError: There is no GPU to measure, or the model is sharded.
     """
     if not data.auto:
         return data

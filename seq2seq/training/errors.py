@@ -60,7 +60,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class _Update(NamedTuple):
-    """An update that was judged: its step, the rows of its sentences, and if it was skipped."""
+    """Judged update: its step, the numbers of its sentences, and a flag that is true if it was skipped."""
 
     step: int
     rows: list[Tensor]

@@ -22,7 +22,7 @@ from seq2seq.model import Seq2Seq
 log = logging.getLogger(__name__)
 
 # Backward passes multiply the output's gradient by the weights and by the inputs: twice the forward pass. What is
-# computed again (checkpointing) is no work of the model's.
+# computed again (checkpointing) is not work of the model's.
 _TRAINING = 3
 # Lengths that decide a polynomial of degree 2 in S and T.
 _SIZES = (1, 2, 3)

@@ -19,7 +19,7 @@ from seq2seq.model import Seq2Seq
 
 
 def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
-    """Leave each rank of `mesh` its shard of every parameter, cut along one dimension, in place.
+    """Shard every parameter over the ranks of `mesh`, cut along one dimension, in place.
 
     A layer's weights are whole while it runs, forward and backward; those outside layers (tables, output, last norms)
     from the beginning of `features` to the end of the backward pass, because the loss reads the output layer's weight.

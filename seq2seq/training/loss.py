@@ -168,7 +168,7 @@ class _Projected(torch.autograd.Function):
 
 
 class _Total:
-    """The sums of a pass over the rows: nll, cross entropy against the uniform distribution, and gradients."""
+    """Sums of a pass over the rows: nll, cross entropy against the uniform distribution, and gradients."""
 
     def __init__(
         self, features: Tensor, weight: Tensor, bias: Tensor | None, smoothing: float, *, gradients: bool

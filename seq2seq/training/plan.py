@@ -22,7 +22,7 @@ from seq2seq.config.trainer import TrainerSettings, bounded
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """The checked settings of one run.
+    """Checked settings of one run.
 
     Args:
         config: The resolved, plain configuration, as config.yaml and checkpoints keep it.

@@ -53,7 +53,7 @@ def train(plan: RunPlan) -> float:
 
 
 class Run:
-    """One training run: what its plan came to on this machine, its folder and its parts.
+    """Training run: its plan as resolved on this machine, its folder and its parts.
 
     Args:
         callbacks: More callbacks of Lightning, called before the run's own.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BestScore:
-    """The best validation so far: by BLEU, and among equal ones by the likelihood of the references.
+    """Best validation so far: by BLEU, and among equal ones by the likelihood of the references.
 
     Early in training BLEU is 0 for long; then the likelier model is the better one.
     """

@@ -31,7 +31,7 @@ FORWARD = "forward pass"
 
 
 class TranslationTask(L.LightningModule):
-    """The training of a Seq2Seq: sums of token losses, divided by the tokens of the window before the update.
+    """Training of a Seq2Seq: sums of token losses, divided by the tokens of the window before the update.
 
     The window is the micro-batches of one update over all ranks, so that accumulation and ranks change nothing but
     rounding. Dropout is a function of (seed, update, micro-batch of the window).
@@ -60,7 +60,7 @@ class TranslationTask(L.LightningModule):
         self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
         self.evaluation: Evaluation | None = None
         self.budget = budget  # whose used share an annealed learning rate follows
-        # Plain attributes, not buffers: they are no part of the weights. Sums over ranks: loss, nll, tokens, sentences.
+        # Plain attributes, as they are not part of the weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
         self._window_sums = torch.zeros(4, dtype=torch.float64)

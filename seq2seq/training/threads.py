@@ -29,8 +29,8 @@ _GAIN = 1.1
 # Rounds alternate, so that other work on the machine meets both choices; each takes this long, or one update.
 _ROUNDS = 3
 _ROUND_SECONDS = 0.25
-# No further round after so many seconds; and none at all if the first update with all threads takes so many times as
-# long as with one.
+# Seconds after which no further round begins; and the ratio of first updates, all threads to one, beyond which none
+# begins at all.
 _LIMIT = 2.0
 _HOPELESS = 5.0
 # Of a stream, whose lengths are not known before it is read.

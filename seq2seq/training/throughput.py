@@ -126,7 +126,7 @@ class Meter:
         return values
 
     def report(self, seconds: float) -> dict[str, float | None]:
-        """Return the same over the whole run, for results.json."""
+        """Return the rates over the whole run, for results.json."""
         self._settle()
         values = self._values(list(self._done), seconds)
         return {key: round(value, 4 if value < 1000 else 0) for key, value in values.items()} | {

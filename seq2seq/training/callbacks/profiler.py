@@ -73,7 +73,12 @@ class Profile(L.Callback):
 
 
 def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
-    """Summarize the parts of an update, and say where they are in the table."""
+    """Summarize the time of the parts of an update, with a note on how to read the table.
+
+    Args:
+        averages: Events of a torch profile, in microseconds.
+        on_gpu: Add a note on the columns of the GPU.
+    """
     events = {event.key: event for event in averages}
     seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)

@@ -61,7 +61,7 @@ class Signals(L.Callback):
         return (float(self._signum),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
-        """Save and end the run if a signal came to any rank."""
+        """Save and end the run if any rank received a signal."""
         signum = int(agreed[0])
         if signum:
             self._signum = 0
@@ -78,7 +78,7 @@ class Signals(L.Callback):
         self._restore()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore the handlers; a signal that came after the last validation ends the run before its test."""
+        """Restore the handlers; a signal that arrived after the last validation ends the run before its test."""
         self._restore()
         if signum := int(self.agreement.of(self.wishes(trainer))[0]):
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")

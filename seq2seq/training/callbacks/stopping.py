@@ -1,4 +1,4 @@
-"""Stop a run when its budget is spent or its score no longer improves."""
+"""Stop a run when its budget is spent or its score has stopped improving."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Stopping(L.Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the clock: the final test is no part of the budget."""
+        """Stop the clock: the final test is not part of the budget."""
         self.budget.clock.run(False)
 
     def state_dict(self) -> dict[str, Any]:
