@@ -48,8 +48,10 @@ def compose_settings(overrides: Sequence[str] = ()) -> DictConfig:
         ValueError: Hydra refuses the overrides; says why in one line.
     """
     try:
+        # Explaining composes again, so only where Hydra has refused.
         return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
+        # from None: Hydra's trace of its own files helps nobody.
         raise ValueError(explain(overrides) or _one_line(error)) from None
 
 
@@ -72,13 +74,19 @@ def _one_line(error: Exception) -> str:
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Print one line and exit with status 2 if one of `words`, the command line, sets what there is not.
+    """Print one line and exit with status 2 if one of `words`, the command line, sets an unknown key or choice.
 
     Hydra would only offer to add an unknown key. It is left to report every other mistake.
+
+    Args:
+        program: Begins the printed line.
+        words: None for those of this process.
     """
     words = sys.argv[1:] if words is None else words
+    # Another configuration folder may have other keys, and whoever wants the trace gets it.
     if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
         return
+    # Flags of Hydra itself (-m, --cfg) are not overrides.
     if message := explain([word for word in words if not word.startswith("-")]):
         print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
@@ -87,12 +95,14 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
 def explain(overrides: Sequence[str]) -> str:
     """Explain the first override of an unknown key or choice; "" if there is none, or another mistake."""
     chosen: list[str] = []
+    # Hydra names the key that it refuses, or the file that it misses; the word that set it is looked up by that.
     try:
         chosen += [_first_choice(word) for word in overrides]
         _compose(chosen)
     except MissingConfigException as error:
         return _unknown_choice(error, chosen)
     except HydraException as error:
+        # +key for a key that exists.
         if added := [word for word in chosen if f"An item is already at '{_key(word)}'" in str(error)]:
             return f"{_key(added[0])} is a setting already: write {added[0].lstrip('+')}"
         word = next((word for word in chosen if _is_refused(word, error)), None)
@@ -101,6 +111,7 @@ def explain(overrides: Sequence[str]) -> str:
 
 
 def _compose(overrides: Sequence[str], **options: Any) -> DictConfig:
+    # An absolute path, which also works from console scripts and launchers.
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("train", list(overrides), **options)
 
@@ -110,6 +121,7 @@ def _first_choice(word: str) -> str:
     (override,) = OverridesParser.create().parse_overrides([word])
     if not override.is_sweep_override():
         return word
+    # A sweep is composed job by job; its first value shows an unknown key.
     first = next(iter(override.sweep_string_iterator()), None)
     return f"{override.get_key_element()}={first}"
 
@@ -120,6 +132,7 @@ def _key(word: str) -> str:
 
 def _is_refused(word: str, error: HydraException) -> bool:
     key = word.split("=", 1)[0]
+    # Those that add or delete a key are refused for other reasons.
     return not word.startswith(("+", "~")) and f"Could not override '{key}'" in str(error)
 
 
@@ -127,6 +140,7 @@ def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> 
     """Explain a file that a group does not have, as in mixer=transfomer."""
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     word = next((word for word in overrides if word.endswith(f"={name}")), f"{group}={name}")
+    # `schema` holds the defaults of the group; it is not an option.
     known = sorted(option for option in error.options or () if option != "schema")
     if not known:
         return ""
@@ -137,6 +151,7 @@ def _unknown_key(word: str, overrides: Sequence[str]) -> str:
     key = word.split("=", 1)[0]
     if moved := new_key(key):
         return f"{key} is now {moved}"
+    # The other overrides may choose a mixer, which decides which keys exist.
     known = _known_keys([other for other in overrides if other != word])
     return f"{key} is no setting{_near(key, known)} (--cfg job lists all)"
 

@@ -39,15 +39,18 @@ class CorpusSettings:
         splits: the splits that there are; a corpus of a mixture may lack some.
     """
 
+    # Without defaults: every corpus sets them.
     src: str = setting(help="source language")
     tgt: str = setting(help="target language")
     train: Any = setting(None, "training text: a file, a prefix, [source, target], {language: file}, or a split")
     valid: Any = setting(None, "validation text; null = held out of training")
     test: Any = setting(None, "test text; null = held out of training")
+    # The hub's own settings.
     path: str | None = setting(None, "a data set of the hub, or a folder in the hub's layout")
     config: str | None = setting(None, "the hub's name of a subset ...")
     data_dir: str | None = setting(None, "... or its folder")
     revision: str | None = setting(None, "revision of the hub's data set")
+    # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
         None, "{language: column} where columns are not named by language; numbers for a TSV without header"
@@ -55,10 +58,11 @@ class CorpusSettings:
     format: str | None = setting(None, "text, json, tsv or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null")
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
+    # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)
 
     def place(self, split: str) -> Any:
-        """Return the setting that says where `split` is."""
+        """Return the setting that names the source of `split`."""
         return getattr(self, split)
 
 
@@ -99,8 +103,10 @@ def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:
     Raises:
         ValueError: a language or a value is wrong.
     """
+    # YAML reads an unquoted `no` (Norwegian) as false.
     for side in ("src", "tgt"):
         if not isinstance(data.get(side), str) or not data[side]:
             raise ValueError(f"data.{side}={data.get(side)!r}: give a language code, as in data.{side}=de")
+    # `data` has keys of batches and scores too, which `DataSettings` checks.
     known = keys(CorpusSettings)
     return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")

@@ -8,7 +8,8 @@ from typing import Any
 
 
 def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """A copy of `config` that lacks `keys`, given as `section.name`."""
+    """Copy `config` without `keys`, which are written as `section.name`; missing keys are ignored."""
+    # Deep, for keys are removed from nested sections.
     kept = copy.deepcopy(dict(config))
     for key in keys:
         *parents, leaf = key.split(".")
@@ -20,7 +21,7 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested sections by `section.name`; an empty section is a value."""
+    """Flatten nested sections to values by `section.name`; an empty section is a value."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         nested = isinstance(value, Mapping) and value
@@ -29,13 +30,14 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Every setting, in order, that differs between two nested configurations, with both values (UNSET if absent)."""
+    """Yield each setting that differs between two nested configurations, with both values (UNSET if absent)."""
     one, two = flat(first), flat(second)
+    # The union of the keys, in the order of the first, then of the second.
     for key in {**one, **two}:
         values = one.get(key, UNSET), two.get(key, UNSET)
         if values[0] != values[1]:
             yield key, *values
 
 
-# In place of a value that is not there.
+# In place of an absent value, in messages too.
 UNSET = "(unset)"

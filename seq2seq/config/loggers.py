@@ -13,11 +13,12 @@ _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlow
 def require_installed(loggers: Mapping[str, Any] | None) -> None:
     """Raise ValueError, naming the remedy, for a logger whose package is not installed."""
     for name, node in (loggers or {}).items():
+        # Classes of other packages are left to `instantiate`.
         package = _PACKAGES.get(class_name(node))
         if package and importlib.util.find_spec(package) is None:
             raise ValueError(f"the logger '{name}' needs {package}: pip install {package}, or use logger=default")
 
 
 def class_name(node: Mapping[str, Any]) -> str:
-    """Return the name of the class that an entry names."""
+    """Return the class name of an entry, without its module."""
     return str(node.get("_target_")).rpartition(".")[2]

@@ -6,6 +6,7 @@ import dataclasses
 
 from seq2seq.config.settings import setting
 
+# Choices of `norm`, and of `tie`.
 NORMS = ("pre", "post", "none")
 TIES = ("all", "target", "none")
 
@@ -18,14 +19,17 @@ class ModelSettings:
         ValueError: an unknown name, or a value outside its range.
     """
 
+    # Sizes.
     dim: int = setting(512, "model width")
     ffn_dim: int = setting(2048, "inner width of the feed-forward; 0: no feed-forward")
     num_heads: int = setting(8, "heads of every mixer that has heads")
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added")
     decoder_layers: int = setting(6, "decoder layers")
+    # Layers.
     norm: str = setting("post", "pre, post (as published) or none")
     residual: bool = setting(True, "add the input of a sublayer to its output")
     activation: str = setting("relu", "activation of the feed-forward")
+    # Positions and embeddings.
     positions: str = setting("sinusoidal", "sinusoidal, learned or none")
     src_positions: str | None = setting(
         None, "positions of the source where they differ: grid (row and column of a patch), sinusoidal, learned, none"
@@ -33,6 +37,7 @@ class ModelSettings:
     max_len: int = setting(1024, "number of learned positions; also the size of a mixer of bounded length")
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting("all", "all: source, target and output share one table; target: target and output; none")
+    # Regularization.
     dropout: float = setting(0.1, "dropout after embeddings and sublayers")
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward")
     attention_dropout: float = setting(0.0, "dropout of attention weights")

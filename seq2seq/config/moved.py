@@ -18,6 +18,7 @@ MOVED = (
 def new_key(key: str) -> str | None:
     """Return the key that a moved setting has now, or None if there never was a setting `key`."""
     for old, new in MOVED:
+        # Greedy: `*` may stand for several nested sections.
         pattern = re.escape(old).replace(r"\*", "(.+)")
         if match := re.fullmatch(pattern, key):
             return new.replace("*", match[1]) if "*" in new else new
@@ -35,8 +36,10 @@ def modernize(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bool) -> None:
+    # Decided by the nearest class above a key.
     if "_target_" in node:
         ours = str(node["_target_"]).startswith("seq2seq.")
+    # A copy of the keys: renaming changes the node.
     for key in list(node):
         path = f"{prefix}{key}"
         if isinstance(node[key], dict):
@@ -49,4 +52,5 @@ def _put(root: dict[str, Any], path: str, value: Any) -> None:
     *parents, leaf = path.split(".")
     for parent in parents:
         root = root.setdefault(parent, {})
+    # A file that has the new key keeps its value.
     root.setdefault(leaf, value)

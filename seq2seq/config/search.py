@@ -17,10 +17,10 @@ class SearchSettings:
     mean per token; more favors long outputs, less than 0 short ones.
 
     Args:
-        max_len: bounds the tokens of every sentence; a model with learned positions has no more of them.
+        max_len: Bounds the tokens of every sentence; a model with learned positions has no more of them.
 
     Raises:
-        ValueError: a value outside its range.
+        ValueError: A value is outside its range.
     """
 
     beam_size: int = setting(5, "hypotheses kept at every step; 1 is greedy; validations use trainer.val_beam_size")
@@ -33,8 +33,10 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if self.beam_size < 1:
             raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
+        # A beam holds no more hypotheses than its size.
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
+        # At least one token, the end, for the shortest source.
         if not 0 <= self.max_len_ratio < math.inf or self.max_len_extra < 1:
             raise ValueError(
                 f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "

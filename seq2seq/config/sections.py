@@ -61,6 +61,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
         model=read_section(ModelSettings, config["model"], "model"),
         optim=read_section(OptimSettings, config["optim"], "optim"),
         search=read_section(SearchSettings, config["search"], "search"),
+        # With the default bound, which the class itself requires.
         trainer=read_section(TrainerSettings, bounded(config["trainer"]), "trainer"),
     )
 
@@ -69,6 +70,7 @@ def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return an older run's settings under the present names; a section has defaults for keys that are newer."""
     result = modernize(config)
     for name, cls in SECTIONS.items():
+        # The top level has no name here, so its keys stay as they are.
         if name in result:
             result[name] = {key: value for key, value in defaults(cls).items() if value != "???"} | result[name]
     return result
@@ -82,6 +84,7 @@ def check_mixer(mixer: Mapping[str, Any]) -> None:
     """
     values = flat(mixer, "mixer.")
     for key, value in values.items():
+        # A flag is known by the class beside it, which decides what its keys mean.
         slot, _, name = key.rpartition(".")
         target = str(values.get(f"{slot}._target_"))
         if target.startswith("seq2seq.") and (moved := new_key(key)):
@@ -93,6 +96,7 @@ def check_mixer(mixer: Mapping[str, Any]) -> None:
 @functools.cache
 def _flags() -> frozenset[tuple[str, str]]:
     """List class and key of all that is true or false in conf/mixer."""
+    # The files are the only list of flags: classes are not imported here.
     files = (conf_dir() / "mixer").glob("*/*.yaml")
     sections = [read_yaml(file) for file in files if file.read_text("utf-8").strip()]
     return frozenset(

@@ -20,11 +20,12 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **more: Any) -> 
     """Declare a field of a settings class.
 
     Args:
-        default: the default; a mapping or sequence is copied for every instance.
-        help: one line for comments and for docs/settings.md.
-        more: further metadata. `infinite=True` accepts infinity for a number, `null=value` reads null as that value.
+        default: A mapping or sequence is copied for every instance.
+        help: One line for comments and for docs/settings.md.
+        more: Further metadata. `infinite=True` accepts infinity for a number, `null=value` reads null as that value.
     """
     metadata = {"help": help, **more}
+    # dataclasses refuse a mutable default; each instance has a copy.
     if isinstance(default, dict | list):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -32,12 +33,13 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **more: Any) -> 
 
 def duration(default: str | None, help: str) -> Any:
     """Declare a field in seconds, written as `90`, `10m` or `00:01:30:00` in the configuration."""
+    # The field is in seconds; `written` is what files and docs show.
     in_seconds = None if default is None else seconds(default)
     return dataclasses.field(default=in_seconds, metadata={"help": help, "written": default, "duration": True})
 
 
 def internal(default: Any) -> Any:
-    """Declare a field that the program sets: no key of the configuration."""
+    """Declare a field that the program sets and that is not a key of the configuration."""
     return dataclasses.field(default=default, metadata={"internal": True})
 
 
@@ -52,6 +54,7 @@ def defaults(cls: type) -> dict[str, Any]:
 
 
 def _written(cls: type, field: dataclasses.Field[Any]) -> Any:
+    # In order: a duration, a nested section, a factory, no default, a plain value.
     if "written" in field.metadata:
         return field.metadata["written"]
     nested = _hints(cls)[field.name]
@@ -62,6 +65,7 @@ def _written(cls: type, field: dataclasses.Field[Any]) -> Any:
         value = field.default_factory()
     if value is dataclasses.MISSING:
         return "???"
+    # YAML and OmegaConf have lists alone.
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -78,11 +82,12 @@ def read_section(cls: type[Settings], section: Mapping[str, Any], name: str, *, 
     known = keys(cls)
     values = {}
     for key, value in section.items():
-        # Hydra's mark of a setting that must be set
+        # `???` is Hydra's mark of a setting that must be set.
         if key in known and value != "???":
             values[key] = _value(value, _hints(cls)[key], known[key].metadata, _join(name, key))
         elif key not in known and not extra:
             raise _unknown(key, name, list(known))
+    # `???` was passed over above, so it counts as missing.
     missing = [
         key
         for key, field in known.items()
@@ -101,6 +106,7 @@ def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, A
     result = dict(section)
     for key, value in section.items():
         checked = getattr(settings, key, None)
+        # `settings` are the checked values, so the fraction is known to be 0.
         if isinstance(value, float) and type(checked) is int:
             result[key] = checked
         elif isinstance(value, Mapping) and dataclasses.is_dataclass(checked):
@@ -121,11 +127,13 @@ def _unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
+    # Annotations are strings (`from __future__`); cached, since resolving them is slow.
     return typing.get_type_hints(cls)
 
 
 def _value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) -> Any:
     """Check one value against the annotation `hint` of its field, and convert it."""
+    # Metadata come before the annotation, which they refine.
     if metadata.get("duration"):
         return None if value is None else seconds(value, key)
     if "null" in metadata and value is None:
@@ -134,6 +142,7 @@ def _value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) -> Any:
         if value is not None and not isinstance(value, Mapping):
             raise ValueError(f"{key}={value} is no section; it takes {', '.join(keys(hint))}")  # type: ignore[arg-type]
         return read_section(hint, value or {}, key)  # type: ignore[arg-type]
+    # By annotation; types that none of these matches are left to the class.
     if isinstance(hint, types.UnionType):
         return _union(value, typing.get_args(hint), metadata, key)
     if hint is bool:
@@ -143,6 +152,7 @@ def _value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) -> Any:
     if hint is str:
         return _word(value, key)
     if typing.get_origin(hint) is tuple:
+        # One value stands for a tuple of one, as in languages=de.
         return tuple(value) if isinstance(value, list | tuple) else (value,)
     if typing.get_origin(hint) in (dict, Mapping):
         return _mapping(value, key)
@@ -154,28 +164,35 @@ def _union(value: Any, hints: Sequence[Any], metadata: Mapping[str, Any], key: s
         return None
     if bool in hints and (value is False or value == math.inf):
         return None  # null, false and infinity turn a rule off
+    # Words that a number may be replaced by, as in data.max_tokens=auto.
     words = metadata.get("words", ())
     if value in words:
         return value
+    # One type is left: None, rules that are off, and words are dealt with above.
     rest = [hint for hint in hints if hint not in (type(None), bool) and not (hint is str and words)]
     return _value(value, rest[0], metadata, key)
 
 
 def flag(value: Any, key: str) -> bool:
-    """Check that a value is true or false, or 1 or 0."""
+    """Convert true, false, 1 or 0 to a bool.
+
+    Raises:
+        ValueError: It is another value; the message names `key`.
+    """
     if not isinstance(value, bool | int) or value not in (True, False):
         raise ValueError(f"{key}={_shown(value)} is neither true nor false")
     return bool(value)
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a finite number; true and false are none."""
+    """Return True if `value` is a finite number, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
     if not is_number(value) and not (infinite and value == math.inf):
         raise ValueError(f"{key}={_shown(value)} is no finite number")
+    # YAML reads 1e3 as a float.
     if hint is int and isinstance(value, float):
         if not value.is_integer():
             raise ValueError(f"{key}={value} must be a whole number")
@@ -184,6 +201,7 @@ def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
 
 
 def _word(value: Any, key: str) -> str:
+    # A name may look like a number, as in run=2024.
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{key}={_shown(value)} is no word")
     return str(value)

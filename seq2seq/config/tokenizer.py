@@ -17,7 +17,7 @@ _MOST_BITS = 62
 
 @dataclasses.dataclass(frozen=True)
 class PatchGrid:
-    """How pictures of height x width pixels are cut, row by row, into patches of size x size pixels.
+    """Division of pictures of height x width pixels, row by row, into patches of size x size pixels.
 
     A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits gray levels.
 
@@ -31,6 +31,7 @@ class PatchGrid:
     bits: int = setting(8, "gray levels of a pixel are 2^bits; size * size * bits is at most 62")
 
     def __post_init__(self) -> None:
+        # type(), not isinstance: true is not a size.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is not int or value < 1:
@@ -40,6 +41,7 @@ class PatchGrid:
                 f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
                 f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
             )
+        # An id packs all pixels of a patch, so it bounds size and gray levels together.
         if self.bits > 8 or self.size**2 * self.bits > _MOST_BITS:
             raise ValueError(
                 f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch: choose at most "
@@ -47,6 +49,7 @@ class PatchGrid:
             )
         if self.length < 2:
             raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
+        # Last: an installation does not help with impossible sizes.
         if importlib.util.find_spec("PIL") is None:
             raise ValueError("pictures need the package pillow: pip install 'seq2seq-mixers[images]'")
 
@@ -78,15 +81,17 @@ class TokenizerSettings:
     With `patches` the source is pictures, and SentencePiece is the target's alone.
 
     Args:
-        symbols: tags, pieces that no text is cut into.
+        symbols: Tags, which are pieces that text is never cut into.
 
     Raises:
         ValueError: impossible values, before any work.
     """
 
+    # Ready models.
     model: str | None = setting(None, "a ready SentencePiece model for both sides; nothing is trained then")
     src_model: str | None = setting(None, "or a ready model for the source ...")
     tgt_model: str | None = setting(None, "... and one for the target")
+    # Training of new models.
     type: str = setting("unigram", "unigram or bpe")
     vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets")
     joint: bool = setting(True, "one vocabulary for both sides (shared embeddings), or one a side")
@@ -118,10 +123,12 @@ class TokenizerSettings:
             raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
+        # Pictures replace the source's model, so a single ready model, the target's, is allowed.
         if self.patches:
             self._check_pictures()
         elif bool(self.src_model) != bool(self.tgt_model):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
+        # Last, as it reads the disk.
         for path in self.ready_models:
             if not Path(path).is_file():
                 raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")

@@ -27,6 +27,7 @@ class TrainerSettings:
         ValueError: a value outside its range, or nothing that bounds the run.
     """
 
+    # Bounds and updates.
     max_steps: int | None = setting(None, "updates after which the run ends")
     max_epochs: int | None = setting(None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where nothing bounds it")
     max_time: float | None = duration(
@@ -35,11 +36,13 @@ class TrainerSettings:
         "long last validation may overrun it",
     )
     accumulate: int = setting(1, "micro-batches per update")
+    # Validation.
     val_steps: int | None = setting(None, "updates between validations; every epoch where val_time is null, too")
     val_time: float | None = duration(None, "time between validations")
     val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all")
     val_beam_size: int = setting(1, "beam of a validation; the test set is decoded with search.beam_size")
     patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off")
+    # Checkpoints and sweeps.
     save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
     keep_last: int | None = setting(None, "keep step-<update>.ckpt of so many last validations, for seq2seq.average")
     keep_best: int | None = setting(None, "keep top-<update>.ckpt of so many validations with the highest BLEU")
@@ -47,6 +50,7 @@ class TrainerSettings:
         None, "in a sweep: stop below the median of at least so many other jobs at the same point; null = off"
     )
     samples: int = setting(3, "translations shown at each validation")
+    # Hardware.
     precision: str = setting(
         "auto",
         "32, tf32, bf16 (autocast over float32 weights) or bf16-true (bf16 weights); auto: bf16 where the hardware "
@@ -61,6 +65,7 @@ class TrainerSettings:
     strategy: str = setting("ddp", "of several processes: ddp (a whole model each) or fsdp (a shard each)")
     compile: bool = setting(False, "compile the model with torch.compile")
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
+    # Weights, faults and logs.
     ema: float | None = setting(None, "decay of an average of the weights, 0.999 for example: validated and saved")
     max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends")
     profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
@@ -71,11 +76,13 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         if all(getattr(self, key) is None for key in BOUNDS):
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
+        # Counts; null passes, since it turns off or leaves open what it counts.
         for key in (
             *("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience"),
             *("devices", "nodes", "threads", "log_steps", "keep_last", "keep_best", "median_stop"),
         ):
             self._require_whole(key, least=1)
+        # 0 turns these off.
         for key in ("samples", "max_skipped"):
             self._require_whole(key, least=0)
         if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
@@ -86,6 +93,7 @@ class TrainerSettings:
 
     def _require_whole(self, key: str, *, least: int) -> None:
         value = getattr(self, key)
+        # type(), not isinstance: true is not a count.
         if value is not None and (type(value) is not int or value < least):
             raise ValueError(f"trainer.{key}={value} must be a whole number, at least {least}")
 

@@ -19,7 +19,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not in UTF-8") from None
     except yaml.YAMLError as error:
+        # The parser's message has several lines, with a position in the file.
         raise ValueError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from None
+    # An empty file is None; a list or a word is valid YAML, too.
     if not isinstance(loaded, dict):
         raise ValueError(f"{path.name} holds no settings")
     return loaded

@@ -50,18 +50,19 @@ def make_task(
             **picture_sizes(tokenizer.patches),
         }
     )
-    torch.manual_seed(plan.run.seed)
+    torch.manual_seed(plan.run.seed)  # right before the weights are drawn
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
     if plan.trainer.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
         for layer in (*model.encoder.layers, *model.decoder.layers):
             layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
     if plan.trainer.compile:
         # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
         for part in (model.encoder, model.decoder, model.output):
             part.compile(dynamic=True)
-    description = checkpoint.describe(
+    description = checkpoint.describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
         src_lang=data.src,
@@ -111,10 +112,12 @@ def make_trainer(
         # A validation gathers the weights of a sharded model, which training then uses.
         inference_mode=not settings.sharded,
         accumulate_grad_batches=settings.accumulate,
+        # Our batch samplers know their rank; Lightning would wrap them and change the batches.
         use_distributed_sampler=False,
         callbacks=callbacks,
         plugins=plugins(),
         logger=loggers,
+        # Checkpoints and progress are our own callbacks.
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

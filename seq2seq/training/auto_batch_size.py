@@ -33,7 +33,7 @@ _TOO_MANY = ("invalid configuration argument", "triton error [cuda]: invalid arg
 
 
 def require_gpu(accelerator: str) -> None:
-    """ValueError unless there is a memory to be filled."""
+    """Raise ValueError on a CPU, which has no memory of its own to fill."""
     if accelerator != "gpu":
         raise ValueError(
             "data.max_tokens=auto fills the memory of a GPU, and this run is on a CPU: "
@@ -44,13 +44,14 @@ def require_gpu(accelerator: str) -> None:
 def largest_that_fits(
     fits: Callable[[int], bool], *, start: int = GRAIN, most: int = MOST, grain: int = GRAIN, tolerance: float = 0.05
 ) -> int:
-    """The largest number up to `most` that fits, to within `tolerance` of it, or 0 if `start` does not.
+    """Search for the largest number up to `most` that fits, to within `tolerance` of it; 0 if `start` does not.
 
     Doubles while it fits, then bisects; every number is `start` plus a multiple of `grain`, or `most`. The answer has
     itself been tried, also where `fits` is not monotone.
     """
     if not fits(start):
         return 0
+    # Double: the bounds of the bisection. `most + grain` stands for a failure that was never tried.
     fitting, failing = start, most + grain
     while fitting < most:
         doubled = min(2 * fitting, most)
@@ -58,6 +59,7 @@ def largest_that_fits(
             failing = doubled
             break
         fitting = doubled
+    # Bisect, on the grid of `grain`; max(1, ...) keeps the step from being 0.
     while failing - fitting > max(grain, tolerance * fitting) and fitting < most:
         middle = fitting + max(1, (failing - fitting) // 2 // grain) * grain
         fitting, failing = (middle, failing) if fits(middle) else (fitting, middle)
@@ -65,17 +67,24 @@ def largest_that_fits(
 
 
 def worst_shapes(budget: int, longest: tuple[int, int]) -> list[tuple[int, int, int]]:
-    """(rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
+    """List (rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
 
-    longest: pieces of the longest source and target. No batch of `token_batches` has more of any of the three.
+    No batch of `token_batches` has more of any of the three.
+
+    Args:
+        budget: Rows times the longer side's padded width, at most.
+        longest: Pieces of the longest source and target.
     """
+    # Every padded width that a batch of this budget can have, and the rows that it leaves room for.
     limit = min(int(padded_width(max(longest))), longest_width(budget))
     widths = np.unique(padded_width(np.arange(1, limit + 1)))
     widths = widths[widths <= limit]
     rows = budget // widths
+    # A side is never wider than its own longest sentence.
     src, tgt = (np.minimum(widths, padded_width(side)) for side in longest)
+    # Attention's memory grows with pairs of positions, activations with cells, launch grids with rows.
     counts = (rows * (src * src + src * tgt + tgt * tgt), rows * (src + tgt), rows)
-    worst = dict.fromkeys(int(np.argmax(count)) for count in counts)
+    worst = dict.fromkeys(int(np.argmax(count)) for count in counts)  # one batch may be the worst in several ways
     return [(int(rows[i]), int(src[i]), int(tgt[i])) for i in worst]
 
 
@@ -84,6 +93,10 @@ class Rehearsal:
 
     `copies` of the weights lie beside it, as an average or the buffers of several processes would. Between updates
     gradients stay, as between the micro-batches of a window.
+
+    Args:
+        longest: Pieces of the longest source and target.
+        precision: Lightning's name of it.
     """
 
     def __init__(
@@ -94,10 +107,10 @@ class Rehearsal:
         task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
         self._optimizer = build_optimizer(task.parameters(), task.optim)
         self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
-        self.update(1, 2, 2)  # makes gradients and the optimiser's state
+        self.update(1, 2, 2)  # makes gradients and the optimizer's state
 
     def fits(self, budget: int) -> bool:
-        """Whether updates of `budget` pieces find memory."""
+        """Return True if updates of `budget` pieces fit the memory."""
         self.tried += 1
         try:
             for shape in worst_shapes(budget, self.longest):
@@ -112,18 +125,19 @@ class Rehearsal:
         return fitting
 
     def update(self, rows: int, src: int, tgt: int) -> None:
-        """Forward and backward pass, clipping, and the optimiser's step."""
+        """Run forward and backward pass, clipping, and the optimizer's step."""
         batch = self._batch(rows, src, tgt)
         with _as_trained(self.precision, self.device):
             loss = self.task.sum_losses(batch).loss
         loss.backward()
+        # The target is without padding, so it has rows * tgt tokens.
         scale = torch.full((), 1 / (rows * tgt), device=self.device)
         scale_and_clip(self.task.parameters(), scale, clip_norm=self.task.optim.clip_norm)
         self._optimizer.step()
 
     def _batch(self, rows: int, src: int, tgt: int) -> Batch:
-        source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=self.device)
-        target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=self.device)
+        source = torch.randint(self.task.tokenizer.src_vocab_size, (rows, src), device=self.device)  # (B, S)
+        target = torch.randint(self.task.tokenizer.tgt_vocab_size, (rows, tgt), device=self.device)  # (B, T)
         masks = [torch.ones_like(ids, dtype=torch.bool) for ids in (source, target)]
         return Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=self.device))
 
@@ -136,11 +150,19 @@ def find_budget(
     precision: str,
     copies: int = 0,
 ) -> int:
-    """The largest budget that a task of `make_task` can be trained with on `device`; leaves no trace of the search.
+    """Find the largest budget that a task of `make_task` can be trained with on `device`; leave no trace of the search.
 
-    precision: Lightning's name. TrainingFault if the smallest budget is too large.
+    Args:
+        make_task: Builds a task that is thrown away after the search.
+        longest: Pieces of the longest source and target.
+        precision: Lightning's name of it.
+        copies: Further copies of the weights that the run will keep.
+
+    Raises:
+        TrainingFault: The smallest budget is too large.
     """
     began = time.monotonic()
+    # Random state and memory limit are restored: the run's results do not depend on the search.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), limited(device):
         found, tried = _search(make_task, longest=longest, device=device, precision=precision, copies=copies)
     _forget(device)
@@ -164,24 +186,26 @@ def _search(
     precision: str,
     copies: int,
 ) -> tuple[int, int]:
-    """The budget, 0 if none fits, and how many were tried; the task ends with this function."""
+    """Return the budget, 0 if none fits, and how many were tried; the task ends with this function."""
     try:
         rehearsal = Rehearsal(make_task(), longest=longest, device=device, precision=precision, copies=copies)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        # Weights and optimizer state alone are too large.
         return 0, 0
     return largest_that_fits(rehearsal.fits), rehearsal.tried
 
 
 @contextlib.contextmanager
 def limited(device: torch.device) -> Iterator[None]:
-    """In this block torch may take _SHARE of the memory of `device` that is free at its beginning, and no more."""
+    """Limit torch, in this block, to _SHARE of the memory of `device` that is free at its beginning."""
     if device.type != "cuda":
         yield
         return
     _free(device)
     (free, total), before = torch.cuda.mem_get_info(device), torch.cuda.get_per_process_memory_fraction(device)
+    # The limit counts what torch has reserved already, which the driver does not report as free.
     share = min(before, (free + torch.cuda.memory_reserved(device)) / total)
     torch.cuda.set_per_process_memory_fraction(_SHARE * share, device)
     try:
@@ -192,7 +216,7 @@ def limited(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_trained(precision: str, device: torch.device) -> Iterator[None]:
-    """The types that Lightning computes a loss in."""
+    """Compute in the types that Lightning computes a loss in, as its precision plugins set them."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if precision == "bf16-true" else before)
     try:
@@ -203,6 +227,7 @@ def _as_trained(precision: str, device: torch.device) -> Iterator[None]:
 
 
 def _free(device: torch.device) -> None:
+    # Tensors in reference cycles (autograd contexts, tracebacks) keep their memory until collected.
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -213,5 +238,6 @@ def _forget(device: torch.device) -> None:
     _free(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    # Only where something was compiled: `reset` imports dynamo, which is slow.
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()

@@ -18,7 +18,7 @@ BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
 
 
 class Stopwatch:
-    """Seconds that passed while it ran; it starts stopped."""
+    """Stopwatch of the seconds that passed while it ran; it starts stopped."""
 
     def __init__(self) -> None:
         self._total = 0.0
@@ -37,6 +37,7 @@ class Stopwatch:
 
     def run(self, running: bool) -> None:
         """Start or stop."""
+        # Read with the old mark, so before the mark is moved.
         self._total = self.seconds
         self._mark = time.monotonic()
         self._running = running
@@ -56,7 +57,7 @@ class Budget:
         self.settings = settings
         self.clock = Stopwatch()
         self.agreement = Agreement()
-        self.bad_validations = 0  # in a row, without a better score
+        self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
         self.ended_by: str | None = None  # one of BOUNDS
         # Clocks differ between ranks: the share that all of them agreed on after the last update.
         self.agreed_share = 0.0
@@ -72,8 +73,10 @@ class Budget:
         It is that of updates or epochs if they bound the run, else that of time. So a run that is bounded by a count
         repeats bit for bit, even if the clock ends it before.
         """
+        # A count is the same on every rank and in every repetition.
         if self.settings.max_steps or self.settings.max_epochs:
             return min(1.0, self._counted_share(trainer))
+        # Ranks must have one learning rate, so none follows its own clock.
         return self.agreed_share if trainer.world_size > 1 else min(1.0, self._time_share())
 
     @property
@@ -96,6 +99,7 @@ class Budget:
             "max_epochs": epochs is not None and epochs_done(trainer) >= epochs,
             "max_steps": steps is not None and trainer.global_step >= steps,
         }
+        # A number, so that ranks can agree on it by a maximum; the last of BOUNDS wins.
         return max((number for number, bound in enumerate(BOUNDS, 1) if reached[bound]), default=0)
 
     def end_by(self, number: int) -> None:
@@ -114,6 +118,7 @@ class Budget:
             "elapsed": self.clock.seconds,
             "bad_validations": self.bad_validations,
             "validation_seconds": self._validation_seconds,
+            # With its value: a resumed run under another value of the same bound goes on.
             "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
         }
 
@@ -129,6 +134,7 @@ class Budget:
     def _counted_share(self, trainer: L.Trainer) -> float:
         steps = self.settings.max_steps
         epochs = self.settings.max_epochs
+        # Whichever of the two counts is nearer to its bound.
         share = trainer.global_step / steps if steps else 0.0
         return max(share, epochs_done(trainer) / epochs if epochs else 0.0)
 
@@ -142,5 +148,6 @@ class Budget:
 
 def epochs_done(trainer: L.Trainer) -> float:
     """Return the number of epochs, the finished part of the current one included."""
+    # Infinite for a stream, of which no epoch ever ends: x / inf is 0.
     batches = trainer.num_training_batches
     return trainer.current_epoch + ((trainer.fit_loop.epoch_loop.batch_idx + 1) / batches if batches else 0.0)

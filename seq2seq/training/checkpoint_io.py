@@ -28,7 +28,9 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read `path` to the CPU."""
+        # Always to the CPU, whatever `map_location` says: Lightning moves the weights itself.
         payload = checkpoints.read(path)
+        # Absent from files of weights alone.
         if "callbacks" in payload:
             payload["callbacks"] = _split_control(payload["callbacks"])
         return payload
@@ -48,9 +50,10 @@ def plugins() -> list[Any]:
 
 
 def _split_control(states: dict[str, Any]) -> dict[str, Any]:
-    """Give the state of an earlier `Control` to the callbacks it was split into."""
+    """Distribute the state of an earlier `Control` over the callbacks it was split into."""
     control = states.get("Control")
     if control is None:
         return states
+    # An older file may lack keys that were added later.
     parts = {name: {key: control[key] for key in keys if key in control} for name, keys in _PARTS_OF_CONTROL.items()}
     return {name: state for name, state in (states | parts).items() if name != "Control" and state}

@@ -27,14 +27,19 @@ if TYPE_CHECKING:
 
 
 def check_model(plan: RunPlan, start: Loaded | None) -> None:
-    """Build the model without memory, so that impossible sizes are found before any work.
+    """Build the model without memory, to detect impossible sizes before any work.
 
     Args:
         start: The checkpoint that a new run starts from.
+
+    Raises:
+        ValueError: The model cannot be built, or is not that of `start`.
     """
+    # Any vocabulary will do: the real sizes follow from a tokenizer that may not exist yet.
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": plan.tokenizer.joint}
     sizes |= picture_sizes(plan.tokenizer.patches)
     if start:
+        # A checkpoint's sizes are known.
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
     with torch.device("meta"):
@@ -52,10 +57,11 @@ def bounded_search(plan: RunPlan) -> SearchSettings:
 
 
 def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
-    """Plan the data of a run; of one that starts from a checkpoint, with its tokenizer."""
+    """Plan the data of a run; a run that starts from a checkpoint takes its tokenizer."""
     cache = Path(plan.run.cache)
     tokenizer = dict(plan.config["tokenizer"])
     if start:
+        # The vocabulary must be that of the weights, so the checkpoint's models replace the settings.
         tokenizer |= finetune.ready_models(start.tokenizer, cache)
     data = DataPlan.from_mapping(plan.config["data"], tokenizer=tokenizer, seed=plan.run.seed, cache_dir=cache)
     if data.stream:
@@ -76,6 +82,7 @@ def check_positions(plan: RunPlan, data: DataPlan) -> None:
     most = max_positions(plan.config)
     if not most:
         return
+    # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
     longest = data.longest_allowed
     named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config).items())
     otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
@@ -97,6 +104,7 @@ def decide_max_tokens(plan: RunPlan, data: DataPlan, resumed: Resumed | None, ac
     """
     if not data.auto:
         return data
+    # Another size would change the order of the batches, and the position in it.
     if resumed and resumed.max_tokens:
         return data.with_max_tokens(resumed.max_tokens)
     if plan.trainer.sharded:

@@ -36,9 +36,11 @@ class TranslationDataModule(LightningDataModule):
         """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them."""
         _, world_size, _ = self._world()
         if self.prepared.plan.auto and world_size > 1:
+            # Ranks agree on a maximum, so the minimum is that of the negated sizes.
             (least,) = Agreement().of([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
+                # Built for another batch size by `describe` before; made anew on first use.
                 self._train_sampler = None
                 self._stream = None
                 self.describe()
@@ -113,6 +115,7 @@ class TranslationDataModule(LightningDataModule):
         """List the parts of a split that are scored by themselves; none if it is one corpus."""
         plan = self.prepared.plan
         data = self.prepared.split(split)
+        # A corpus of a mixture may lack the split; the others follow one another in it.
         parts = [part for part in plan.parts if split in part.corpus.splits]
         sizes = [len(part) for part in data.parts] if isinstance(data, MixedPairs) else [len(data)]
         return directions(parts, sizes, lambda language: plan.tokenize.get(language) or tokenize_for(language))
@@ -121,6 +124,7 @@ class TranslationDataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader:
         """Build the loader of training batches, shuffled by (seed, epoch)."""
+        # Lightning asks for a loader before the first epoch's hook sets the epoch.
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
@@ -142,6 +146,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler
+        # Before there is a trainer (`describe`) the world is one rank; the sampler of a run knows its own.
         if current is None or (current.rank, current.world_size, current.window) != self._world():
             current = self._sampler("train")
             current.set_epoch(self.epoch)
@@ -150,6 +155,7 @@ class TranslationDataModule(LightningDataModule):
 
     def _training_stream(self) -> PairStream:
         rank, world_size, _ = self._world()
+        # As above: a stream skips what other ranks read.
         if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
             self._stream = self.prepared.stream(rank=rank, world_size=world_size)
         return self._stream
@@ -166,8 +172,10 @@ class TranslationDataModule(LightningDataModule):
             shuffle=training,
             rank=rank,
             world_size=world_size,
+            # A window on one rank is the same update as a micro-batch on each of as many ranks.
             window=window if training else 1,
         )
+        # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
         if training and (mixture := self.prepared.mixture()):
             sampler.draw_from(mixture)
         return sampler

@@ -42,6 +42,7 @@ def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> 
             f"data.max_tokens={max_tokens} and raise trainer.accumulate as much, or set "
             "trainer.checkpoint_activations=true"
         )
+    # A full disk, or a file that is gone; an OSError without a message is not from a system call.
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return TrainingFault(f"{where}{error.strerror}: make room or mend it")
@@ -54,6 +55,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
+    # CPU allocators and libraries raise RuntimeError, known by its words alone.
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
@@ -66,10 +68,13 @@ class _Update(NamedTuple):
 
 
 class SkippedUpdates:
-    """Skip updates whose gradient is not finite, as if their batches had not been there, up to a limit.
+    """Guard that skips updates whose gradient is not finite, as if their batches had not been there, up to a limit.
 
     The optimizer reads a tensor on its own device, so nothing waits for an answer; TrainingFault, with the numbers of
     the sentences, comes a little later than the update that passed the limit.
+
+    Args:
+        limit: Skipped updates that the run survives.
     """
 
     def __init__(self, limit: int) -> None:
@@ -93,8 +98,10 @@ class SkippedUpdates:
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
         if isinstance(own, torch.optim.AdamW) and own.defaults.get("fused"):
+            # As a gradient scaler does it: the fused kernel reads the flag and leaves weights and moments alone.
             own.found_inf = bad.float()  # type: ignore[attr-defined]
         elif bad:
+            # An optimizer passes parameters without gradients by. This waits for the device.
             own.zero_grad(set_to_none=True)
         self._updates.append(_Update(step, self._rows, bad))
         self._rows = []
@@ -111,6 +118,7 @@ class SkippedUpdates:
         import torch
 
         updates, self._updates = self._updates, []
+        # One transfer for all the updates since the last look.
         flags = torch.stack([update.bad for update in updates]).tolist() if updates else []
         for update, bad in zip(updates, flags, strict=True):
             if not bad:

@@ -20,8 +20,9 @@ _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout")
 def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
     """Raise ValueError unless the sections model and mixer of `config` are those `before`, of the checkpoint `origin`.
 
-    Dropout may differ.
+    Dropout may differ. The message names the first difference and the override that removes it.
     """
+    # An older checkpoint lacks settings that are newer: both sides get their defaults.
     old, new = present_settings(before), present_settings(config)
     sections = [{key: each[key] for key in ("model", "mixer")} for each in (old, new)]
     for key, there, here in differences(*sections):
@@ -34,6 +35,7 @@ def _remedy(key: str, there: Any, here: Any) -> str:
         return "choose the mixer=... that the checkpoint was trained with"
     if there == UNSET:
         return f"add ~{key}"
+    # As the command line spells it; + adds a key that is absent here, quotes keep blanks together.
     value = there if isinstance(there, str) else json.dumps(there)
     word = f"{'+' if here == UNSET else ''}{key}={value}"
     return f"add {word}" if " " not in word else f"add '{word}'"
@@ -42,6 +44,7 @@ def _remedy(key: str, there: Any, here: Any) -> str:
 def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
     """Write a checkpoint's SentencePiece models to `cache`; return the tokenizer settings that use them."""
     state = tokenizer.to_state()
+    # Named by content: runs from one checkpoint share the files.
     folder = cache / f"init-{tokenizer.fingerprint}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
@@ -49,6 +52,7 @@ def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
         if side in state:
             paths[side] = folder / f"{side}.model"
             paths[side].write_bytes(state[side])
+    # Pictures have no model on the source's side; a joint tokenizer has one model, stored as the source's.
     if tokenizer.patches:
         return {"model": None, "src_model": None, "tgt_model": str(paths["tgt_model"]), "patches": state["patches"]}
     if tokenizer.joint:

@@ -48,7 +48,9 @@ class TrainingFlops:
             raise ValueError("FLOPs are counted on a model without data; build it under torch.device('meta')")
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
+        # One table for one row, one for two; every other number of rows is a line through them.
         self._differences = [_newton(lambda s, t, rows=rows: self._counted(rows, s, t)) for rows in (1, 2)]
+        # Within the positions that the model has.
         outside = (_OUTSIDE[0], *(min(length, longest or length) for length in _OUTSIDE[1:]))
         self.polynomial = self._predict(*outside) == self._counted(*outside)
 
@@ -56,24 +58,28 @@ class TrainingFlops:
         """Return the FLOPs of a batch of `rows` pairs, padded to these lengths."""
         if self.polynomial:
             return _TRAINING * self._predict(rows, src_len, tgt_len)
+        # Not a polynomial in S and T, but linear in rows: two counts of this shape decide it.
         one, two = (self._counted(count, src_len, tgt_len) for count in (1, 2))
         return _TRAINING * (one + (rows - 1) * (two - one))
 
     def _predict(self, rows: int, src_len: int, tgt_len: int) -> int:
+        # Binomials of S - 1 and T - 1, as the differences begin at (1, 1).
         one, two = (_newton_value(differences, src_len - 1, tgt_len - 1) for differences in self._differences)
         return one + (rows - 1) * (two - one)
 
     @torch.no_grad()
     def _count(self, rows: int, src_len: int, tgt_len: int) -> int:
+        # Meta tensors have shapes alone: nothing is computed, only counted.
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            src = torch.zeros(rows, src_len, dtype=torch.int64)
-            tgt = torch.zeros(rows, tgt_len, dtype=torch.int64)
+            src = torch.zeros(rows, src_len, dtype=torch.int64)  # (B, S)
+            tgt = torch.zeros(rows, tgt_len, dtype=torch.int64)  # (B, T)
             self._model(src, src.bool(), tgt)
         return counter.get_total_flops()
 
 
 def training_flops(config: Mapping[str, Any]) -> TrainingFlops | None:
     """Return the count for build_model's `config`; None, and a warning, if a mixer cannot run without data."""
+    # As text, which is hashable: a run asks for the same model several times.
     return _training_flops(json.dumps(config, sort_keys=True, default=str))
 
 
@@ -92,6 +98,7 @@ def _training_flops(text: str) -> TrainingFlops | None:
 def _newton(count: Callable[[int, int], int]) -> tuple[int, ...]:
     """Return the forward differences at (1, 1): of S, of T, twice of S, of both, twice of T; integers, so exact."""
     one, two, three = _SIZES
+    # (S, T) on the six points that a polynomial of degree 2 needs.
     base = count(one, one)
     s = count(two, one)
     t = count(one, two)
@@ -102,5 +109,6 @@ def _newton(count: Callable[[int, int], int]) -> tuple[int, ...]:
 
 
 def _newton_value(differences: tuple[int, ...], s: int, t: int) -> int:
+    """Evaluate Newton's forward-difference formula at offset (s, t) from (1, 1)."""
     base, by_s, by_t, by_ss, by_st, by_tt = differences
     return base + by_s * s + by_t * t + by_ss * (s * (s - 1) // 2) + by_st * s * t + by_tt * (t * (t - 1) // 2)

@@ -30,6 +30,7 @@ def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
     place = functools.partial(_cut, parts=mesh.size())
     for layer in (*model.encoder.layers, *model.decoder.layers):
         fully_shard(layer, mesh=mesh, reshard_after_forward=True, shard_placement_fn=place)
+    # Layers first: each becomes a group of its own, and the model's takes the parameters that are left.
     fully_shard(model, mesh=mesh, reshard_after_forward=False, shard_placement_fn=place)
     # It warns of a `project` that returns views; nobody writes into a context.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
@@ -41,6 +42,7 @@ def shard(model: Seq2Seq, mesh: DeviceMesh) -> None:
 
 def _cut(parameter: nn.Parameter, *, parts: int) -> Shard:
     """Cut along the first dimension that is long enough; FSDP2 requires even parts of any dimension but the first."""
+    # Fewer rows than ranks (a small kernel): look for another dimension.
     even = (dim for dim, size in enumerate(parameter.shape) if dim and size % parts == 0)
     first = parameter.dim() > 0 and parameter.shape[0] >= parts
     return Shard(0 if first else next(even, 0))
@@ -61,6 +63,7 @@ def make_whole(model: nn.Module) -> None:
     # Else the module that runs first is taken for the outermost one.
     fully_shard.state(model)._lazy_init()  # type: ignore[attr-defined]
     for module in _groups(model):
+        # Gather, and stay gathered however often the module runs.
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
 
@@ -72,6 +75,7 @@ def make_parts(model: nn.Module) -> None:
     # Also forgets what ran: the next backward pass would fetch weights ahead in that order, which differs by process.
     model.reset_iter_state()
     for module in _groups(model):
+        # As `shard` set it: layers reshard after their forward pass, the root keeps its weights.
         module.set_reshard_after_forward(module is not model, recurse=False)
 
 
@@ -88,6 +92,7 @@ def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] 
         keep: Without it sharded tensors become None: a rank that writes no checkpoint needs no memory for them.
     """
     found: dict[int, Tensor | None] = {} if _found is None else _found
+    # Descend in the same order on every rank: `full_tensor` below is a collective.
     if isinstance(value, Mapping):
         return {key: gathered(each, keep=keep, _found=found) for key, each in value.items()}
     if isinstance(value, list):
@@ -95,6 +100,7 @@ def gathered(value: Any, *, keep: bool = True, _found: dict[int, Tensor | None] 
     if not isinstance(value, DTensor):
         return value.detach() if isinstance(value, Tensor) else value
     if id(value) not in found:
+        # By identity, so that a tied table is gathered once, and stays tied in the file.
         whole: Tensor = value.full_tensor()  # type: ignore[reportAttributeAccessIssue]
         found[id(value)] = whole.detach().cpu() if keep else None
     return found[id(value)]
@@ -104,6 +110,7 @@ def part_like(whole: Tensor, like: Tensor) -> Tensor:
     """Return this rank's shard of a `whole` tensor, which every rank has, if `like` is sharded; else `whole`."""
     if not isinstance(like, DTensor) or isinstance(whole, DTensor):
         return whole
+    # src_data_rank=None: every rank cuts its own copy, without a message.
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
@@ -117,6 +124,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], *, strict: bo
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load a whole `state` into an optimizer, whose parameters may be sharded."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # A state names parameters by number, in the order of the groups.
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     owners = dict(zip(numbers, parameters, strict=True))
     parts = {number: _parts(values, owners[number]) for number, values in state["state"].items()}
@@ -160,6 +168,7 @@ class ShardedStrategy(ModelParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Return the whole weights on rank 0, nothing on the others."""
         assert self.lightning_module is not None
+        # keep_vars: detached, a tied table would be two tensors, and gathered twice.
         whole = gathered(self.lightning_module.state_dict(keep_vars=True), keep=self.is_global_zero)
         return whole if self.is_global_zero else {}
 

@@ -11,7 +11,7 @@ def resolve_accelerator(settings: TrainerSettings) -> str:
     """Return `cpu` or `gpu`.
 
     Raises:
-        ValueError: a GPU is asked for and missing, or there are fewer than trainer.devices.
+        ValueError: A GPU is requested and missing, or there are fewer than trainer.devices.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if settings.accelerator == "gpu" and gpus == 0:
@@ -32,6 +32,7 @@ def resolve_precision(precision: str, accelerator: str) -> str:
     """
     if precision == "auto":
         precision = "bf16" if has_bf16(accelerator) else "32"
+    # tf32 is 32-true for Lightning: `train` sets torch's matmul precision.
     return {"bf16": "bf16-mixed", "bf16-true": "bf16-true"}.get(precision, "32-true")
 
 
@@ -42,6 +43,7 @@ def has_bf16(accelerator: str) -> bool:
     """
     if accelerator == "gpu":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Private names of torch, absent from some versions; absent counts as no.
     checks = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
 
@@ -50,7 +52,9 @@ def require_sharding(settings: TrainerSettings) -> None:
     """Raise ValueError if this torch cannot shard a model as `settings` ask."""
     if not settings.sharded:
         return
+    # Imported late: a run on one process needs none of it.
     from torch.distributed.fsdp import FSDPModule
 
+    # `make_parts` calls it.
     if not hasattr(FSDPModule, "reset_iter_state"):  # after a validation
         raise ValueError(f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp")

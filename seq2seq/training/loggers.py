@@ -1,4 +1,4 @@
-"""Loggers of a run: those that conf/logger names, and a CSV logger that a resumed run appends to."""
+"""Loggers of a run: the entries of conf/logger, and a CSV logger that a resumed run appends to."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from seq2seq.files import write_text
 
 
 def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
-    """Make the loggers, which continue after update `step` of an earlier part of the run, 0 for a new run."""
+    """Make the loggers, which continue after update `step` of an earlier part of the run.
+
+    Args:
+        loggers: The section `logger`: a class and its arguments by name.
+        step: 0 for a new run.
+    """
     made = []
     for node in (loggers or {}).values():
         # A run has one page there, however often it is resumed.
         page = {"name": folder.path.name, "id": folder.path.name} if class_name(node) == "WandbLogger" else {}
         logger = instantiate(node, save_dir=str(folder.path), **page)
+        # The run repeats the updates after its checkpoint, and would log them twice.
         if isinstance(logger, CsvLogger):
             logger.keep_until(step)
         made.append(logger)
@@ -50,12 +56,12 @@ class CsvLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Lightning asks for it."""
+        """Name of the logger, which Lightning requires."""
         return "csv"
 
     @property
     def version(self) -> str:
-        """Lightning asks for it."""
+        """Empty version, which Lightning requires: the run's folder is the version."""
         return ""
 
     @rank_zero_only
@@ -70,6 +76,7 @@ class CsvLogger(Logger):
         row: dict[str, Any] = {"step": step or 0}
         row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
         self._rows.append(row)
+        # A new column changes the header, so the file is written again; else one line is appended.
         new = [key for key in row if key not in self._columns]
         if new or not self.path.exists():
             self._columns += new

@@ -19,10 +19,19 @@ class LossSums(NamedTuple):
 
 
 def label_smoothed_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float) -> LossSums:
-    """Sum of (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True, in float32.
+    """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True, in float32.
 
-    logits (..., V) of any float type; target (...) int64; mask (...) bool. The gradient is computed with the loss, a
-    few rows at a time, so float32 logits never exist whole; `label_smoothed_cross_entropy_reference` is its slow twin.
+    The gradient is computed with the loss, a few rows at a time, so float32 logits never exist whole;
+    `label_smoothed_cross_entropy_reference` is its slow twin.
+
+    Args:
+        smoothing: e, the share of the target distribution that is uniform over the vocabulary.
+
+    Shape:
+        logits (..., V) of any float type; target (...) int64; mask (...) bool.
+
+    Reference:
+        Szegedy et al. 2016, Rethinking the Inception Architecture for Computer Vision, section 7.
     """
     rows = logits.flatten(0, -2)  # (N, V)
     weights = mask.flatten()  # (N,)
@@ -33,7 +42,7 @@ def label_smoothed_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, *
 def label_smoothed_cross_entropy_reference(
     logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float
 ) -> LossSums:
-    """The definition through torch's own cross entropy; same arguments and result as the fast form."""
+    """Compute the loss through torch's own cross entropy; same arguments and result as the fast form."""
     rows, labels = logits[mask].float(), target[mask]  # (N, V), (N,)
     loss = F.cross_entropy(rows, labels, label_smoothing=smoothing, reduction="sum")
     nll = F.cross_entropy(rows.detach(), labels, reduction="sum")
@@ -51,15 +60,17 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, target: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         nll = torch.zeros((), dtype=torch.float32, device=logits.device)
         uniform = torch.zeros_like(nll)  # the cross entropy against the uniform distribution
-        grad = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
+        grad = torch.empty_like(logits) if ctx.needs_input_grad[0] else None  # (N, V)
         block = _CPU_ROWS if logits.device.type == "cpu" else _GPU_ROWS
         for start in range(0, logits.shape[0], block):
             part = slice(start, start + block)
-            log_probs = torch.log_softmax(logits[part], dim=-1, dtype=torch.float32)
-            labels, weight = target[part, None], weights[part].float()
+            log_probs = torch.log_softmax(logits[part], dim=-1, dtype=torch.float32)  # (R, V)
+            # R rows of this block; a padding position has weight 0.
+            labels, weight = target[part, None], weights[part].float()  # (R, 1), (R,)
             nll -= log_probs.gather(1, labels).squeeze(1) @ weight
             uniform -= log_probs.mean(-1) @ weight
             if grad is not None:
+                # Last: the gradient is made in the memory of `log_probs`.
                 grad[part] = _row_gradient(log_probs, labels, weight, smoothing)
         if grad is not None:
             ctx.save_for_backward(grad)
@@ -69,12 +80,14 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         (grad,) = ctx.saved_tensors
+        # The gradient of the loss was made in the forward pass; the chain rule is one factor.
         return grad * grad_loss.to(grad.dtype), None, None, None
 
 
 def _row_gradient(log_probs: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
-    """softmax - ((1 - e) * onehot + e / V) for each row, times its weight; overwrites `log_probs` (R, V)."""
+    """Compute softmax - ((1 - e) * onehot + e / V) of each row, times its weight; overwrites `log_probs` (R, V)."""
     grad = log_probs.exp_().sub_(smoothing / log_probs.shape[-1])
+    # At the label: - (1 - e).
     grad.scatter_add_(1, labels, torch.full_like(labels, smoothing - 1, dtype=grad.dtype))
     return grad.mul_(weight[:, None])
 
@@ -88,12 +101,21 @@ _CPU_CELLS = 1 << 18
 def projected_cross_entropy(
     features: Tensor, output: nn.Linear, target: Tensor, mask: Tensor, *, smoothing: float, chunk: int | None = None
 ) -> LossSums:
-    """label_smoothed_cross_entropy(output(features), ...) without logits of more than `chunk` positions at a time.
+    """Compute label_smoothed_cross_entropy(output(features), ...) with logits of at most `chunk` positions at a time.
 
-    features (..., R), target and mask (...). Loss and gradients are made in one pass, with z = W x + b, p = softmax(z)
-    and c = mean_v W_v: dL/dx = W' p - (1 - e) W_y - e c and so on, so that the smoothing costs no pass over the
-    vocabulary. Under autocast products are of its type, sums in float32. A sharded W is projected whole.
+    Loss and gradients are made in one pass, with z = W x + b, p = softmax(z) and c = mean_v W_v:
+    dL/dx = W' p - (1 - e) W_y - e c and so on, so that the smoothing costs no pass over the vocabulary. Under autocast
+    products are of its type, sums in float32. A sharded W is projected whole.
+
+    Args:
+        output: The output layer, whose weight W and bias b get gradients too.
+        smoothing: e, the share of the target distribution that is uniform over the vocabulary.
+        chunk: None for the default of the device.
+
+    Shape:
+        features (..., R); target (...) int64; mask (...) bool.
     """
+    # A DTensor, which the products below do not take as it is.
     if hasattr(output.weight, "full_tensor"):
         return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing)
     rows, weights = features.flatten(0, -2), mask.flatten()  # (N, R), (N,)
@@ -101,6 +123,7 @@ def projected_cross_entropy(
     if torch.is_autocast_enabled(device):
         rows = rows.to(torch.get_autocast_dtype(device))  # the same cast as of a linear layer's input
     size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
+    # The casts are made by hand; autocast would add its own to products and sums.
     with torch.autocast(device, enabled=False):
         given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, size)
         loss, nll = _Projected.apply(*given)  # type: ignore[misc]
@@ -121,7 +144,7 @@ class _Projected(torch.autograd.Function):
         smoothing: float,
         chunk: int,
     ) -> tuple[Tensor, Tensor]:
-        wanted = any(ctx.needs_input_grad[:3])
+        wanted = any(ctx.needs_input_grad[:3])  # of features, weight or bias
         total = _Total(features, weight, bias, smoothing, gradients=wanted)
         for start in range(0, features.shape[0], chunk):
             part = slice(start, start + chunk)
@@ -134,7 +157,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        # Given away, so that autograd adds to them in place; there is one backward pass.
+        # Handed over, so that autograd adds to them in place; there is one backward pass.
         found, ctx.gradients = ctx.gradients, None
         if found is None:
             raise RuntimeError("the gradients of projected_cross_entropy were used up by an earlier backward pass")
@@ -152,56 +175,67 @@ class _Total:
     ) -> None:
         self.features, self.smoothing = features, smoothing
         self.weight = weight.detach().to(features.dtype)  # (V, R)
-        self.bias = None if bias is None else bias.detach().to(features.dtype)
+        self.bias = None if bias is None else bias.detach().to(features.dtype)  # (V,)
+        # Sums are in float32, or in float64 for gradient checks.
         self.wide = torch.promote_types(features.dtype, torch.float32)
+        # The mean logit of a row is mean . x + mean_bias: the smoothing needs no sum over V.
         self.mean = weight.detach().mean(0, dtype=self.wide)  # (R,)
-        self.mean_bias = 0.0 if bias is None else bias.detach().mean(dtype=self.wide)
+        self.mean_bias = 0.0 if bias is None else bias.detach().mean(dtype=self.wide)  # scalar
         self.nll = torch.zeros((), dtype=self.wide, device=features.device)
         self.uniform = torch.zeros_like(self.nll)
-        self.dx = torch.empty_like(features) if gradients else None
-        self.dw: Tensor | None = None
-        self.db: Tensor | None = None
+        self.dx = torch.empty_like(features) if gradients else None  # (N, R)
+        self.dw: Tensor | None = None  # (V, R), made with the first chunk
+        self.db: Tensor | None = None  # (V,)
         if gradients and bias is not None:
             self.db = torch.zeros(weight.shape[0], dtype=self.wide, device=features.device)
         self.seen = torch.zeros_like(self.mean)  # the weighted sum of all rows
-        self.count = torch.zeros_like(self.nll)
+        self.count = torch.zeros_like(self.nll)  # the sum of the mask
 
     def add(self, part: slice, labels: Tensor, mask: Tensor) -> None:
         """Project rows `part` and add what they cost."""
-        x, weight = self.features[part], mask.to(self.wide)
+        x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
+        # On a CPU the softmax takes blocks of rows that its cache holds; a GPU takes all at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
+        # (2, rows, V): the logits in float32 and their softmax, reused by every block.
         spare = None
         if logits.device.type == "cpu" and logits.dtype != self.wide:
             spare = torch.empty(2, min(block, len(x)), cells, dtype=self.wide)
         for start in range(0, len(x), block):
             piece = slice(start, start + block)
             self._softmax(logits[piece], labels[piece, None], weight[piece], spare)
+        # -mean_v log p_v = lse - mean_v z_v: `_softmax` added the first term, this is the second.
         self.uniform -= weight @ (x.to(self.wide) @ self.mean + self.mean_bias)
         if self.dx is not None:
             self._gradients(part, x, logits, weight)
 
     def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
         """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
+        # (n, 1) both
         at_label, highest = logits.gather(1, labels).to(self.wide), logits.amax(1, keepdim=True)
         if spare is None:
             p = torch.softmax(logits, -1, dtype=self.wide)
         else:  # fresh memory costs a CPU more than the softmax
             wide, p = spare[:, : len(logits)]
             torch.softmax(wide.copy_(logits), -1, out=p)
+        # The largest probability is exp(highest - lse), so the softmax yields the log-sum-exp, too.
         lse = highest.to(self.wide) - p.amax(1, keepdim=True).log()
         self.nll += weight @ (lse - at_label).squeeze(1)
         self.uniform += weight @ lse.squeeze(1)
         if self.dx is not None:
+            # The e / V of the smoothing is left out here: `_gradients` and `gradients` take it off as a whole.
             p.scatter_add_(1, labels, torch.full_like(at_label, self.smoothing - 1))
+            # In place: `_gradients` reads them as the gradient with respect to the logits.
             logits.copy_(p)
 
     def _gradients(self, part: slice, x: Tensor, slopes: Tensor, weight: Tensor) -> None:
+        """Add the gradients of rows `part`; `slopes` (n, V) is p - (1 - e) onehot."""
         assert self.dx is not None
-        scale = weight.to(x.dtype)
+        scale = weight.to(x.dtype)  # (n,)
         self.dx[part] = (slopes @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
-        weighted = x * scale[:, None]
+        weighted = x * scale[:, None]  # (n, R)
+        # The first chunk writes instead of adding: no pass over zeros of the size of the weight.
         first = self.dw is None
         if self.dw is None:
             self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
@@ -214,14 +248,15 @@ class _Total:
         self.count += weight.sum()
 
     def gradients(self, weight: Tensor, bias: Tensor | None) -> list[Tensor | None]:
-        """dx, dW and db, the smoothing's share of W and b taken off."""
+        """Return dx, dW and db, with the smoothing's e / V of every row subtracted from dW and db."""
         share = self.smoothing / weight.shape[0]
+        # No chunk was added if the batch is empty.
         dw = torch.zeros_like(weight, dtype=self.wide) if self.dw is None else self.dw
         db = None if self.db is None or bias is None else (self.db - share * self.count).to(bias.dtype)
         return [self.dx, dw.sub_(share * self.seen).to(weight.dtype), db]
 
 
 def _slices(vocab: int, device: str) -> list[slice]:
-    """The vocabulary in parts whose gradients in the products' type a CPU's cache holds; on a GPU it is one."""
+    """Cut the vocabulary into parts whose gradients, in the products' type, fit a CPU's cache; a GPU has one part."""
     size = 2048 if device == "cpu" else vocab
     return [slice(start, start + size) for start in range(0, vocab, size)]

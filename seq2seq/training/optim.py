@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, counted in updates (optimiser steps), the first update being 1."""
+"""Optimizers and learning-rate schedules, counted in updates (optimizer steps), the first update being 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.config.optim import OptimSettings
 
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
-    """The rate of update `step` (1, 2, ...), with W = warmup_steps, when `share` (0 to 1) of the run's budget is used.
+    """Compute the rate of update `step` (1, 2, ...), W = warmup_steps, with `share` (0 to 1) of the budget used.
 
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
     inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
@@ -25,7 +25,7 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     if settings.schedule == "anneal":
         return _annealed(share, settings)
     warmup = settings.warmup_steps
-    if step <= warmup:
+    if step <= warmup:  # never where W = 0: the first update is 1
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * step / warmup
     if settings.schedule == "inverse_sqrt":
         return max(settings.min_lr, settings.lr * math.sqrt(max(warmup, 1) / step))
@@ -35,6 +35,7 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
 
 
 def _annealed(share: float, settings: OptimSettings) -> float:
+    # Rise, then a half cosine over the rest of the budget.
     rise = settings.warmup_share
     if share < rise:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
@@ -46,22 +47,29 @@ def _cosine(progress: float, settings: OptimSettings) -> float:
 
 
 def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:
-    """The optimiser of `settings`; weight decay is decoupled (Loshchilov and Hutter, 2019), times the learning rate."""
+    """Build the optimizer of `settings`.
+
+    Reference:
+        Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization: AdamW's decay, times the learning rate.
+    """
+    # `Schedule` sets the rate of every later update.
     lr = learning_rate(1, settings)
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if settings.name == "adadelta":
         return torch.optim.Adadelta(
             trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
         )
+    # Fused also because it skips updates on the device (`SkippedUpdates` sets its found_inf).
     return torch.optim.AdamW(
         trained, lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True
     )
 
 
 class Schedule(torch.optim.lr_scheduler.LRScheduler):
-    """Sets every group's rate to `learning_rate(last_epoch + 1)`, `last_epoch` being the updates done so far.
+    """Schedule that sets every group's rate to `learning_rate(last_epoch + 1)`.
 
-    `share` is the part of the run's budget that is used; whoever knows it sets it before `step`.
+    `last_epoch`, torch's name for it, counts the updates done so far. `share` is the part of the run's budget that is
+    used; whoever knows it sets it before `step`.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: OptimSettings) -> None:
@@ -69,16 +77,16 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
-        """The rate of the next update, one entry per parameter group."""
+        """Return the rate of the next update, one entry per parameter group."""
         rate = learning_rate(self.last_epoch + 1, self._settings, self.share)
         return [rate for _ in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Only the count and the share: the rate follows from the settings, and a checkpoint stays plain."""
+        """Return only the count and the share: the rate follows from the settings, and a checkpoint stays plain."""
         return {"last_epoch": self.last_epoch, "share": self.share}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the count; the optimiser's groups get the rate of the next update."""
+        """Continue from the count; the optimizer's groups get the rate of the next update."""
         self.last_epoch, self.share = int(state_dict["last_epoch"]), float(state_dict["share"])
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
@@ -86,16 +94,23 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
 
 @torch.no_grad()
 def scale_and_clip(parameters: Iterable[nn.Parameter], scale: Tensor, *, clip_norm: float) -> Tensor:
-    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off); the norm before.
+    """Multiply all gradients by `scale`, then bound their joint 2-norm by `clip_norm` (0 = off).
 
-    scale: scalar tensor. One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
+    One multiplication serves both: the factor is scale * min(1, clip_norm / (scale * norm)).
+
+    Args:
+        scale: A scalar tensor on the gradients' device, so that nothing waits for it.
+
+    Returns:
+        The norm after scaling and before clipping.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    if hasattr(norm, "full_tensor"):  # of gradients in parts: one norm for all processes
+    if hasattr(norm, "full_tensor"):  # of sharded gradients: one norm over all ranks
         norm = norm.full_tensor()  # type: ignore[reportAttributeAccessIssue]
     norm = norm * scale
     if clip_norm > 0:
+        # 1e-6 as in torch's clip_grad_norm_: the norm may be 0.
         scale = scale * torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     torch._foreach_mul_(gradients, scale)  # type: ignore[reportPrivateImportUsage]
     return norm

@@ -27,7 +27,7 @@ class RunPlan:
     Args:
         config: The resolved, plain configuration, as config.yaml and checkpoints keep it.
         mixer: Label of the mixer, for the name of the run's folder.
-        command: The command line that repeats the run; None where there was none.
+        command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
     """
 
@@ -45,7 +45,7 @@ class RunPlan:
 
     @property
     def config_yaml(self) -> str:
-        """The text of config.yaml."""
+        """Text of config.yaml."""
         return OmegaConf.to_yaml(self.config)
 
     def model_config(self, sizes: dict[str, Any]) -> dict[str, Any]:
@@ -60,12 +60,14 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
         ValueError: a key or value is wrong; the message names it and what to write instead.
     """
     sections = read_sections(config)
+    # The same section serves `translate`, where more than one is allowed.
     if sections.search.n_best != 1:
         raise ValueError(
             f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
             "(seq2seq.translate --n-best lists more)"
         )
     require_installed(config["logger"])
+    # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
     plain = with_whole_numbers(sections.run, config)
     for name in ("data", "tokenizer", "model", "optim", "search", "trainer"):
         plain[name] = with_whole_numbers(getattr(sections, name), plain[name])

@@ -65,6 +65,7 @@ class Run:
     def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = ()) -> None:
         self.plan = plan
         self.callbacks = list(callbacks)
+        # Checks of the settings and the machine come first; those that build or read something follow.
         distributed.require_startable(plan.trainer.processes, sweep=plan.job is not None)
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
@@ -83,6 +84,7 @@ class Run:
     def execute(self) -> float:
         """Prepare, train, test and report; return the best validation BLEU."""
         self.data = self._prepared_data()
+        # For training and the test alike: the number of threads changes rounding.
         with use_threads(self._threads()) as threads:
             return self._train(threads if self.accelerator == "cpu" else None)
 
@@ -90,6 +92,7 @@ class Run:
         if distributed.is_first_process():
             self.folder.create(self.plan.config_yaml)
         log.info("run folder: %s", self.folder.path)
+        # The parts that share a state: task (learning rate), callbacks (budget, best score), report.
         state = RunState(self.plan.trainer)
         task = self._task(state.budget)
         callbacks = make_callbacks(
@@ -111,6 +114,7 @@ class Run:
             ),
             folder=self.folder.path,
         )
+        # Train, then score the test set with the best weights and write results.json.
         self._fit(trainer, task)
         if trainer.is_global_zero:
             _warn_of_clock(self.plan, state.ended_by, trainer.global_step)
@@ -122,9 +126,10 @@ class Run:
     def _prepared_data(self) -> TranslationDataModule:
         self.prepared = prepare_corpora(self.data_plan, validate=False)
         if self.resumed:
+            # Before any training: another text or tokenizer would make the checkpoint's position meaningless.
             state = self.prepared.tokenizer.to_state()
             self.resumed.require_same_text(self.prepared.fingerprint, state, force=self.plan.run.force)
-        if self.data_plan.max_tokens is None:
+        if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
         data = TranslationDataModule(self.prepared)
         data.describe()
@@ -149,6 +154,7 @@ class Run:
             longest=self.prepared.longest,
             device=torch.device("cuda", distributed.local_rank()) if on_gpu else torch.device("cpu"),
             precision=self.precision,
+            # DDP's buckets of gradients, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
         )
 
@@ -177,7 +183,7 @@ class Run:
         if fault is None:
             return error
         if fault.details:
-            path = self.folder.path / f"fault-{distributed.rank()}.json"
+            path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
             files.write_json(path, {"fault": str(fault), **fault.details})
         kept = f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
         return TrainingFault(f"{fault}; {kept if self.folder.last.exists() else 'there was no checkpoint yet'}")
@@ -203,6 +209,7 @@ class Run:
 
     def _report(self, trainer: L.Trainer, task: TranslationTask, results: dict[str, Any]) -> None:
         """Write results.json, score the test set, and write it again; entries of this very update stay."""
+        # From rank 0, so that every rank takes the same branch below.
         earlier = trainer.strategy.broadcast(self.folder.read_results())
         if earlier.get("steps") == results["steps"]:
             _report_earlier(earlier, self.folder)
@@ -210,6 +217,7 @@ class Run:
         elif trainer.is_global_zero:
             files.write_text(self.folder.config, self.plan.config_yaml)
             files.write_json(self.folder.results, results)
+        # Nothing is left to do if the same search has scored these weights.
         tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
         if not self.plan.trainer.test or tested or "stopped" in results:
             return
@@ -224,6 +232,7 @@ class Run:
             # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
             trainer.strategy.precision_plugin = Precision()
             task.float()
+        # The last weights are in the task; the best are in the file.
         load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
         task.search = self.search
         try:
@@ -266,6 +275,7 @@ def _report_earlier(results: dict[str, Any], folder: RunFolder) -> None:
 def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:
     """Warn if the clock ended a run that was to have a number of updates or epochs."""
     section = plan.config["trainer"]
+    # Without such a bound the clock is the intended end, and no warning is due.
     counts = " and ".join(f"trainer.{key}={section[key]}" for key in ("max_steps", "max_epochs") if section[key])
     if ended_by == "max_time" and counts:
         log.warning(
@@ -305,11 +315,13 @@ def _stop(stop: TrainingInterrupt, folder: RunFolder) -> NoReturn:
         log.info("stopped (%s), before there was a checkpoint", stop)
     if job := distributed.requeue(stop.signum):
         log.info("job %s is queued again", job)
+    # The shell's convention for a process that a signal ended.
     sys.exit(128 + stop.signum)
 
 
 def _quiet_lightning() -> None:
     """Turn off Lightning's tips, and its warnings about what is so on purpose."""
+    # INFO is about devices and tips; the run logs its own device.
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)

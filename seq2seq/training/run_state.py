@@ -28,6 +28,7 @@ class BestScore:
 
     def add(self, step: int, bleu: float, report: Mapping[str, Any]) -> None:
         """Compare a validation with the best one; `report` has its `nll`."""
+        # Pairs compare BLEU first; before the first validation the likelihood is the worst possible.
         self.improved = (bleu, -report["nll"]) > (self.bleu, -self.report.get("nll", math.inf))
         if self.improved:
             self.bleu = bleu
@@ -46,7 +47,7 @@ class BestScore:
 
 
 class RunState:
-    """What the callbacks of a run share; each value is written by one of them."""
+    """State that the callbacks of a run share; each value is written by one of them."""
 
     def __init__(self, settings: TrainerSettings) -> None:
         self.settings = settings
@@ -54,6 +55,7 @@ class RunState:
         self.best = BestScore()
         # Training alone: validation and saving are left out, until the next micro-batch begins.
         self.training_watch = Stopwatch()
+        # For the report: written by `ProgressLog`.
         self.epochs = 0.0
         self.target_tokens = 0.0
         self.meter: Meter | None = None
@@ -61,7 +63,7 @@ class RunState:
 
     @property
     def ended_by(self) -> str | None:
-        """The setting that ended the run."""
+        """Setting that ended the run."""
         return "median_stop" if self.stopped else self.budget.ended_by
 
     def report(self) -> dict[str, Any]:
@@ -78,6 +80,7 @@ class RunState:
             "training_seconds": round(seconds, 2),
             "seconds": round(elapsed, 2),
             "max_time": limit,
+            # A last validation may take longer than the time reserved for it.
             "seconds_over_budget": round(max(0.0, elapsed - limit), 2) if limit else 0.0,
             "throughput": self.meter.report(seconds) if self.meter else None,
             **({"stopped": self.stopped} if self.stopped else {}),

@@ -26,15 +26,19 @@ from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
 
-# What a profile calls it.
+# The name of this range in a profile; callbacks/profiler.py looks it up.
 FORWARD = "forward pass"
 
 
 class TranslationTask(L.LightningModule):
-    """Trains a Seq2Seq: sums of token losses, divided by the tokens of the whole window before the update.
+    """The training of a Seq2Seq: sums of token losses, divided by the tokens of the window before the update.
 
     The window is the micro-batches of one update over all ranks, so that accumulation and ranks change nothing but
     rounding. Dropout is a function of (seed, update, micro-batch of the window).
+
+    Args:
+        description: The model, languages and search that a checkpoint keeps for translation.
+        search: How validations decode; the test sets its own.
     """
 
     def __init__(
@@ -64,28 +68,35 @@ class TranslationTask(L.LightningModule):
         self.batch_shape = (0, 0, 0)  # of the last one: sentences, source and target width
 
     def configure_model(self) -> None:
-        """Where the strategy shards the model, do so; Lightning calls this before training and before the test."""
+        """Shard the model if the strategy does so; Lightning calls this before training and before the test."""
         if self.device_mesh is not None and not is_sharded(self.model):
             shard(self.model, self.device_mesh["data_parallel"])
 
     # Training
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
+        """Return the summed loss of a micro-batch, times the window's length because Lightning will divide by it."""
         window = self.trainer.accumulate_grad_batches
+        # Numbers over all ranks: R ranks with windows of A draw the dropout that one rank with R * A draws.
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
-        self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])
-        self.skipped.note(batch.index)
+        self.batch_shape = (
+            *batch.src.shape,
+            batch.tgt_in.shape[1],
+        )  # (B, S, T), for `as_fault`
+        self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         with record_function(FORWARD):
             sums = self.sum_losses(batch)
+        # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
-        counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])])
+        counts = torch.stack(
+            [loss, sums.nll.double(), sums.tokens.double(), loss.new_tensor(batch.src.shape[0])]
+        )  # (4,)
         self._window_sums = self._window_sums.to(loss.device) + counts
         return sums.loss * window
 
     def on_train_epoch_start(self) -> None:
-        """Lightning sets the epoch of samplers alone."""
+        """Set the epoch of the data: Lightning sets that of samplers, and not of batch samplers."""
         self._data.set_epoch(self.trainer.current_epoch)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -95,7 +106,8 @@ class TranslationTask(L.LightningModule):
         """
         sums, ranks = self._window_sums, self.trainer.world_size
         if ranks > 1:
-            dist.all_reduce(sums)
+            dist.all_reduce(sums)  # one message: the tokens to divide by, and the sums to report
+        # Lightning's division by the window is undone in `training_step`; DDP's mean over ranks is undone here.
         scale = ranks / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
         bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)
@@ -103,7 +115,7 @@ class TranslationTask(L.LightningModule):
         self._window_sums = torch.zeros_like(sums)
 
     def configure_optimizers(self) -> Any:
-        """The optimiser and its schedule, stepped once per update."""
+        """Build the optimizer and its schedule, which Lightning steps once per update."""
         optimizer = build_optimizer(self.parameters(), self.optim)
         return {
             "optimizer": optimizer,
@@ -111,12 +123,12 @@ class TranslationTask(L.LightningModule):
         }
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Our schedule takes no metric, but the used part of the budget."""
+        """Step the schedule, which takes no metric, but the used share of the budget."""
         scheduler.share = self.budget.schedule_share(self.trainer) if self.budget else 0.0
         scheduler.step()
 
     def sum_losses(self, batch: Batch) -> LossSums:
-        """The summed losses of a batch."""
+        """Compute the summed losses of a batch."""
         features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
         # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
         # and oneDNN compiles its kernels anew for every size.
@@ -173,6 +185,7 @@ class TranslationTask(L.LightningModule):
 
     def _finish_evaluation(self, name: str) -> None:
         if self.trainer.world_size > 1:
+            # Every rank decoded sentences of its own: gather their texts and losses.
             parts: list[Any] = [None] * self.trainer.world_size
             dist.all_gather_object(parts, self._evaluator.partial())
             self._evaluator.merge(parts)
@@ -193,6 +206,7 @@ class TranslationTask(L.LightningModule):
         """Add what translation needs beside the weights."""
         checkpoint["seq2seq"] = self.description
         checkpoint["train_sums"] = self.train_sums.tolist()
+        # A GPU's verdicts are read late; the count in the file must include them.
         self.skipped.settle()
         checkpoint["skipped"] = self.skipped.count
         checkpoint["processes"] = self.trainer.world_size
@@ -202,8 +216,10 @@ class TranslationTask(L.LightningModule):
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         loops = checkpoint["loops"]["fit_loop"]
+        # `processed`, not `completed`, which lags by one in the hook that saves.
         epoch = loops["epoch_progress"]["current"]["processed"]
         progress = loops["epoch_loop.batch_progress"]
+        # Other ranks share an epoch's batches differently: turn the position into theirs.
         if checkpoint["processes"] != self.trainer.world_size:
             self._data.refuse_rescaling(checkpoint["processes"])
             rescale(progress, checkpoint["processes"] / self.trainer.world_size, self.trainer.accumulate_grad_batches)
@@ -218,20 +234,23 @@ class TranslationTask(L.LightningModule):
 def rescale(progress: dict[str, Any], factor: float, window: int) -> None:
     """Turn a rank's counts of batches into those of as many batches over other ranks, in whole windows; in place."""
     for counts in (progress["current"], progress["total"]):
+        # Rounded down to a whole window: an update is never resumed in its middle.
         processed = int(counts["processed"] * factor) // window * window
         lag = counts["processed"] - counts["completed"]
+        # The lag of `completed` says in which hook the checkpoint was made; `on_load_checkpoint` reads it.
         counts |= {"ready": processed, "started": processed, "processed": processed, "completed": processed - lag}
 
 
 def micro_batch_seed(seed: int, step: int, micro_batch: int) -> int:
-    """A 63-bit seed that differs for every (seed, update, micro-batch of the window over all ranks)."""
+    """Derive a 63-bit seed that differs for every (seed, update, micro-batch of the window over all ranks)."""
     digest = hashlib.blake2b(struct.pack("<qqq", seed, step, micro_batch), digest_size=8).digest()
+    # Shifted by one bit, to fit a signed 64-bit seed.
     return int.from_bytes(digest, "little") >> 1
 
 
 def seed_generator(seed: int, device: torch.device) -> None:
     """Seed the generators that training on `device` draws from."""
-    # torch.manual_seed also queues a call, with a traceback, for every kind of device that was never used.
+    # torch.manual_seed also queues a call, with a traceback, for every type of device that was never used.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)

@@ -46,6 +46,7 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
     """
     if setting is not None:
         return setting
+    # torch has read the variable when it was imported.
     if os.environ.get("OMP_NUM_THREADS"):
         return torch.get_num_threads()
     return recorded or (1 if torch.get_num_threads() == 1 else None)
@@ -63,6 +64,7 @@ def measure_threads(make_task: Callable[[], TranslationTask], shape: tuple[int, 
     began = time.monotonic()
     with torch.random.fork_rng(devices=[]):
         rates = _rehearse(make_task, shape, precision, (1, torch.get_num_threads()))
+    # The measured task may be kept by reference cycles, and is as large as the run's own.
     gc.collect()
     count = choose(rates)
     words = " and ".join(f"{rate:.3g} with {_threads(number)}" for number, rate in rates.items())
@@ -89,12 +91,14 @@ def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[i
     """
     began = time.perf_counter()
     seconds: dict[int, list[float]] = {count: [] for count in counts}
+    # Least 0 seconds: one update each.
     first = {count: _seconds(update, count, least=0.0) for count in counts}
     if max(first.values()) > _HOPELESS * first[counts[0]]:
         return {count: 1 / value for count, value in first.items()}
     for number in range(_ROUNDS):
         if number and time.perf_counter() - began > _LIMIT:
             break
+        # The choices take turns within a round.
         for count in counts:
             seconds[count].append(_seconds(update, count, least=_ROUND_SECONDS))
     return {count: 1 / statistics.median(values) for count, values in seconds.items()}
@@ -102,6 +106,7 @@ def measure_rates(update: Callable[[], object], counts: Sequence[int]) -> dict[i
 
 def choose(rates: Mapping[int, float]) -> int:
     """Return the number of threads with the best rate, but one thread unless another is clearly faster."""
+    # 1 is always among the choices.
     best = max(rates, key=lambda count: rates[count])
     return best if rates[best] > _GAIN * rates[1] else 1
 
@@ -121,6 +126,7 @@ def use_threads(count: int | None) -> Iterator[int]:
 def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:
     """Return sentences, source width and target width of a full batch of sentences of median length."""
     if prepared.plan.stream:
+        # The longest sentences are known from the settings; typical ones are not.
         lengths = [min(length, _STREAMED_LENGTH) for length in prepared.longest]
     else:
         data = prepared.split("train")

@@ -43,8 +43,10 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
+    # "high" and "medium" both allow TF32.
     tf32 = dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest"
     for key, (bf16, single) in _PEAK.items():
+        # Whole words: A10 is not A100, and H200 not GH200.
         if re.search(rf"\b{key}\b", name):
             return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
     try:
@@ -64,13 +66,15 @@ def matrix_rate(dtype: torch.dtype, threads: int) -> float:
     It is measured once for each number.
     """
     size = 1024
-    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
+    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))  # (1024, 1024)
+    # For a tenth of a second, and at least once.
     best = float("inf")
     began = time.perf_counter()
     while time.perf_counter() - began < 0.1 or best == float("inf"):
         start = time.perf_counter()
         torch.mm(a, b)
         best = min(best, time.perf_counter() - start)
+    # A multiply-add counts as two operations.
     return 2 * size**3 / best
 
 
@@ -104,6 +108,7 @@ class Meter:
 
     def add(self, batch: Batch) -> None:
         """Count a micro-batch that was trained on."""
+        # Shapes are known to the host; the tokens stay on the device until a reading.
         self._shapes[(*batch.src.shape, batch.tgt_in.shape[1])] += 1  # type: ignore[index]
         self._tokens += batch.src_mask.sum() + batch.tgt_mask.sum()
 
@@ -142,6 +147,7 @@ class Meter:
     def _settle(self) -> None:
         """Add the batches since the last time to `_done`."""
         flops, cells, tokens = self._done
+        # FLOPs once for each shape, however many batches had it.
         for (rows, src_len, tgt_len), times in self._shapes.items():
             flops += times * self._flops(rows, src_len, tgt_len) if self._flops else 0
             cells += times * rows * (src_len + tgt_len)
@@ -151,6 +157,7 @@ class Meter:
 
     def _values(self, counts: list[int], seconds: float) -> dict[str, float]:
         flops, cells, tokens = counts
+        # Without FLOPs (a mixer that cannot be counted) padding and memory are still reported.
         values = {"padding": 1 - tokens / cells if cells else 0.0, "memory_gib": memory_gib(self.device)}
         if self._flops:
             values["model_flops_per_second"] = flops / max(seconds, 1e-9)

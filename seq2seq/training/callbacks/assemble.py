@@ -59,12 +59,13 @@ def make_callbacks(
     origin: dict[str, Any],
     job: Path | None = None,
 ) -> list[L.Callback]:
-    """Make the callbacks of a run; what others need of them is in `state`.
+    """Make the callbacks of a run; they share their results through `state`.
 
     Args:
         origin: Kept in last.ckpt: what a resumed run must agree with.
         job: The folder of this job of a sweep.
     """
+    # Shared by several callbacks: the average, last.ckpt's writer and the agreement of the ranks.
     average = WeightAverage(task.model, settings.ema) if settings.ema else None
     last = LastCheckpoint(folder, state, average)
     agreement = state.budget.agreement
@@ -72,6 +73,7 @@ def make_callbacks(
     validation = Validation(state, settings, last)
     signals = Signals(last, agreement)
     save_last = SaveLast(last, state, origin)
+    # Those of every run.
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
         ProgressLog(state=state, settings=settings, console=Console(quiet=not distributed.is_first_process())),
@@ -84,6 +86,7 @@ def make_callbacks(
         # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
         WindowEnd([stopping, validation, signals, save_last], agreement),
     ]
+    # Those that settings ask for.
     if average:
         callbacks.append(AverageWeights(average))
     if settings.profile:
@@ -96,4 +99,5 @@ def make_callbacks(
         # A budget of time alone makes equal times comparable, any other equal updates.
         axis = "step" if settings.max_steps or settings.max_epochs else "seconds"
         callbacks.append(MedianStop(state=state, job=job, peers=settings.median_stop, axis=axis))
+    # The order above is made here, whatever the order of the lines that added them.
     return sorted(callbacks, key=lambda callback: _ORDER.index(type(callback)))

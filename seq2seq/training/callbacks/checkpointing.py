@@ -17,7 +17,7 @@ from seq2seq.training.task import TranslationTask
 
 
 class LastCheckpoint:
-    """Write last.ckpt, from which the run is resumed; shared by the callbacks that save."""
+    """Writer of last.ckpt, from which the run is resumed; shared by the callbacks that save."""
 
     def __init__(self, folder: RunFolder, state: RunState, average: WeightAverage | None) -> None:
         self.path = folder.last
@@ -29,7 +29,7 @@ class LastCheckpoint:
 
     @contextlib.contextmanager
     def before_training(self) -> Iterator[None]:
-        """In this block Lightning's loops are being set up: the state of training is still that of the checkpoint."""
+        """Mark a block in which Lightning's loops are being set up: the state of training is still the checkpoint's."""
         self._before_training = True
         try:
             yield
@@ -38,10 +38,13 @@ class LastCheckpoint:
 
     def save(self, trainer: L.Trainer) -> None:
         """Save the weights that training continues with, and all state; every rank calls it together."""
+        # During a validation the averages may be in place; training continues from the trained weights.
         if self._average:
             self._average.swap_out()
+        # Saving is not training; `ProgressLog` starts the watch again with the next micro-batch.
         self._training_watch.run(False)
         self.saved = self._clock.seconds
+        # Lightning's own save would write loops that are half set up.
         if self._before_training:
             self._update(trainer)
         else:
@@ -54,6 +57,7 @@ class LastCheckpoint:
         states = {each.state_key: each.state_dict() for each in callbacks}
         if not trainer.is_global_zero:
             return
+        # Only a resumed run validates before it trains, so there is such a file.
         assert trainer.ckpt_path is not None
         payload = trainer.strategy.checkpoint_io.load_checkpoint(trainer.ckpt_path)
         payload["callbacks"] |= {key: state for key, state in states.items() if state}
@@ -61,7 +65,7 @@ class LastCheckpoint:
 
 
 class SaveLast(L.Callback):
-    """Save last.ckpt after each validation and every `save_time` seconds.
+    """Callback that saves last.ckpt after each validation and every `save_time` seconds.
 
     `origin` is kept in it: what a resumed run must agree with.
     """
@@ -78,6 +82,7 @@ class SaveLast(L.Callback):
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if it is time to save."""
+        # A number for `Agreement`: ranks take the greatest.
         return (float(bool(self._every) and self._clock.seconds - self.last.saved >= (self._every or 0)),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
@@ -97,7 +102,7 @@ class SaveLast(L.Callback):
 
 
 class SaveBest(L.Callback):
-    """Save best.ckpt, weights alone, after each validation that is better than all before."""
+    """Callback that saves best.ckpt, weights alone, after each validation that is better than all before."""
 
     def __init__(self, folder: RunFolder, state: RunState) -> None:
         self.path = folder.best
@@ -110,7 +115,7 @@ class SaveBest(L.Callback):
 
 
 class KeepLast(L.Callback):
-    """Save `step-<update>.ckpt`, weights alone, after each validation, and keep the last `count`."""
+    """Callback that saves `step-<update>.ckpt`, weights alone, after each validation, and keeps the last `count`."""
 
     def __init__(self, folder: RunFolder, count: int) -> None:
         self.folder = folder.best.parent
@@ -122,12 +127,13 @@ class KeepLast(L.Callback):
             return
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.ckpt", weights_only=True)
         if trainer.is_global_zero:
+            # Ordered by update.
             for path in step_checkpoints(self.folder)[: -self.count]:
                 path.unlink(missing_ok=True)
 
 
 class KeepBest(L.Callback):
-    """Save `top-<update>.ckpt`, weights alone, for the `count` validations of the highest BLEU.
+    """Callback that saves `top-<update>.ckpt`, weights alone, of the `count` validations with the highest BLEU.
 
     Of equal scores the later one stays.
     """
@@ -138,18 +144,21 @@ class KeepBest(L.Callback):
         self.kept: list[tuple[float, int]] = []
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save if among the best, then delete what no longer is."""
+        """Save if among the best, then delete the files of those that dropped out."""
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
         assert pl_module.evaluation is not None
         step = trainer.global_step
+        # Compare with the validations of other updates, the later first among equal scores.
         others = [one for one in self.kept if one[1] != step]  # a validation that is made up for comes again
         self.kept = sorted([*others, (pl_module.evaluation.bleu.value, step)], reverse=True)[: self.count]
         kept = {self.folder / f"top-{each}.ckpt" for _, each in self.kept}
         path = self.folder / f"top-{step}.ckpt"
         if path in kept:
+            # On every rank: the shards of the weights come from all of them.
             trainer.save_checkpoint(path, weights_only=True)
+        # Also removes a file that an earlier part saved after its last checkpoint.
         if trainer.is_global_zero:
             for outdated in set(self.folder.glob("top-*.ckpt")) - kept:
                 outdated.unlink(missing_ok=True)
@@ -164,7 +173,7 @@ class KeepBest(L.Callback):
 
 
 class SetResultsAside(L.Callback):
-    """Move the results of an earlier part away when training continues, so that an unfinished run looks like one."""
+    """Callback that moves the results of an earlier part away when training continues: an unfinished run has none."""
 
     def __init__(self, folder: RunFolder, config_yaml: str) -> None:
         self.folder = folder
@@ -175,6 +184,7 @@ class SetResultsAside(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Move them before the first micro-batch."""
+        # Not in on_train_start: a run with nothing left to train keeps its results.
         if not self._begun and trainer.is_global_zero:
             self.folder.train_from(trainer.global_step, self.config_yaml)
         self._begun = True

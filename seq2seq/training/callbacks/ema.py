@@ -14,10 +14,14 @@ from seq2seq.training.fsdp import gathered, part_like
 
 
 class WeightAverage:
-    """Average w' = d w' + (1 - d) w after update n, with d = min(decay, (1 + n) / (10 + n)).
+    """Average of the weights: w' = d w' + (1 - d) w after update n, with d = min(decay, (1 + n) / (10 + n)).
 
     The first updates count little, so the average forgets the initialization (the warm-up of TensorFlow's moving
     averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
+
+    Args:
+        module: The model; parameters that are not trained have no average.
+        decay: d in the long run.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -34,18 +38,19 @@ class WeightAverage:
         self._bind()
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
+        # w' + (1 - d) (w - w'), all weights in one launch.
         now: list[Tensor] = [weight.float() for weight in self._weights]
         torch._foreach_lerp_(self._averages, now, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     def swap_in(self) -> None:
-        """Give the module the averages for weights."""
+        """Put the averages in place of the weights, which are kept aside."""
         assert self._own is None
         self._bind()
         self._own = [weight.detach().clone() for weight in self._weights]
         self._copy(self._averages)
 
     def swap_out(self) -> None:
-        """Give the module its trained weights again, if it has not got them."""
+        """Put the trained weights back, if the averages are in their place."""
         if self._own is not None:
             self._copy(self._own)
         self._own = None
@@ -58,10 +63,12 @@ class WeightAverage:
         """Continue with the averages of an earlier part of the run."""
         self.updates = state["updates"]
         for average, loaded in zip(self._averages, state["averages"], strict=True):
+            # The file has whole tensors; each rank copies its shard.
             average.copy_(part_like(loaded, average))
 
     def _bind(self) -> None:
         """Follow the weights to their device and, if the strategy has sharded them since, into parts."""
+        # Sharding replaces the parameters by new objects, so they are looked up again.
         self._weights = _trained(self._module)
         pairs = zip(self._averages, self._weights, strict=True)
         self._averages = [part_like(average, weight).to(weight.device) for average, weight in pairs]
@@ -73,7 +80,7 @@ class WeightAverage:
 
 
 class AverageWeights(L.Callback):
-    """Average the weights after each update; the average is what is validated and what best.ckpt holds."""
+    """Callback that averages the weights after each update; the average is validated, and saved in best.ckpt."""
 
     def __init__(self, average: WeightAverage) -> None:
         self.average = average

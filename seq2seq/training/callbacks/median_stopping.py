@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class MedianStop(L.Callback):
-    """Stop at a validation whose best BLEU so far is below the median of the other jobs' best at this point.
+    """Callback that stops a job whose best BLEU so far is below the median of the other jobs' at this point.
 
     Only jobs that got so far are counted, and nothing is stopped before `peers` of them have. The point is an update
     (`axis` "step") or seconds of training and validation ("seconds"). A job needs only the sweep's folder for it, so
@@ -37,16 +37,19 @@ class MedianStop(L.Callback):
         """Compare the best score so far."""
         if trainer.state.fn != "fit" or trainer.should_stop:
             return
+        # Same updates or same seconds: whatever bounds the jobs alike.
         point = trainer.global_step if self.axis == "step" else self.state.budget.clock.seconds
         median = median_at(point, self._curves(), peers=self.peers)
         median = trainer.strategy.broadcast(median)  # clocks and files may show other processes another one
         best = self.state.best.bleu
+        # Strictly below: equal jobs all go on.
         if median is not None and best < median:
             self.state.stopped = f"BLEU {best:.2f} is below the other jobs' median, {median:.2f}, at this point"
             log.info("stopping early: %s", self.state.stopped)
             trainer.should_stop = True
 
     def _curves(self) -> list[list[tuple[float, float]]]:
+        # Read anew at each validation; jobs that run at the same time count as far as they got.
         others = [job.run for job in read_jobs(self.job.parent) if job.number != int(self.job.name) and job.run]
         return [read_curve(run / "metrics.csv", (self.axis,)) for run in others]
 
@@ -54,8 +57,14 @@ class MedianStop(L.Callback):
 def median_at(point: float, curves: Iterable[Sequence[tuple[float, float]]], *, peers: int) -> float | None:
     """Return the median, over the curves that reach `point`, of their best score up to it.
 
-    None if fewer than `peers` reach it. A curve is (point, score) of each validation, in order.
+    Args:
+        point: An update or a number of seconds, as in the curves.
+        curves: (point, score) of each validation, in order.
+
+    Returns:
+        None if fewer than `peers` curves reach `point`.
     """
+    # A curve that begins later has no score up to `point`.
     reached = [curve for curve in curves if curve and curve[0][0] <= point <= curve[-1][0]]
     if len(reached) < peers:
         return None

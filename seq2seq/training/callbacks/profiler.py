@@ -16,13 +16,15 @@ from seq2seq.training.task import FORWARD
 _WAIT = 3
 _WARMUP = 2
 _ACTIVE = 5
+# Rows of the table, which begins with the most expensive operators.
 _ROWS = 40
+# Names of ranges: ours around the backward pass, torch's around the optimizer's step.
 _BACKWARD = "backward pass"
 _STEP = "Optimizer.step#"
 
 
 class Profile(L.Callback):
-    """Write `profile.txt`, operators by their own time, and `trace.json` for a browser's trace viewer."""
+    """Callback that writes `profile.txt`, operators by their own time, and `trace.json` for a trace viewer."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,6 +34,7 @@ class Profile(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the schedule."""
         if trainer.is_global_zero:
+            # One rank writes; the others do the same work.
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
             plan = schedule(wait=_WAIT, warmup=_WARMUP, active=_ACTIVE, repeat=1)
             self._profile = profile(activities=kinds, schedule=plan, on_trace_ready=self._write)
@@ -40,6 +43,7 @@ class Profile(L.Callback):
     def on_before_backward(self, *_: Any) -> None:
         """Name the backward pass in the profile."""
         self._backward = record_function(_BACKWARD)
+        # Opened and closed by hand: the block spans two hooks.
         self._backward.__enter__()
 
     def on_after_backward(self, *_: Any) -> None:
@@ -60,6 +64,7 @@ class Profile(L.Callback):
 
     def _write(self, result: profile) -> None:
         on_gpu = torch.cuda.is_available()
+        # By own time: the total of an outer range would include its operators twice.
         order = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
         averages = result.key_averages()
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
@@ -76,6 +81,7 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
     steps = [(event.count, seconds[key]) for key, event in events.items() if key.startswith(_STEP)]
     # of a window's micro-batches the last is computed inside the step, the others before it
     update = sum(total - count * inside / max(batches, 1) for count, total in steps)
+    # One line for each part, then how the table below is to be read.
     lines = [
         f"{batches} micro-batches, {sum(count for count, _ in steps)} updates; milliseconds of this process, in all:"
     ]

@@ -29,13 +29,17 @@ _MOST_SHOWN = 300  # characters of a sample: a picture's line has many
 
 
 class Reading:
-    """Averages since the last reading of the sums that the task keeps."""
+    """Reader of the averages, since its last reading, of the sums that the task keeps."""
 
     def __init__(self) -> None:
         self._sums, self._seconds = (0.0, 0.0, 0.0), 0.0
 
     def take(self, task: TranslationTask, seconds: float) -> dict[str, float]:
-        """Loss and nll per target token (nats), and target tokens/s, `seconds` being the stopwatch's."""
+        """Return loss and nll per target token (nats), and target tokens/s; waits for the device.
+
+        Args:
+            seconds: Of training so far.
+        """
         sums = tuple(task.train_sums.tolist()[:3])
         loss, nll, tokens = (new - old for new, old in zip(sums, self._sums, strict=True))
         passed, self._sums, self._seconds = seconds - self._seconds, sums, seconds  # type: ignore[assignment]
@@ -43,22 +47,23 @@ class Reading:
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
     def state(self) -> list[float]:
-        """What `load` takes up: the sums and seconds of the last reading."""
+        """Return the sums and seconds of the last reading, for `load`."""
         return [*self._sums, self._seconds]
 
     def load(self, state: list[float]) -> None:
-        """Go on from an earlier part's last reading."""
+        """Continue from an earlier part's last reading."""
         self._sums, self._seconds = (state[0], state[1], state[2]), state[3]
 
 
 class ProgressLog(L.Callback):
-    """Shows tokens/s, loss, learning rate and time left, and the scores and samples of each validation; logs them."""
+    """Callback that shows and logs tokens/s, loss, learning rate, time left, scores and samples of validations."""
 
     def __init__(self, *, state: RunState, settings: TrainerSettings, console: Console) -> None:
         self.state = state
         self.settings = settings
         self.console = console
         self.watch = state.training_watch
+        # Two readers: rows go by updates, the bar by seconds.
         self._for_log = Reading()
         self._for_bar = Reading()
         self._shown = 0.0
@@ -72,11 +77,13 @@ class ProgressLog(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clocks and, on a terminal, the bar."""
         assert isinstance(pl_module, TranslationTask)
+        # Here, since only a trainer knows the device and the type of the products.
         dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
         meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
         if self._meter_state:
             meter.load(self._meter_state)
         self.state.meter = meter
+        # Forgets an earlier part's sums; those of the log go on, as its rows do.
         self._for_bar.take(pl_module, self.watch.seconds)
         self._begin(trainer)
         self.watch.run(True)
@@ -92,15 +99,16 @@ class ProgressLog(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Training goes on after a validation or a save."""
+        """Restart the watch, which a validation or a save has stopped."""
         self.watch.run(True)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Show and log now and then, at the end of a window."""
+        """Log every `log_steps` updates, and show progress every few seconds."""
         assert self.state.meter is not None
         self.state.meter.add(batch)
+        # Sums and gradient norm are those of whole updates.
         if not window_ends(trainer, batch_idx):
             return
         assert isinstance(pl_module, TranslationTask)
@@ -112,14 +120,16 @@ class ProgressLog(L.Callback):
         wait = _REFRESH if self._bar else self.settings.line_time
         if time.monotonic() - self._shown >= wait:
             self._show(trainer, pl_module)
+            # After the work, which waits for the device.
             self._shown = time.monotonic()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Validation is not training time; every validation has its row about training."""
+        """Stop the watch of training, and log a row about training for every validation."""
         self.watch.run(False)
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
+        # Unless this update has its row already.
         if trainer.global_step != self._logged_step:
             self._log(trainer, pl_module)
         if self._bar:
@@ -143,11 +153,11 @@ class ProgressLog(L.Callback):
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def best(self, result: Evaluation) -> float:
-        """The best BLEU so far, this validation included, whichever callback is called first."""
+        """Return the best BLEU so far, this validation included, in whatever order callbacks are called."""
         return max(self.state.best.bleu, result.bleu.value)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop the clock, close the bar, and keep what results.json says of the whole run."""
+        """Stop the watch, close the bar, and keep the tokens of the whole run for results.json."""
         assert isinstance(pl_module, TranslationTask)
         self.watch.run(False)
         self.state.target_tokens = float(pl_module.train_sums[2])
@@ -158,7 +168,7 @@ class ProgressLog(L.Callback):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run takes up."""
+        """Return the state that a resumed run continues from."""
         return {
             "seconds": self.watch.seconds,
             "epochs": self.state.epochs,
@@ -168,11 +178,12 @@ class ProgressLog(L.Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up an earlier part of the run."""
+        """Continue from an earlier part of the run."""
         self.watch.load(state_dict["seconds"])
         self.state.epochs = state_dict["epochs"]
         self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
+        # Lightning restores callbacks before `on_train_start` builds the meter.
         self._meter_state = state_dict.get("meter")
 
     def _begin(self, trainer: L.Trainer) -> None:
@@ -180,6 +191,7 @@ class ProgressLog(L.Callback):
         budget = self.state.budget
         share = budget.used_share(trainer)
         self._begun = (budget.clock.seconds, share)
+        # A new run has nothing to report, nor has one that is over.
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
                 "continuing at update %s, epoch %.2f: %.0f%% of the run are done, after %s of training and validation",
@@ -202,6 +214,7 @@ class ProgressLog(L.Callback):
         seconds, share = self._begun
         budget = self.state.budget
         done = budget.used_share(trainer)
+        # Nothing was used in this part of the run: there is no rate.
         if done <= share:
             return "?"
         return clock((budget.clock.seconds - seconds) * (1 - done) / (done - share))
@@ -215,6 +228,7 @@ class ProgressLog(L.Callback):
         self._logged_step = trainer.global_step
         self.state.epochs = epochs_done(trainer)
         assert self.state.meter is not None
+        # Rates of training alone; `seconds` counts validations too, as budgets do.
         values = self._for_log.take(task, self.watch.seconds) | self.state.meter.take(self.watch.seconds)
         values = {f"train/{key}": value for key, value in values.items()} | {
             "train/grad_norm": float(task.grad_norm),
@@ -242,10 +256,11 @@ class ProgressLog(L.Callback):
 
 
 def sample_lines(result: Evaluation, count: int) -> list[str]:
-    """Source, reference and hypothesis of `count` sentences spread over the split, as rich markup."""
+    """List source, reference and hypothesis of `count` sentences spread over the split, as rich markup."""
     size = len(result.sources)
     lines = []
     for i in range(min(count, size)):
+        # The middle of each of `count` equal parts: the same sentences at every validation.
         at = (2 * i + 1) * size // (2 * min(count, size))
         for name, texts in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
             text = texts[at] if len(texts[at]) <= _MOST_SHOWN else f"{texts[at][:_MOST_SHOWN]}…"
@@ -254,7 +269,7 @@ def sample_lines(result: Evaluation, count: int) -> list[str]:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as M:SS or H:MM:SS."""
+    """Format seconds as M:SS or H:MM:SS."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

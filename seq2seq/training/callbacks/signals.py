@@ -13,12 +13,12 @@ import lightning as L
 from seq2seq.distributed import Agreement
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 
-# Ctrl-C and kill; and what announces the end of a job's time, or its preemption.
+# Ctrl-C and kill; and the two by which clusters announce the end of a job's time, or its preemption.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
-    """A signal ended the run."""
+    """Signal that ended the run."""
 
     def __init__(self, signum: int, where: str) -> None:
         super().__init__(f"{signal.Signals(signum).name} {where}")
@@ -28,6 +28,7 @@ class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Raise TrainingInterrupt on SIGNALS in this block: Lightning exits with 1 on a KeyboardInterrupt."""
+    # Python sets handlers in the main thread alone.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -40,7 +41,7 @@ def interruptible() -> Iterator[None]:
 
 
 class Signals(L.Callback):
-    """Save and stop at the next window or validation batch after a signal to any rank."""
+    """Callback that saves and stops at the next window or validation batch after a signal to any rank."""
 
     def __init__(self, last: LastCheckpoint, agreement: Agreement) -> None:
         self.last = last
@@ -56,7 +57,7 @@ class Signals(L.Callback):
             self._handlers[signum] = signal.signal(signum, self._note)
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
-        """Return the signal that came, 0 for none."""
+        """Return the signal that arrived, 0 for none."""
         return (float(self._signum),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
@@ -64,11 +65,12 @@ class Signals(L.Callback):
         signum = int(agreed[0])
         if signum:
             self._signum = 0
+            # The window is complete here, so the run can be resumed exactly.
             self.last.save(trainer)
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        """Do not make a signal wait for the whole validation."""
+        """Obey a signal between two batches of a validation, which may be long."""
         self.decide(trainer, self.agreement.of(self.wishes(trainer)))
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
@@ -82,6 +84,7 @@ class Signals(L.Callback):
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 
     def _note(self, signum: int, frame: Any) -> None:
+        # Only noted: a handler may run in the middle of an update.
         self._signum = signum
         # A second Ctrl-C does not wait for the end of the window.
         signal.signal(signal.SIGINT, _interrupt)

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Stopping(L.Callback):
-    """Run the clock of the budget, and stop training when one of its bounds is reached."""
+    """Callback that runs the clock of the budget, and stops training when one of its bounds is reached."""
 
     def __init__(self, state: RunState) -> None:
         self.budget = state.budget
@@ -30,17 +30,21 @@ class Stopping(L.Callback):
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Stop, after a last validation, if a bound is reached on any rank."""
+        # The greatest share of all ranks: the learning rate of the next updates follows it.
         reached, self.budget.agreed_share = agreed
         self.budget.end_by(int(reached))
+        # Never cleared: another callback may have set it.
         trainer.should_stop = trainer.should_stop or bool(reached)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Count validations without a better score, and stop when there are too many."""
         if trainer.state.fn != "fit":
             return
+        # `RecordScores` has compared the score; it is called before.
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
             log.info("no better BLEU in %d validations: stopping early", self.budget.bad_validations)
+            # Scores are the same on every rank, so there is nothing to agree on.
             self.budget.end_by(self.budget.reached(trainer))
             trainer.should_stop = True
 

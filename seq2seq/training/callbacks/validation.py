@@ -15,7 +15,7 @@ from seq2seq.training.task import TranslationTask
 
 
 class RecordScores(L.Callback):
-    """Compare each validation with the best one before."""
+    """Callback that compares each validation with the best one before."""
 
     def __init__(self, state: RunState) -> None:
         self.best = state.best
@@ -39,7 +39,7 @@ class RecordScores(L.Callback):
 
 
 class Validation(L.Callback):
-    """Validate every `val_steps` updates or `val_time` seconds, else after every epoch; and once at the end.
+    """Callback that validates every `val_steps` updates or `val_time` seconds, else every epoch; and once at the end.
 
     A validation that a signal or a kill interrupted is made up for before the resumed run trains on.
     """
@@ -50,11 +50,13 @@ class Validation(L.Callback):
         self.last = last
         self.validated_step = -1
         self.pending = False  # a validation is due, or under way, at this update
+        # Seconds of the run's clock: the end of the last validation, and the start of this one.
         self._validated = 0.0
         self._started = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Make up for an unfinished validation, and do not train at all if the budget is spent."""
+        # A resumed run may be over already, or have been stopped during its last validation.
         spent = self.budget.is_spent(trainer)
         if self.pending or (spent and self.validated_step != trainer.global_step):
             self._validate_first(trainer)
@@ -68,6 +70,7 @@ class Validation(L.Callback):
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
         self.pending = trainer.should_stop or bool(agreed[0])
+        # Lightning validates if the batch's number is a multiple of it.
         trainer.val_check_batch = 1 if self.pending else NEVER
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -78,9 +81,11 @@ class Validation(L.Callback):
         """Record that this update is validated."""
         if trainer.state.fn != "fit":
             return
+        # The interval counts from here, so validations slower than it do not follow one another.
         self._validated = self.budget.clock.seconds
         self.budget.reserve(self._validated - self._started)
         self.validated_step = trainer.global_step
+        # `SaveLast` is called after this: last.ckpt says that the validation is done.
         self.pending = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -97,6 +102,7 @@ class Validation(L.Callback):
         steps = self.settings.val_steps
         seconds = self.settings.val_time
         if steps is None and seconds is None:
+            # Neither interval: at the end of the epoch.
             return trainer.is_last_batch
         by_steps = steps is not None and trainer.global_step % steps == 0
         return by_steps or (seconds is not None and self.budget.clock.seconds - self._validated >= seconds)
@@ -104,6 +110,7 @@ class Validation(L.Callback):
     def _validate_first(self, trainer: L.Trainer) -> None:
         """Validate before the first batch, as Lightning does between two."""
         loop = trainer.fit_loop.epoch_loop.val_loop
+        # What Lightning's training epoch loop does around a validation.
         trainer.validating = True
         loop.restarting = False  # all of it, wherever an earlier part was stopped
         with self.last.before_training():

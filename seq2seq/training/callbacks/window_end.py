@@ -9,15 +9,15 @@ import lightning as L
 
 from seq2seq.distributed import Agreement
 
-# As a number of batches between validations: only when `Validation` decides so.
+# As a number of batches between validations: Lightning starts none unless `Validation` changes it.
 NEVER = 2**62
 
 
 class Decider(Protocol):
-    """A callback with something to decide between two windows."""
+    """Callback with something to decide between two windows."""
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
-        """Return numbers, of which all ranks take the greatest."""
+        """Return numbers, as many at every call; all ranks take the maximum of each."""
         ...
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
@@ -26,7 +26,7 @@ class Decider(Protocol):
 
 
 class WindowEnd(L.Callback):
-    """Ask the `deciders` for their wishes, agree on them over all ranks with one message, and let them act in order.
+    """Callback that lets its `deciders` act in order, on wishes that all ranks agree on with one message.
 
     A run is validated, saved and stopped between two windows alone: only there can it be resumed exactly.
     """
@@ -43,6 +43,7 @@ class WindowEnd(L.Callback):
         trainer.val_check_batch = NEVER
         if not window_ends(trainer, batch_idx):
             return
+        # All wishes in one message, as a list whose parts are handed back to their owners.
         wishes = [decider.wishes(trainer) for decider in self.deciders]
         agreed = self.agreement.of([number for each in wishes for number in each])
         for decider, own in zip(self.deciders, wishes, strict=True):
