@@ -25,6 +25,9 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 # The profiler's library writes a line for every stage; 6 is above all its levels.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+# Threads that wait for others sleep instead of spinning: beside other work, two spinning threads make a tenth of the
+# updates of one, since the one that has no core holds up the other (measured in docs/log.md).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")

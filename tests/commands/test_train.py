@@ -710,3 +710,12 @@ def test_a_sweep_gives_each_job_its_folder_and_leaves_no_litter(corpus, tmp_path
     assert [name.rsplit("-", 1)[0] for name in names if name != "sweeps"] == ["toy-lightconv", "toy-transformer"]
     files = sorted(path.name for path in (tmp_path / "runs" / "sweeps").rglob("*") if path.is_file())
     assert files == ["job.json", "job.json", "multirun.yaml", "sweep.json"]
+
+
+def test_waiting_threads_sleep():
+    """Spinning ones stop each other on a busy machine; torch reads the variable when it is loaded."""
+    code = "import seq2seq.train, os, sys; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["PASSIVE", "False"]
