@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from seq2seq.config.moved import modernize
+
 FORMAT = 2  # of the checkpoints that are written
 
 
@@ -29,26 +31,7 @@ def upgrade(payload: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _with_backend(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename `kernel` to `backend` in every slot of the section `mixer`."""
-    slots = config.get("mixer")
-    if not isinstance(slots, Mapping):
+    """Rename the settings of the section `mixer`; its neighbors are the model's alone, and have no other section."""
+    if not isinstance(config.get("mixer"), Mapping):
         return dict(config)
-    return {**config, "mixer": {name: _slot(slot) for name, slot in slots.items()}}
-
-
-def _slot(slot: Any) -> Any:
-    if not isinstance(slot, Mapping):
-        return slot
-    if isinstance(slot.get("kinds"), Mapping):
-        # a pattern of several mixers
-        return {**slot, "kinds": {name: _slot(kind) for name, kind in slot["kinds"].items()}}
-    if not str(slot.get("_target_")).startswith("seq2seq."):
-        return slot  # another package's mixer, whose `kernel` is its own
-    renamed = _rename(slot)
-    if isinstance(slot.get("per_layer"), Mapping):
-        renamed["per_layer"] = _rename(slot["per_layer"])
-    return renamed
-
-
-def _rename(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {"backend" if key == "kernel" else key: value for key, value in values.items()}
+    return {**config, **modernize({"mixer": config["mixer"]})}

@@ -31,11 +31,15 @@ def modernize(config: Mapping[str, Any]) -> dict[str, Any]:
     Settings of a mixer are renamed where its class is one of this package: another package's are its own.
     """
     result = copy.deepcopy(dict(config))
-    _rename(result, result, prefix="", ours=True)
+    _rename(result, result, prefix="", ours=True, seen=set())
     return result
 
 
-def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bool) -> None:
+def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bool, seen: set[int]) -> None:
+    # Once each: a checkpoint that anybody wrote may contain a section in itself, or many times over.
+    if id(node) in seen:
+        return
+    seen.add(id(node))
     # Decided by the nearest class above a key.
     if "_target_" in node:
         ours = str(node["_target_"]).startswith("seq2seq.")
@@ -43,7 +47,7 @@ def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bo
     for key in list(node):
         path = f"{prefix}{key}"
         if isinstance(node[key], dict):
-            _rename(root, node[key], prefix=f"{path}.", ours=ours)
+            _rename(root, node[key], prefix=f"{path}.", ours=ours, seen=seen)
         elif ours and (new := new_key(path)):
             _put(root, new, node.pop(key))
 

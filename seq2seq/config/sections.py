@@ -98,7 +98,7 @@ def _flags() -> frozenset[tuple[str, str]]:
     """List class and key of all that is true or false in conf/mixer."""
     # The files are the only list of flags: classes are not imported here.
     files = (conf_dir() / "mixer").glob("*/*.yaml")
-    sections = [read_yaml(file) for file in files if file.read_text("utf-8").strip()]
+    sections = [read_yaml(file) for file in files]
     return frozenset(
         (str(section.get("_target_")), key)
         for section in sections

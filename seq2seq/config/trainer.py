@@ -11,9 +11,9 @@ from seq2seq.config.settings import duration, setting
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
 STRATEGIES = ("ddp", "fsdp")
-# The settings that may end a run; the first that is met does, and results.json names it (`ended_by`).
-BOUNDS = ("max_steps", "max_epochs", "max_time")
-# Bounds a run that sets none of BOUNDS.
+# A run sets one of these at least.
+_BOUNDS = ("max_steps", "max_epochs", "max_time")
+# Bounds a run that sets none of them.
 DEFAULT_EPOCHS = 6
 
 
@@ -74,7 +74,7 @@ class TrainerSettings:
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
 
     def __post_init__(self) -> None:
-        if all(getattr(self, key) is None for key in BOUNDS):
+        if all(getattr(self, key) is None for key in _BOUNDS):
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
         # Counts; null passes, since it turns off or leaves open what it counts.
         for key in (
@@ -110,5 +110,5 @@ class TrainerSettings:
 
 def bounded(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain section `trainer` with the default number of epochs where it sets no bound."""
-    free = all(section.get(key) is None for key in BOUNDS)
+    free = all(section.get(key) is None for key in _BOUNDS)
     return {**section, **({"max_epochs": DEFAULT_EPOCHS} if free else {})}

@@ -15,11 +15,9 @@ from seq2seq.data.preparation import PreparedData
 from seq2seq.data.streaming import PairStream, StreamLoader
 from seq2seq.distributed import Agreement
 from seq2seq.evaluation.metrics import tokenize_for
+from seq2seq.inference.limits import GPU_TOKENS
 
 log = logging.getLogger(__name__)
-
-# Batch size in validation and test, at most: beams need memory of their own (`translate` takes as many on a GPU).
-_DECODED_TOKENS = 8192
 
 
 class TranslationDataModule(LightningDataModule):
@@ -167,7 +165,8 @@ class TranslationDataModule(LightningDataModule):
         sampler = TokenBatchSampler(
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
-            max_tokens=self.max_tokens if training else min(self.max_tokens, _DECODED_TOKENS),
+            # Beams need memory of their own: at most what `translate` takes on a GPU.
+            max_tokens=self.max_tokens if training else min(self.max_tokens, GPU_TOKENS),
             seed=self.prepared.plan.seed,
             shuffle=training,
             rank=rank,

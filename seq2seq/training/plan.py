@@ -8,20 +8,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.config.data import DataSettings
 from seq2seq.config.loggers import require_installed
-from seq2seq.config.model import ModelSettings
-from seq2seq.config.optim import OptimSettings
-from seq2seq.config.run import RunSettings
-from seq2seq.config.search import SearchSettings
-from seq2seq.config.sections import read_sections
+from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
-from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.config.trainer import TrainerSettings, bounded
+from seq2seq.config.trainer import bounded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunPlan:
+class RunPlan(Sections):
     """Checked settings of one run.
 
     Args:
@@ -35,13 +29,6 @@ class RunPlan:
     mixer: str
     command: str | None = None
     job: Path | None = None
-    run: RunSettings
-    data: DataSettings
-    tokenizer: TokenizerSettings
-    model: ModelSettings
-    optim: OptimSettings
-    search: SearchSettings
-    trainer: TrainerSettings
 
     @property
     def config_yaml(self) -> str:
@@ -69,18 +56,13 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
     require_installed(config["logger"])
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
     plain = with_whole_numbers(sections.run, config)
-    for name in ("data", "tokenizer", "model", "optim", "search", "trainer"):
+    # The top level has no name, and is done.
+    for name in filter(None, SECTIONS):
         plain[name] = with_whole_numbers(getattr(sections, name), plain[name])
     return RunPlan(
         config={**plain, "trainer": bounded(plain["trainer"])},
         mixer=mixer,
         command=command,
         job=job,
-        run=sections.run,
-        data=sections.data,
-        tokenizer=sections.tokenizer,
-        model=sections.model,
-        optim=sections.optim,
-        search=sections.search,
-        trainer=sections.trainer,
+        **vars(sections),
     )

@@ -212,7 +212,7 @@ class Run:
         # From rank 0, so that every rank takes the same branch below.
         earlier = trainer.strategy.broadcast(self.folder.read_results())
         if earlier.get("steps") == results["steps"]:
-            _report_earlier(earlier, self.folder)
+            _report_earlier(self.plan, earlier, self.folder)
             results = earlier
         elif trainer.is_global_zero:
             files.write_text(self.folder.config, self.plan.config_yaml)
@@ -254,13 +254,15 @@ class Run:
         return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
 
 
-def _report_earlier(results: dict[str, Any], folder: RunFolder) -> None:
+def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -> None:
     """Log the scores of a run that had already ended, and warn if the clock ended it."""
     score = results.get("test", {}).get("bleu")
     log.info(
         "nothing was left to train: %s stays%s", folder.results, "" if score is None else f", test BLEU {score:.2f}"
     )
-    if results.get("ended_by") == "max_time":
+    # with a count beside the clock, `_warn_of_clock` has said so
+    counted = plan.trainer.max_steps or plan.trainer.max_epochs
+    if results.get("ended_by") == "max_time" and not counted:
         log.warning(
             "the clock ended this run (trainer.max_time=%s s) after %s epochs, perhaps before it had learned enough: "
             "continue it under another bound, for example with trainer.max_time=null trainer.max_epochs=N resume=auto "
