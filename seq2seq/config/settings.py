@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
+from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import allowed, check_value, shown
@@ -64,6 +65,11 @@ def internal(default: Any) -> Any:
 def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
     """List the fields of `cls` that are keys of the configuration, by name."""
     return {field.name: field for field in dataclasses.fields(cls) if not field.metadata.get("internal")}
+
+
+def is_section(cls: type, key: str) -> bool:
+    """Return True if a key of `cls` is a section with keys of its own."""
+    return dataclasses.is_dataclass(_hints(cls)[key])
 
 
 def defaults(cls: type) -> dict[str, Any]:
@@ -169,6 +175,8 @@ def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     full = join(name, key)
     if moved := new_key(full):
         return ValueError(f"{full} is now {moved}")
+    if explained := explain_argument(full):
+        return ValueError(explained)
     return ValueError(f"unknown setting {full}{suggestion(key, known)}; known: {', '.join(known)}")
 
 

@@ -18,6 +18,23 @@ DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
+class LightningSettings(Section):
+    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others."""
+
+    section: ClassVar[str] = "trainer.lightning"
+
+    detect_anomaly: bool = setting(False, "name the operation whose gradient is NaN; slow")
+    deterministic: bool | str = setting(
+        False,
+        "true: PyTorch's deterministic algorithms alone, or an error; warn: a warning where there is none",
+        words=("warn",),
+    )
+    enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
+    inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
+    sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
 
@@ -91,6 +108,7 @@ class TrainerSettings(Section):
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
+    lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
 
     def __post_init__(self) -> None:
         super().__post_init__()
