@@ -32,7 +32,7 @@ from benchmarks.hostile import processes, report
 
 # Kinds of attempts, one module each, and their shares of all.
 KINDS = {
-    "settings": 30, "options": 18, "checkpoints": 20, "corpora": 10, "caches": 6, "input": 10, "interruptions": 6,
+    "settings": 30, "options": 18, "checkpoints": 20, "corpora": 10, "caches": 6, "input": 12, "interruptions": 4,
 }  # fmt: skip
 # An attempt may run several commands, each with limits of its own.
 LONGEST = 900.0

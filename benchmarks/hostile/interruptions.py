@@ -14,7 +14,8 @@ from benchmarks.hostile.attempts import Attempt, Result, judge, leftovers, messa
 from benchmarks.hostile.processes import Command, Done, run
 from benchmarks.hostile.world import World, same_files, same_run
 
-SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143,), signal.SIGINT: (130,)}
+# Statuses of the end; a shell shows that of a process which a signal ended as 128 + signal.
+SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
 # Events of Python's audit hooks that change the disk.
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
 
