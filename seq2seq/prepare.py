@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.compose import plain_settings
+from seq2seq.config.explain import refuse_mistakes
 from seq2seq.config.sections import read_sections
 from seq2seq.resources import conf_dir
 
@@ -30,7 +31,7 @@ def main(config: DictConfig) -> None:
     A wrong setting is one line on stderr and exit status 2.
     """
     try:
-        prepare(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+        prepare(plain_settings(config))
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise

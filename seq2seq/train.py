@@ -7,13 +7,14 @@ import os
 import shlex
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.compose import plain_settings
+from seq2seq.config.explain import refuse_mistakes
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
@@ -56,9 +57,8 @@ def _plan(config: DictConfig) -> RunPlan:
     # what the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
-    plain: Any = OmegaConf.to_container(config, resolve=True)
     return resolve(
-        plain,
+        plain_settings(config),
         # the group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),

@@ -39,7 +39,7 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
         raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{hint_of_names}") from None
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, *, most: int = 100) -> str:
     """Return a value as YAML has it, on one short line, whatever it holds."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -50,7 +50,7 @@ def shown(value: Any) -> str:
         # Python writes no whole number of more than 4,300 digits.
         text = f"<a {type(value).__name__} of thousands of digits>"
     text = " ".join(text.split()) if text.strip() else repr(text)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 _SHORT = reprlib.Repr()

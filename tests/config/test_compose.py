@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE
 
-from seq2seq.config.compose import explain, refuse_mistakes, resolved_settings
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.explain import explain, refuse_mistakes
 
 ROOT = Path(__file__).resolve().parents[2]
 
