@@ -129,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", choices=KINDS, help="attempts of one kind")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="attempts at a time (the number of cores)")
     add("--fresh", type=int, default=40, metavar="N", help="refusals repeated in fresh processes (40)")
+    text = "an earlier report of this seed: carry out again what had another outcome there, and count it anew"
+    add("--again", type=Path, metavar="FILE", help=text)
     add("--repeat", type=int, metavar="NUMBER", help="carry out this attempt alone, and print all of its outcome")
     add("--keep", type=Path, metavar="DIR", help="a new folder for the files of all attempts, which stay there")
     return parser
@@ -150,16 +152,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
         campaign = Campaign(world.build(root / "world"), options.seed, kinds, root, keep=options.keep is not None)
         numbers = range(options.first, options.first + options.attempts)
+        earlier: list[dict[str, object]] = []
+        if options.again:
+            kept = json.loads(options.again.read_text("utf-8"))["outcomes"]
+            earlier = [row for row in kept if row["outcome"] in ("worked", "refused")]
+            numbers = [row["number"] for row in kept if row not in earlier]
         if options.repeat is not None:
             numbers = [options.repeat]
         found = campaign.carry_out(numbers, options.jobs)
+        # settings and options that were refused, of these attempts alone
         fresh = report.time_refusals(found, root, options.fresh if options.repeat is None else 0)
     if options.repeat is not None:
         print(json.dumps(found[0], indent=1, ensure_ascii=False))
+    found = sorted([*earlier, *found], key=lambda row: int(str(row["number"])))
     summary = {
         "machine": harness.machine(),
         "seed": options.seed,
-        "first": numbers[0],
+        "first": found[0]["number"],
         "seconds": round(time.monotonic() - start),
         **report.summarize(found, fresh),
     }

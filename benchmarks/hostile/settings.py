@@ -163,6 +163,9 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     # what a mixer takes, and null, its own checks decide
     if key.startswith(NEGATIVE) and value not in ("banana", "{a:1}", "nan"):
         must = "either"
+    # null turns a rule off
+    if value == "null" and key.startswith("data.clean."):
+        must = "either"
     last = key.rpartition(".")[2]
     return f"{key} of the wrong type", (f"{key}={value}",), (last, value.strip("'")), must
 
