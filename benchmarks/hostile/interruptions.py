@@ -56,7 +56,7 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
     if name == "train":
         words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
         return Command("seq2seq.train", words), lambda _: same_run(
-            world.root / "runs" / "longer", work / "runs" / "base"
+            world.root / "longer" / "base", work / "runs" / "base"
         )
     if name == "prepare":
         words = world.train_words(folder, cache=False)
