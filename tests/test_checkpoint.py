@@ -369,7 +369,7 @@ def test_weights_are_numbers_that_the_file_holds(good, path, kind):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_weights_that_are_not_finite_are_refused_by_every_reader(good, path, tmp_path, value, dtype):
-    weights = {name: weight.to(dtype) for name, weight in good["state_dict"].items()}
+    weights = {name: weight.to(dtype, copy=True) for name, weight in good["state_dict"].items()}
     weights[WEIGHT][3, 4] = value
     write(path, {**good, "state_dict": weights})
     message = f"weight '{WEIGHT}' is not finite"
