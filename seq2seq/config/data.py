@@ -55,7 +55,7 @@ class CorpusSettings:
     columns: Mapping[str, str | int] | None = setting(
         None, "{language: column} where columns are not named by language; numbers for a TSV without header"
     )
-    format: str | None = setting(None, "text, json, tsv or parquet; null goes by the file's suffix")
+    format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null")
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
