@@ -125,10 +125,10 @@ def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     if first is None:
         raise ValueError(f"{path} is empty: it has no rows")
     header = first.split("\t")
-    if len(header) > 1 and all(name[:1] == name[-1:] == '"' and len(name) > 1 for name in header):
-        if isinstance(columns.both[0], str) and columns.both[0] not in header:
-            yield from csv_pairs(path, columns)
-            return
+    quoted = len(header) > 1 and all(name[:1] == name[-1:] == '"' and len(name) > 1 for name in header)
+    if quoted and isinstance(columns.both[0], str) and columns.both[0] not in header:
+        yield from csv_pairs(path, columns)
+        return
     src, tgt = column_numbers(path, header, columns)
     # a row may have further columns, but none of these may be missing
     yield from in_blocks(_tsv_pairs(path, itertools.chain([first], lines), columns, src, tgt))

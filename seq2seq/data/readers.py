@@ -66,9 +66,10 @@ class Columns(NamedTuple):
         sides = [name for name in names if name.lower() in SIDES]
         src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
         mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
+        has = f"no language column {column!r}; it has {listed}"
         if sides:
-            return f"no language column {column!r}; it has {listed}: say which column is which language, as in {mapping}"
-        return f"no language column {column!r}; it has {listed}: set data.src and data.tgt to two of these, or {mapping}"
+            return f"{has}: say which column is which language, as in {mapping}"
+        return f"{has}: set data.src and data.tgt to two of these, or {mapping}"
 
 
 def open_bytes(path: Path) -> BinaryIO:
