@@ -23,7 +23,6 @@ FILES = [
     "kernels/test_triton.py",
     "test_model.py",
     "test_search.py",
-    "test_build.py",
     "evaluation",
     "analysis",
     "data/test_batching.py",
