@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
-from seq2seq.config.settings import setting
+from seq2seq.config.settings import Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Settings of a run that belong to no section."""
+class RunSettings(Section):
+    """Settings of a run that belong to no section.
 
-    seed: int = setting(1, "seed of weights, order of the data, and dropout")
+    Raises:
+        ValueError: a value outside its range, or a folder outside `runs`.
+    """
+
+    seed: int = setting(1, "seed of weights, order of the data, and dropout", least=0, most=2**32 - 1)
     resume: str | None = setting(None, "auto continues the run of these settings if there is one; or a checkpoint")
     force: bool = setting(False, "continue a run although settings have changed: each change is reported")
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
     runs: str = setting("runs", "where run folders are")
     run: str | None = setting(None, "a run folder's name; null = <data>-<mixer>-<hash of these settings>")
+    callbacks: Mapping[str, Any] = setting(
+        {}, "callbacks of your own, {name: {_target_: a class, argument: value}}; on the command line with +"
+    )
     cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")
