@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 # Between two messages of a process that waits for a lock.
 REPORT_SECONDS = 30.0
+# The file of the lock that `reserved` takes in a folder.
+LOCK = ".lock"
 # Between two messages of progress.
 PACE_SECONDS = 5.0
 # Raised by filelock where a file system has no locks.
@@ -100,10 +102,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.
 
-    Where another process has made `target` meanwhile, that one stays.
+    Args:
+        replace: Delete what is at `target` when the new folder is whole. Otherwise a folder that another process has
+            made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
@@ -112,6 +116,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         yield building
         # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
+        if replace:
+            _set_aside(target)
         try:
             os.rename(building, target)
         except OSError:  # mostly since another process was first
@@ -122,7 +128,24 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
+def _set_aside(target: Path) -> None:
+    """Move what is at `target` out of the way and delete it; processes that have its files open keep them."""
+    # the name of a leftover, so that the next process deletes what a kill leaves here
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    # a folder that nobody may write cannot be moved to another
+    with contextlib.suppress(OSError):
+        target.chmod(0o755)
+    try:
+        # another process may have deleted it
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, aside / "old")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def build_once(
+    target: Path, what: str, build: Callable[[Path], Any], *, damage: Callable[[Path], str | None] | None = None
+) -> Path:
     """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
 
     The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
@@ -131,20 +154,26 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
+        damage: Returns what is wrong with a `target` that exists, which is then built anew, or None; called while no
+            other process builds.
 
     Returns:
         `target`, complete.
     """
-    if target.is_dir():
+    if damage is None and target.is_dir():
         return target
     with _locked(_lock_path(target.parent, target.name), what) as exclusive:
-        if target.is_dir():
-            return target
         # without a lock, another process may be building in such a folder at this moment
         if exclusive:
             _remove_leftovers(target)
+        # also of a file in the folder's place, or a link that leads nowhere
+        wrong = damage(target) if damage and os.path.lexists(target) else None
+        if target.is_dir() and wrong is None:
+            return target
+        if wrong is not None:
+            log.warning("%s: making %s again", wrong, what)
         start = time.monotonic()
-        with atomic_folder(target) as building:
+        with atomic_folder(target, replace=wrong is not None) as building:
             build(building)
         log.info("made %s in %.1f s", what, time.monotonic() - start)
     return target
@@ -206,15 +235,58 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
     exclusive = _wait_for(lock, path, what)
     try:
         if exclusive:
-            # read by `_read_holder` of those who wait
-            note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-            path.write_text(json.dumps(note))
+            _write_holder(path)
         yield exclusive
     finally:
-        # before the release: a process that takes the lock of a deleted file tries again
+        _release(lock, path)
+
+
+@contextlib.contextmanager
+def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
+    """Keep `folder`, which is made if need be, for this process alone in this block.
+
+    The kernel releases the lock of a process that dies. A folder that is still empty after the block goes.
+
+    Args:
+        otherwise: What to do instead, for the message of the error.
+
+    Raises:
+        ValueError: Another process has it; the message says which, where, and since when.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    # another descriptor than the holder's, so the same process is kept out, too
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=0)
+        _write_holder(path)
+    except Timeout:
+        raise ValueError(f"{folder} is in use: {_read_holder(path, 'running there')}; {otherwise}") from None
+    except _NO_LOCKS as error:
+        log.warning("%s has no file locks (%s): nothing keeps a second run out of it", folder, error)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            _release(lock, path)
+        # only an empty folder can be removed
         with contextlib.suppress(OSError):
-            path.unlink()
-        lock.release()
+            folder.rmdir()
+
+
+def _write_holder(path: Path) -> None:
+    """Write into the file of a lock who has it, for `_read_holder` of others."""
+    note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+    # a full disk takes no note, and the lock holds without one
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(note))
+
+
+def _release(lock: BaseFileLock, path: Path) -> None:
+    # before the release: a process that takes the lock of a deleted file tries again
+    with contextlib.suppress(OSError):
+        path.unlink()
+    lock.release()
 
 
 def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
@@ -234,16 +306,16 @@ def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
             return True
 
 
-def _read_holder(path: Path) -> str:
-    """Describe the process that has a lock, by the note that `_locked` writes."""
+def _read_holder(path: Path, doing: str = "preparing it") -> str:
+    """Describe the process that has a lock, by the note that it wrote."""
     try:
         note = json.loads(path.read_text())
         clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))
         seconds = time.time() - note["since"]
         # an age across machines is as exact as their clocks agree
-        return f"process {note['pid']} on {note['host']} has been preparing it since {clock} ({seconds:.0f} s)"
+        return f"process {note['pid']} on {note['host']} has been {doing} since {clock} ({seconds:.0f} s)"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process is preparing it"
+        return f"another process is {doing}"
 
 
 class Pace:
