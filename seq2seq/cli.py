@@ -217,5 +217,8 @@ def exit_status(work: Callable[[], int]) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         # 128 + SIGPIPE
         return 141
+    # the model's scores are not finite
+    except FloatingPointError as error:
+        return fail(error)
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
