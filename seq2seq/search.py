@@ -250,11 +250,7 @@ def sample(
         ValueError: The temperature or top_k is outside its range.
         NotFiniteError: The model's logits are not finite.
     """
-    # beyond these float32 logits overflow, or become 0
-    if not 1e-3 <= temperature <= 1e3:
-        raise ValueError(f"temperature is {temperature}; choose 0.001 to 1000, or decode greedily")
-    if top_k < 0:
-        raise ValueError(f"top_k is {top_k}; choose 1 or more, or 0 for all tokens")
+    _require_range(temperature, top_k)
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
@@ -286,6 +282,14 @@ def sample(
         _cut(ids, value, special.eos, settings)
         for ids, value in zip(torch.stack(tokens, 1).tolist(), total.tolist(), strict=True)
     ]
+
+
+def _require_range(temperature: float, top_k: int) -> None:
+    """Refuse settings of sampling that float32 logits cannot be divided by, or that mean nothing."""
+    if not 1e-3 <= temperature <= 1e3:
+        raise ValueError(f"temperature is {temperature}; choose 0.001 to 1000, or decode greedily")
+    if top_k < 0:
+        raise ValueError(f"top_k is {top_k}; choose 1 or more, or 0 for all tokens")
 
 
 def _draw(

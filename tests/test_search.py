@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import re
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -15,8 +14,7 @@ from composed import BOS, EOS, PAD, PRESETS, lengths_mask, random_tokens, tiny
 from torch import Tensor
 
 import seq2seq.search
-from seq2seq.config.search import MOST_EXTRA, MOST_PENALTY, MOST_RATIO, SearchSettings
-from seq2seq.config.settings import read_section
+from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis, NotFiniteError, Specials, sample, search
 from seq2seq.state import NoState
@@ -329,32 +327,12 @@ def test_autocast_search():
         {"max_len_ratio": math.inf},
         {"length_penalty": math.nan},
         {"length_penalty": -math.inf},
-        {"length_penalty": 300.0},
-        {"length_penalty": -1e300},
-        {"max_len_ratio": 1e300},
-        {"max_len_extra": 10**30},
-        {"beam_size": 3000},
     ],
 )
 def test_settings_that_cannot_work(wrong):
     key = list(wrong)[-1]
-    with pytest.raises(ValueError, match=f"{key}.*{re.escape(str(wrong[key]))}"):
+    with pytest.raises(ValueError, match=f"{key}.*{wrong[key]}"):
         SearchSettings(**wrong)
-
-
-@pytest.mark.parametrize("wrong", [{"beam_size": 10**400}, {"beam_size": 10**5000}, {"length_penalty": -(10**400)}])
-def test_a_setting_of_any_size_is_refused_in_a_line(wrong):
-    """As a checkpoint may hold it: a whole number that no float holds, or that Python does not write out."""
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}.*a number of more than 100 digits") as refused:
-        read_section(SearchSettings, wrong, "search")
-    assert len(str(refused.value)) < 200
-
-
-def test_scores_of_the_largest_settings_are_finite():
-    """length^length_penalty neither overflows nor rounds to 0, for any limit that may be set."""
-    longest = int(MOST_RATIO) * 1024 + MOST_EXTRA
-    for penalty in (-MOST_PENALTY, MOST_PENALTY):
-        assert 0 < abs(-1e-3 / longest**penalty) < math.inf
 
 
 class Fixed:
@@ -456,8 +434,11 @@ def test_temperature_and_top_k():
     agree(frequencies(given, temperature=0.5)[0], [p / 0.3 for p in (0, squares[0], 0, *squares[1:])])
     agree(frequencies(given, top_k=2)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_k=1)[0], [0, 0, 0, 0, 0, 1])
-    with pytest.raises(ValueError, match="temperature is 0"):
-        frequencies(given, temperature=0)
+    for temperature in (0, -1.0, 1e-300, 1e300, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"temperature is {temperature}"):
+            frequencies(given, temperature=temperature)
+    with pytest.raises(ValueError, match="top_k is -1"):
+        frequencies(given, top_k=-1)
 
 
 def test_a_generator_repeats_samples():

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from seq2seq.config.settings import internal, setting, shown
-
-# The largest values of a search: more than anybody has reported a gain of, and so little that neither memory nor
-# length^length_penalty overflows.
-MOST_BEAMS = 1000
-MOST_RATIO = 100.0
-MOST_EXTRA = 10_000
-MOST_PENALTY = 10.0
+from seq2seq.config.settings import internal, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,15 +31,16 @@ class SearchSettings:
     max_len: int | None = internal(None)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.beam_size <= MOST_BEAMS:
-            raise ValueError(f"beam_size is {shown(self.beam_size)}; choose 1 (greedy) to {MOST_BEAMS}")
+        if self.beam_size < 1:
+            raise ValueError(f"beam_size is {self.beam_size}; choose 1 (greedy) or more")
         # A beam holds no more hypotheses than its size.
         if not 1 <= self.n_best <= self.beam_size:
-            raise ValueError(f"n_best is {shown(self.n_best)}; choose 1 up to beam_size ({self.beam_size})")
-        if not 0 <= self.max_len_ratio <= MOST_RATIO:
-            raise ValueError(f"max_len_ratio is {self.max_len_ratio}; choose 0 to {MOST_RATIO:g}")
+            raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
         # At least one token, the end, for the shortest source.
-        if not 1 <= self.max_len_extra <= MOST_EXTRA:
-            raise ValueError(f"max_len_extra is {shown(self.max_len_extra)}; choose 1 to {MOST_EXTRA}")
-        if not -MOST_PENALTY <= self.length_penalty <= MOST_PENALTY:
-            raise ValueError(f"length_penalty is {self.length_penalty}; choose {-MOST_PENALTY:g} to {MOST_PENALTY:g}")
+        if not 0 <= self.max_len_ratio < math.inf or self.max_len_extra < 1:
+            raise ValueError(
+                f"max_len_ratio {self.max_len_ratio} and max_len_extra {self.max_len_extra} leave no room; "
+                "choose a ratio from 0 and an extra from 1"
+            )
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is {self.length_penalty}; choose a finite number")

@@ -180,49 +180,38 @@ def flag(value: Any, key: str) -> bool:
         ValueError: It is another value; the message names `key`.
     """
     if not isinstance(value, bool | int) or value not in (True, False):
-        raise ValueError(f"{key}={shown(value)} is neither true nor false")
+        raise ValueError(f"{key}={_shown(value)} is neither true nor false")
     return bool(value)
 
 
 def is_number(value: Any) -> bool:
     """Return True if `value` is a finite number, which true and false are not."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # isfinite converts to float, which a whole number may be too large for
-    return isinstance(value, int) or math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
     if not is_number(value) and not (infinite and value == math.inf):
-        raise ValueError(f"{key}={shown(value)} is no finite number")
+        raise ValueError(f"{key}={_shown(value)} is no finite number")
     # YAML reads 1e3 as a float.
     if hint is int and isinstance(value, float):
         if not value.is_integer():
             raise ValueError(f"{key}={value} must be a whole number")
         return int(value)
-    try:
-        return float(value) if hint is float else value
-    except OverflowError:
-        raise ValueError(f"{key}={shown(value)} is too large for a number") from None
+    return float(value) if hint is float else value
 
 
 def _word(value: Any, key: str) -> str:
     # A name may look like a number, as in run=2024.
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{key}={shown(value)} is no word")
+        raise ValueError(f"{key}={_shown(value)} is no word")
     return str(value)
 
 
 def _mapping(value: Any, key: str) -> dict[Any, Any]:
     if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{key}={shown(value)} is no mapping {{key: value}}")
+        raise ValueError(f"{key}={_shown(value)} is no mapping {{key: value}}")
     return dict(value or {})
 
 
-def shown(value: Any) -> str:
-    """Format a value for a message: null for None, and no more than 60 characters."""
-    # Python refuses to write out a whole number of thousands of digits
-    if type(value) is int and abs(value) >= 10**100:
-        return "(a number of more than 100 digits)"
-    text = "null" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
