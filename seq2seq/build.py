@@ -35,6 +35,7 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
         ValueError: A setting is wrong (TargetError for a forbidden `_target_`).
     """
     _check_model(config["model"])
+    _check_vocabularies(config)
     builder = _Builder(config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(config)
     # the encoder first: its width is what the decoder's cross mixers read
@@ -321,9 +322,10 @@ def _output(model: Mapping[str, Any], table: nn.Embedding, readout_dim: int) -> 
 
 def _check_model(model: Mapping[str, Any]) -> None:
     for key in ("dim", "encoder_layers", "decoder_layers", "max_len"):
-        if not isinstance(model[key], int) or model[key] < 1:
+        # type(), since True is an int
+        if type(model[key]) is not int or model[key] < 1:
             raise ValueError(f"model.{key} is {model[key]!r}; choose a whole number from 1")
-    if not isinstance(model["ffn_dim"], int) or model["ffn_dim"] < 0:
+    if type(model["ffn_dim"]) is not int or model["ffn_dim"] < 0:
         raise ValueError(f"model.ffn_dim is {model['ffn_dim']!r}; choose a whole number (0 for no feed-forward)")
     if model["tie"] not in TIES:
         raise ValueError(f"model.tie is {model['tie']!r}; choose one of {', '.join(TIES)}")
@@ -331,3 +333,15 @@ def _check_model(model: Mapping[str, Any]) -> None:
         raise ValueError(f"model.norm is {model['norm']!r}; choose one of {', '.join(NORMS)}")
     for key in ("dropout", "activation_dropout"):
         require_probability(model[key], f"model.{key}")
+
+
+def _check_vocabularies(config: Mapping[str, Any]) -> None:
+    for key in ("src_vocab_size", "tgt_vocab_size"):
+        if type(config[key]) is not int or config[key] < 1:
+            raise ValueError(f"{key} is {config[key]!r}; choose a whole number from 1")
+    # a row of the target's table, and of the source's unless that is a picture
+    pad = config["pad_id"]
+    if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
+        raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
+    if type(config["joint"]) is not bool:
+        raise ValueError(f"joint is {config['joint']!r}; choose true or false")

@@ -13,7 +13,6 @@ import os
 import pickle
 import platform
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 
 import seq2seq
+from seq2seq.archive import CheckpointError, check_archive, check_tree
 from seq2seq.build import TargetError, build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import read_section
@@ -45,14 +45,12 @@ _FIELDS: dict[str, type] = {
 }
 # Settings of the search that it has; checkpoints of earlier versions have none.
 SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
-# A pickle that makes a bytearray, which torch's reader allows: of any size, from a few bytes.
-_BYTEARRAY = re.compile(rb"c(builtins|__builtin__)\nbytearray\n")
 # Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
-class CheckpointError(ValueError):
-    """Checkpoint that cannot be used; the message is one line."""
+class NotFiniteError(CheckpointError):
+    """Checkpoint with a weight that is nan or inf."""
 
 
 class Loaded(NamedTuple):
@@ -131,7 +129,7 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
     """Write a checkpoint's dictionary atomically.
 
     Raises:
-        ValueError: `read` would not accept it.
+        ValueError: `read` would not accept it (NotFiniteError: for its weights).
         OSError: The file system refuses.
     """
     _check(payload, Path(path))
@@ -143,9 +141,11 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
         file.flush()
         # hours of training must not end in a file that `read` refuses; mapped, this reads no weights
         try:
-            torch.load(file.name, map_location="cpu", weights_only=True, mmap=True)
-        except pickle.UnpicklingError as error:
-            raise ValueError(f"{path} was not written, because it {_refusal(error)}; keep to plain types") from None
+            check_archive(Path(file.name), checksums=False)
+            check_tree(torch.load(file.name, map_location="cpu", weights_only=True, mmap=True))
+        except (ValueError, pickle.UnpicklingError) as error:
+            reason = str(error).removeprefix(f"{file.name}: ")
+            raise ValueError(f"{path} was not written: {reason}; keep to plain types") from None
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -212,58 +212,21 @@ def _plain(value: Any, place: str) -> Any:
 
 def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
     """Read, check and upgrade a checkpoint's dictionary; `mmap` leaves tensors on the disk until they are used."""
-    # the zip is checked before the unpickler sees a byte of it
-    _check_container(path)
+    # the zip and the pickle in it are checked before torch sees a byte of them
+    check_archive(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except MemoryError:
         raise CheckpointError(f"{path}: not enough memory to read this checkpoint") from None
     except Exception as error:  # whatever a damaged or hostile pickle makes torch raise
         raise CheckpointError(f"{path}: refused, it {_refusal(error)}; nothing in it was run") from None
+    # before anything is walked, compared or printed
+    try:
+        check_tree(payload)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: refused, it {error}") from None
     _check(payload, path)
-    try:
-        return upgrade(payload, KEY)
-    except RecursionError:  # settings nested without end, from a file that anybody may have written
-        raise CheckpointError(f"{path}: its settings build no model (RecursionError)") from None
-
-
-def _check_container(path: Path) -> None:
-    """Refuse a file that is not an uncompressed zip as torch writes it, whole and with right checksums."""
-    try:
-        if path.is_dir():
-            raise CheckpointError(f"{path}: is a directory; name the checkpoint file in it")
-        with open(path, "rb") as file:
-            magic = file.read(2)
-        if not magic:
-            raise CheckpointError(f"{path}: is an empty file, not a checkpoint")
-        # torch has written zip files since 1.6; its older format is a bare pickle
-        if magic != b"PK":
-            raise CheckpointError(f"{path}: is not a checkpoint")
-        # the directory is at the end of a zip, so that a truncated file fails here
-        with zipfile.ZipFile(path) as archive:
-            _check_archive(archive, path)
-    except CheckpointError:
-        raise
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except Exception:  # BadZipFile, and whatever else a damaged directory makes zipfile raise
-        raise CheckpointError(f"{path}: is truncated or damaged; copy it again") from None
-
-
-def _check_archive(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse a zip file that is compressed, is damaged, lacks a pickle, or has one that makes a bytearray."""
-    entries = archive.infolist()
-    pickles = [entry for entry in entries if entry.filename.endswith("/data.pkl")]
-    # torch stores, never compresses: a few bytes must not unpack to a full memory
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or not pickles:
-        raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
-    # testzip reads the whole file once, against the stored CRC-32 of every entry
-    if (damaged := archive.testzip()) is not None:
-        raise CheckpointError(f"{path}: is damaged (wrong checksum in {damaged}); copy it again")
-    if any(_BYTEARRAY.search(archive.read(entry)) for entry in pickles):
-        raise CheckpointError(f"{path}: refused, it holds a Python object (bytearray); nothing in it was run")
+    return upgrade(payload, KEY)
 
 
 def _check(payload: Any, path: Path) -> None:
@@ -276,6 +239,14 @@ def _check(payload: Any, path: Path) -> None:
         raise CheckpointError(f"{path}: has no weights (no 'state_dict')")
     if not all(isinstance(name, str) and isinstance(weight, torch.Tensor) for name, weight in weights.items()):
         raise CheckpointError(f"{path}: its 'state_dict' holds something other than tensors by name")
+    for name, weight in weights.items():
+        if not is_whole(weight):
+            raise CheckpointError(f"{path}: weight '{name}' is not stored as plain numbers")
+        if not is_finite(weight):
+            raise NotFiniteError(
+                f"{path}: weight '{name}' is not finite (nan or inf): the training that wrote it had diverged; "
+                "use an earlier checkpoint, or train again with a lower optim.lr"
+            )
 
 
 def _check_meta(meta: dict[str, Any], path: Path) -> None:
@@ -311,6 +282,11 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
     wanted = (meta["model"].get("src_vocab_size"), meta["model"].get("tgt_vocab_size"))
     if sizes != wanted:
         raise CheckpointError(f"{path}: its tokenizer has {sizes} pieces (source, target), its model {wanted}")
+    for name in ("pad_id", "joint"):
+        value = meta["model"].get(name)
+        # types, too: True equals 1
+        if (type(value), value) != (type(getattr(tokenizer, name)), getattr(tokenizer, name)):
+            raise CheckpointError(f"{path}: its tokenizer has {name} {getattr(tokenizer, name)}, its model {value!r}")
     return tokenizer
 
 
@@ -345,7 +321,7 @@ def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch
     if surplus := [name for name in given if name not in wanted]:
         raise CheckpointError(f"{path}: {len(surplus)} weights fit nothing, the first is '{surplus[0]}'")
     for name, weight in given.items():
-        if not _is_whole(weight) or weight.is_floating_point() != wanted[name].is_floating_point():
+        if weight.is_floating_point() != wanted[name].is_floating_point():
             raise CheckpointError(f"{path}: weight '{name}' is not stored as plain numbers")
         if weight.shape != wanted[name].shape:
             raise CheckpointError(
@@ -358,13 +334,22 @@ def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch
         raise CheckpointError(f"{path}: is shorter than the {sum(sizes.values()):,} bytes of its weights")
 
 
-def _is_whole(weight: torch.Tensor) -> bool:
-    """Return True if a tensor is dense and its memory holds as many numbers as its shape says."""
+def is_finite(weight: torch.Tensor) -> bool:
+    """Return True if a tensor holds neither nan nor inf."""
+    if not weight.is_floating_point():
+        return True
+    # nan and inf stay in a sum, which is 30 times as fast as a test of every number; a finite one may still overflow
+    wide = torch.float32 if weight.dtype == torch.float16 else weight.dtype
+    return bool(weight.sum(dtype=wide).isfinite() or weight.isfinite().all())
+
+
+def is_whole(weight: torch.Tensor) -> bool:
+    """Return True if a tensor is dense and real, and its memory holds as many numbers as its shape says."""
     # no subclass, no sparse or quantized layout: their memory is laid out otherwise
     if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
         return False
     # a meta tensor has no memory, a nested one no single shape
-    if weight.is_meta or weight.is_nested:
+    if weight.is_meta or weight.is_nested or weight.is_complex() or weight.is_quantized:
         return False
     # bytes up to the last number of a contiguous tensor
     end = (weight.storage_offset() + weight.numel()) * weight.element_size()

@@ -12,7 +12,8 @@ import torch
 from conftest import jiggle
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from seq2seq.build import build_model, build_self_mixer, layer_values, resolve
@@ -47,6 +48,29 @@ def names(part: str, folder: str = "") -> list[str]:
 
 
 PRESETS, SELF, CROSS = names(""), names("self"), names("cross")
+
+
+def settings_of(*overrides: str) -> DictConfig:
+    """Compose a run's settings as Hydra does, but only once for each choice of files, which takes 0.3 s."""
+    files = [word for word in overrides if not _sets_a_value(word)]
+    values = [word for word in overrides if _sets_a_value(word)]
+    settings = copy.deepcopy(_settings_of_files(tuple(files)))
+    # after all files, as on Hydra's own command line
+    for override in OverridesParser.create().parse_overrides(values):
+        OmegaConf.update(settings, override.key_or_group, override.value())
+    return settings
+
+
+def _sets_a_value(word: str) -> bool:
+    """Tell whether an override sets a value: it chooses no file, adds nothing and deletes nothing."""
+    key = word.split("=", 1)[0]
+    return key[0] not in "+~" and "/" not in key and "@" not in key and not (conf_dir() / key).is_dir()
+
+
+@functools.cache
+def _settings_of_files(overrides: tuple[str, ...]) -> DictConfig:
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return compose("train", list(overrides))
 
 
 @functools.cache

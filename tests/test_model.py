@@ -20,7 +20,11 @@ from seq2seq.state import reorder, select
 
 # `make test-all` has every preset, as conformance has of every mixer by itself.
 _CORE = {"transformer", "lightconv", "dynamicconv", "bahdanau", "retention", "bigru-lightconv-additive"}
-REPRESENTATIVE = {"test_step_is_forward": _CORE, "test_padding_changes_nothing": _CORE}
+REPRESENTATIVE = {
+    "test_step_is_forward": _CORE,
+    "test_padding_changes_nothing": _CORE,
+    "test_autocast_trains": _CORE,
+}
 DIM = 8
 RNNSEARCH = (
     "mixer=bahdanau",

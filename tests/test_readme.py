@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composed import settings_of
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
@@ -79,14 +79,9 @@ def first_values(arguments: list[str]) -> list[str]:
     return [word for word in plain if word is not None]
 
 
-def composed(overrides: list[str]) -> DictConfig:
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", overrides)
-
-
 @pytest.mark.parametrize("command", commands(("train", "prepare")), ids=" ".join)
 def test_training_commands_compose_and_build(command):
-    plain = OmegaConf.to_container(composed(first_values(command[1:])), resolve=True)
+    plain = OmegaConf.to_container(settings_of(*first_values(command[1:])), resolve=True)
     assert isinstance(plain, dict)
     tokenizer = plain["tokenizer"]
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer["joint"]}
@@ -114,7 +109,7 @@ def options_of(name: str) -> set[str]:
 
 
 def test_settings_and_presets_named_exist():
-    known = {key for overrides in ([], ["experiment=drawn_words"]) for key in keys(composed(overrides))}
+    known = {key for overrides in ([], ["experiment=drawn_words"]) for key in keys(settings_of(*overrides))}
     for page in PAGES:
         if page.name in HISTORY:
             continue

@@ -6,10 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from composed import settings_of
 from omegaconf import OmegaConf
-
-from seq2seq.resources import conf_dir
 
 NOUNS = {"Hund": "dog", "Katze": "cat", "Kind": "child", "Mann": "man", "Frau": "woman", "Buch": "book"}
 VERBS = {"sieht": "sees", "kauft": "buys", "findet": "finds", "liebt": "loves"}
@@ -57,6 +55,5 @@ def words(corpus: Path, folder: Path, *overrides: str) -> list[str]:
 
 def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of such a run, as a plain dict."""
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        composed = compose("train", words(corpus, folder, *overrides))
+    composed = settings_of(*words(corpus, folder, *overrides))
     return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]

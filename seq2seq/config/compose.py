@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from seq2seq.config.dicts import flat
+from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 from seq2seq.resources import conf_dir
 
@@ -151,6 +152,11 @@ def _unknown_key(word: str, overrides: Sequence[str]) -> str:
     key = word.split("=", 1)[0]
     if moved := new_key(key):
         return f"{key} is now {moved}"
+    if explained := explain_argument(key):
+        return explained
+    # Their entries have names of the user's own.
+    if key.startswith(("callbacks.", "logger.")):
+        return f"{key} is new: write +{word}"
     # The other overrides may choose a mixer, which decides which keys exist.
     known = _known_keys([other for other in overrides if other != word])
     return f"{key} is no setting{_near(key, known)} (--cfg job lists all)"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from seq2seq.config.settings import setting
 
@@ -17,4 +19,7 @@ class RunSettings:
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")
     runs: str = setting("runs", "where run folders are")
     run: str | None = setting(None, "a run folder's name; null = <data>-<mixer>-<hash of these settings>")
+    callbacks: Mapping[str, Any] = setting(
+        {}, "callbacks of your own, {name: {_target_: a class, argument: value}}; on the command line with +"
+    )
     cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")

@@ -14,7 +14,7 @@ from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, flag, read_section
+from seq2seq.config.settings import defaults, flag, is_section, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.yaml_file import read_yaml
@@ -70,10 +70,24 @@ def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return an older run's settings under the present names; a section has defaults for keys that are newer."""
     result = modernize(config)
     for name, cls in SECTIONS.items():
-        # The top level has no name here, so its keys stay as they are.
-        if name in result:
-            result[name] = {key: value for key, value in defaults(cls).items() if value != "???"} | result[name]
+        # Only sections that are there: a checkpoint's settings are those of its model alone.
+        if not name:
+            result = _filled(cls, result)
+        elif isinstance(result.get(name), dict):
+            result[name] = _filled(cls, result[name])
     return result
+
+
+def _filled(cls: type, section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section with defaults for missing keys, in nested sections as well."""
+    known = {key: value for key, value in defaults(cls).items() if value != "???"}
+    nested = {
+        key: value | section[key]
+        for key, value in known.items()
+        # An open mapping, such as data.tokenize, is a value and not a section.
+        if is_section(cls, key) and isinstance(section.get(key), dict)
+    }
+    return known | dict(section) | nested
 
 
 def check_mixer(mixer: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from seq2seq.config.durations import seconds
+from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 
 Settings = TypeVar("Settings")
@@ -46,6 +47,11 @@ def internal(default: Any) -> Any:
 def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
     """List the fields of `cls` that are keys of the configuration, by name."""
     return {field.name: field for field in dataclasses.fields(cls) if not field.metadata.get("internal")}
+
+
+def is_section(cls: type, key: str) -> bool:
+    """Return True if a key of `cls` is a section with keys of its own."""
+    return dataclasses.is_dataclass(_hints(cls)[key])
 
 
 def defaults(cls: type) -> dict[str, Any]:
@@ -122,6 +128,8 @@ def _unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
     full = _join(name, key)
     if moved := new_key(full):
         return ValueError(f"{full} is now {moved}")
+    if explained := explain_argument(full):
+        return ValueError(explained)
     return ValueError(f"unknown setting {full}; known: {', '.join(known)}")
 
 

@@ -18,6 +18,28 @@ DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
+class LightningSettings:
+    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others.
+
+    Raises:
+        ValueError: `deterministic` is none of its three values.
+    """
+
+    detect_anomaly: bool = setting(False, "name the operation whose gradient is NaN; slow")
+    deterministic: Any = setting(
+        False, "true: PyTorch's deterministic algorithms alone, or an error; warn: a warning where there is none"
+    )
+    enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
+    inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
+    sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
+
+    def __post_init__(self) -> None:
+        # type(), not isinstance: 1 is a bool's equal and no flag.
+        if type(self.deterministic) is not bool and self.deterministic != "warn":
+            raise ValueError(f"trainer.lightning.deterministic={self.deterministic} is none of true, false and warn")
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainerSettings:
     """Settings of a training run; durations are in seconds.
 
@@ -72,6 +94,7 @@ class TrainerSettings:
     log_steps: int = setting(50, "updates between rows of metrics.csv")
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
+    lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
 
     def __post_init__(self) -> None:
         if all(getattr(self, key) is None for key in _BOUNDS):

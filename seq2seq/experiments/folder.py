@@ -34,6 +34,7 @@ HARMLESS = (
     "data.num_workers",
     "data.num_proc",
     *(f"trainer.{key}" for key in _HARMLESS_TRAINER),
+    *(f"trainer.lightning.{key}" for key in ("detect_anomaly", "enable_model_summary", "inference_mode")),
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")

@@ -13,7 +13,8 @@ from seq2seq.experiments.folder import HARMLESS
 from seq2seq.experiments.results import RunResult
 
 # These leave the weights alone but cost time, which counts under a budget of time and in a table of speeds.
-_COSTLY = {f"trainer.{key}" for key in ("accelerator", "checkpoint_activations", "profile", "strategy")}
+_SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
+_COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NEVER
@@ -109,17 +111,25 @@ def make_trainer(
         val_check_interval=NEVER,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        # A validation gathers the weights of a sharded model, which training then uses.
-        inference_mode=not settings.sharded,
         accumulate_grad_batches=settings.accumulate,
         # Our batch samplers know their rank; Lightning would wrap them and change the batches.
         use_distributed_sampler=False,
         callbacks=callbacks,
         plugins=plugins(),
         logger=loggers,
-        # Checkpoints and progress are our own callbacks.
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        # Checkpoints and progress are our own callbacks; these are allowed where the user has added one.
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        # For callbacks that log with Lightning's own means.
+        log_every_n_steps=settings.log_steps,
         default_root_dir=folder,
+        **_open_arguments(settings),
     )
+
+
+def _open_arguments(settings: TrainerSettings) -> dict[str, Any]:
+    """Return the arguments of Lightning's trainer that trainer.lightning sets."""
+    arguments = dataclasses.asdict(settings.lightning)
+    # A validation gathers the weights of a sharded model, which training then uses.
+    arguments["inference_mode"] &= not settings.sharded
+    return arguments

@@ -150,7 +150,11 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
 
 
-REPRESENTATIVE = {"test_seeds_make_two_runs_identical": {"32"}}
+REPRESENTATIVE = {
+    "test_seeds_make_two_runs_identical": {"32"},
+    "test_a_stopped_run_goes_on_as_if_never_stopped": {"mid-epoch", "validating"},
+    "test_an_interrupted_validation_is_made_up_for": {"1-False", "2-True"},
+}
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])
@@ -226,7 +230,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, sig
 def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_end):
     size = batches(corpus, tmp_path)
     every = size // (1 if epoch_end else 2)
-    steps = 2 * size + 3
+    steps = size + 4
     given = (f"trainer.val_steps={every}", f"trainer.max_steps={steps}", "trainer.test=false")
     whole, before, after = Recorder(), Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)

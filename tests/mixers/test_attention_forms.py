@@ -260,6 +260,9 @@ def test_lowrank_says_how_long_it_can_be():
     assert max_positions(config("mixer=lowrank", *TINY, "model.max_len=40")) == 40
 
 
+REPRESENTATIVE = {"test_compiles_in_one_graph": {"LinearAttention"}}
+
+
 @pytest.mark.parametrize(
     "kind",
     [NonLocal, PreconvAttention, PostconvAttention, Pyramid, LowRank, LinearAttention, Retention, GatedDelta],

@@ -7,14 +7,13 @@ import re
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
+from composed import settings_of
 from omegaconf import OmegaConf
 
 from seq2seq.config.durations import seconds
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
-from seq2seq.resources import conf_dir
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import resolve
 
@@ -91,8 +90,7 @@ def test_wrong_settings_are_named(values, word):
 
 
 def composed(*overrides: str) -> dict:
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return OmegaConf.to_container(compose("train", list(overrides)), resolve=True)  # type: ignore[return-value]
+    return OmegaConf.to_container(settings_of(*overrides), resolve=True)  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")
