@@ -435,7 +435,7 @@ def test_temperature_and_top_k():
     agree(frequencies(given, top_k=2)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_k=1)[0], [0, 0, 0, 0, 0, 1])
     for temperature in (0, -1.0, 1e-300, 1e300, math.nan, math.inf):
-        with pytest.raises(ValueError, match="temperature is .*; choose 0.001 to 1000"):
+        with pytest.raises(ValueError, match="temperature is"):
             frequencies(given, temperature=temperature)
     with pytest.raises(ValueError, match="top_k is -1"):
         frequencies(given, top_k=-1)
