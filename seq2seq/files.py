@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 # Between two messages of a process that waits for a lock.
 REPORT_SECONDS = 30.0
+# The file of the lock that `reserved` takes in a folder.
+LOCK = ".lock"
 # Between two messages of progress.
 PACE_SECONDS = 5.0
 # Raised by filelock where a file system has no locks.
@@ -206,15 +208,58 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
     exclusive = _wait_for(lock, path, what)
     try:
         if exclusive:
-            # read by `_read_holder` of those who wait
-            note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-            path.write_text(json.dumps(note))
+            _write_holder(path)
         yield exclusive
     finally:
-        # before the release: a process that takes the lock of a deleted file tries again
+        _release(lock, path)
+
+
+@contextlib.contextmanager
+def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
+    """Keep `folder`, which is made if need be, for this process alone in this block.
+
+    The kernel releases the lock of a process that dies. A folder that is still empty after the block goes.
+
+    Args:
+        otherwise: What to do instead, for the message of the error.
+
+    Raises:
+        ValueError: Another process has it; the message says which, where, and since when.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    # another descriptor than the holder's, so the same process is kept out, too
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=0)
+        # a full disk takes no note, and the lock holds without one
         with contextlib.suppress(OSError):
-            path.unlink()
-        lock.release()
+            _write_holder(path)
+    except Timeout:
+        raise ValueError(f"{folder} is in use: {_read_holder(path, 'running there')}; {otherwise}") from None
+    except _NO_LOCKS as error:
+        log.warning("%s has no file locks (%s): nothing keeps a second run out of it", folder, error)
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            _release(lock, path)
+        # only an empty folder can be removed
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _write_holder(path: Path) -> None:
+    """Write into the file of a lock who has it, for `_read_holder` of others."""
+    note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+    path.write_text(json.dumps(note))
+
+
+def _release(lock: BaseFileLock, path: Path) -> None:
+    # before the release: a process that takes the lock of a deleted file tries again
+    with contextlib.suppress(OSError):
+        path.unlink()
+    lock.release()
 
 
 def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
@@ -234,16 +279,16 @@ def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
             return True
 
 
-def _read_holder(path: Path) -> str:
-    """Describe the process that has a lock, by the note that `_locked` writes."""
+def _read_holder(path: Path, doing: str = "preparing it") -> str:
+    """Describe the process that has a lock, by the note that it wrote."""
     try:
         note = json.loads(path.read_text())
         clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))
         seconds = time.time() - note["since"]
         # an age across machines is as exact as their clocks agree
-        return f"process {note['pid']} on {note['host']} has been preparing it since {clock} ({seconds:.0f} s)"
+        return f"process {note['pid']} on {note['host']} has been {doing} since {clock} ({seconds:.0f} s)"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process is preparing it"
+        return f"another process is {doing}"
 
 
 class Pace:

@@ -196,3 +196,39 @@ def test_wrong_setting_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys
         prepare.main()
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("prepare: data.train=/nope: the file /nope.de")
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from seq2seq.files import reserved
+with reserved(Path(sys.argv[1]), otherwise="wait"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_reserved_folder_says_who_has_it_and_is_free_when_that_process_is_killed(tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", HOLDER, str(folder), str(PATIENCE)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ValueError, match=f"run is in use: process {holder.pid} on .*; wait$"):
+        files.reserved(folder, otherwise="wait").__enter__()
+    holder.kill()
+    holder.wait()
+    with files.reserved(folder, otherwise="wait"):
+        assert names(folder) == {".lock"}
+    # nothing was written into it, so nothing is left of it
+    assert not folder.exists()
+
+
+def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, caplog):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with files.reserved(tmp_path / "run", otherwise="wait"):
+        (tmp_path / "run" / "file").touch()
+    assert "has no file locks" in caplog.text

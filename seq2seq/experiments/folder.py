@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -9,13 +10,13 @@ import logging
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config.dicts import without
 from seq2seq.config.trainer import bounded
-from seq2seq.files import write_text
+from seq2seq.files import reserved, write_text
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,31 @@ class RunFolder:
         self.results = path / "results.json"
         self.best = path / "checkpoints" / "best.ckpt"
         self.last = path / "checkpoints" / "last.ckpt"
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Keep other runs out of the folder in this block.
+
+        Raises:
+            ValueError: A run is in it already, or the folder cannot be made.
+        """
+        otherwise = "wait until it has ended (resume=auto then continues it), or start another with run=<name>"
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(reserved(self.path, otherwise=otherwise))
+            except OSError as error:
+                raise ValueError(
+                    f"the run's folder {self.path} cannot be written ({error.strerror or error}): set runs=<folder> to "
+                    "one that can"
+                ) from error
+            yield
+
+    def version(self) -> int | None:
+        """Return a number that changes whenever last.ckpt is written; None without one."""
+        try:
+            return self.last.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def create(self, config_yaml: str) -> None:
         """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""

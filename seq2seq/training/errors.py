@@ -29,13 +29,15 @@ class TrainingFault(Exception):  # noqa: N818 - shown as a fault, not as a mista
         self.details = details or {}
 
 
-def as_fault(error: BaseException, *, shape: Sequence[int], max_tokens: int) -> TrainingFault | None:
+def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: int | None) -> TrainingFault | None:
     """Return the fault to report for an error of the data or the machine, None for any other error.
 
     Args:
-        shape: Sentences, source and target width of the last batch.
+        shape: Sentences, source and target width of the last batch; None before there was one.
     """
     if is_out_of_memory(error):
+        if not shape:
+            return TrainingFault("out of memory while the run was prepared: free it of other programs")
         sentences, source, target = shape
         return TrainingFault(
             f"out of memory on a batch of {sentences} sentences, {source} + {target} pieces wide: lower "

@@ -28,7 +28,9 @@ def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: 
     for node in (loggers or {}).values():
         # A run has one page there, however often it is resumed.
         page = {"name": folder.path.name, "id": folder.path.name} if class_name(node) == "WandbLogger" else {}
-        logger = instantiate(node, save_dir=str(folder.path), **page)
+        # TensorBoard hides what an earlier part logged from this update on.
+        purge = {"purge_step": step + 1} if class_name(node) == "TensorBoardLogger" and step else {}
+        logger = instantiate(node, save_dir=str(folder.path), **page, **purge)
         # The run repeats the updates after its checkpoint, and would log them twice.
         if isinstance(logger, CsvLogger):
             logger.keep_until(step)
@@ -39,7 +41,8 @@ def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: 
 class CsvLogger(Logger):
     """Logger that writes `metrics.csv`: one row per call, one column per metric.
 
-    Rows of an earlier part of the run stay; Lightning's own logger deletes them.
+    Rows of an earlier part of the run stay; Lightning's own logger deletes them. A metric has one value per update: a
+    row that comes again, as that of a validation which a kill interrupted, replaces the one before.
     """
 
     def __init__(self, *, save_dir: str, filename: str = "metrics.csv") -> None:
@@ -75,10 +78,11 @@ class CsvLogger(Logger):
         """Add a row; a metric seen for the first time adds a column."""
         row: dict[str, Any] = {"step": step or 0}
         row.update((key, f"{value:.6g}" if isinstance(value, float) else value) for key, value in metrics.items())
+        again = self._drop(row)
         self._rows.append(row)
         # A new column changes the header, so the file is written again; else one line is appended.
         new = [key for key in row if key not in self._columns]
-        if new or not self.path.exists():
+        if new or again or not self.path.exists():
             self._columns += new
             self._rewrite()
             return
@@ -87,6 +91,18 @@ class CsvLogger(Logger):
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Log nothing: config.yaml has them."""
+
+    def _drop(self, row: Mapping[str, Any]) -> bool:
+        """Remove the earlier row of this update with the same metrics; return True if there was one."""
+        # Rows are in the order of their updates, and an update has few.
+        for number in range(len(self._rows) - 1, -1, -1):
+            earlier = self._rows[number]
+            if int(earlier["step"]) < row["step"]:
+                return False
+            if int(earlier["step"]) == row["step"] and any(earlier.get(key) for key in row if key != "step"):
+                del self._rows[number]
+                return True
+        return False
 
     def _rewrite(self) -> None:
         text = io.StringIO(newline="")

@@ -33,6 +33,8 @@ _ROUND_SECONDS = 0.25
 # begins at all.
 _LIMIT = 2.0
 _HOPELESS = 5.0
+# Read by torch when it is imported, and by Lightning when it starts processes.
+_VARIABLE = "OMP_NUM_THREADS"
 # Of a stream, whose lengths are not known before it is read.
 _STREAMED_LENGTH = 24
 
@@ -47,7 +49,7 @@ def known_threads(setting: int | None, recorded: int | None) -> int | None:
     if setting is not None:
         return setting
     # torch has read the variable when it was imported.
-    if os.environ.get("OMP_NUM_THREADS"):
+    if os.environ.get(_VARIABLE):
         return torch.get_num_threads()
     return recorded or (1 if torch.get_num_threads() == 1 else None)
 
@@ -112,15 +114,22 @@ def choose(rates: Mapping[int, float]) -> int:
 
 
 @contextlib.contextmanager
-def use_threads(count: int | None) -> Iterator[int]:
-    """Compute with `count` threads in this block; None changes nothing. The block gets the number."""
+def use_threads(count: int | None) -> Iterator[None]:
+    """Compute with `count` threads in this block; None leaves the number to torch and Lightning."""
     before = torch.get_num_threads()
+    variable = os.environ.get(_VARIABLE)
     if count:
         torch.set_num_threads(count)
+        # Without it Lightning would divide the cores among several processes, whatever is set here.
+        os.environ[_VARIABLE] = str(count)
     try:
-        yield torch.get_num_threads()
+        yield
     finally:
         torch.set_num_threads(before)
+        # Lightning sets it as well; the next job of a sweep must choose for itself.
+        os.environ.pop(_VARIABLE, None)
+        if variable is not None:
+            os.environ[_VARIABLE] = variable
 
 
 def typical_shape(prepared: PreparedData) -> tuple[int, int, int]:

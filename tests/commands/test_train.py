@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,7 @@ from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.errors import TrainingFault
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run, train
 
@@ -303,7 +305,8 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     with pytest.raises(SystemExit) as end:
         execute(toycorpus.settings(corpus, tmp_path, "run=it"), Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
-    assert "best.ckpt is ready: python -m seq2seq.translate --ckpt" in caplog.text
+    assert "best.ckpt is ready:" in caplog.text
+    assert "translate: python -m seq2seq.translate --ckpt" in caplog.text
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0
     assert "test" not in results
@@ -388,6 +391,81 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     with pytest.raises(ValueError, match="resume=auto"):
         checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
     assert checked(corpus, tmp_path, "trainer.max_steps=2").resumed is None
+
+
+def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
+    config = toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto", "trainer.max_steps=2", "trainer.test=false")
+    early = Run(resolve(config, mixer="transformer"))
+
+    class Second(L.Callback):
+        message = ""
+
+        def on_train_start(self, *_: Any) -> None:
+            with pytest.raises(ValueError, match="is in use") as refused:
+                execute(config)
+            self.message = str(refused.value)
+
+    second = Second()
+    execute(config, second)
+    host = socket.gethostname()
+    assert f"runs/it is in use: process {os.getpid()} on {host} has been running there since " in second.message
+    assert "run=<name>" in second.message
+    assert "\n" not in second.message
+    assert not (tmp_path / "runs" / "it" / ".lock").exists()
+    # it looked for a checkpoint before the first run wrote one
+    with pytest.raises(ValueError, match="has just ended: give the same command again"):
+        early.execute()
+    assert execute(config).resumed is not None
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(corpus, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="runs=<folder>"):
+        execute(toycorpus.settings(corpus, tmp_path, f"runs={tmp_path / 'file' / 'runs'}"))
+
+
+@pytest.mark.parametrize("phase", ["checks", "data", "threads"])
+def test_a_signal_before_training_ends_the_run_with_its_status(corpus, tmp_path, monkeypatch, phase):
+    function = {"checks": "validate_corpora", "data": "prepare_corpora", "threads": "measure_threads"}[phase]
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(f"seq2seq.training.run.{function}", interrupted)
+    monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
+    with pytest.raises(SystemExit) as end:
+        train(resolve(toycorpus.settings(corpus, tmp_path, "run=it"), mixer="transformer"))
+    assert end.value.code == 143
+    assert not (tmp_path / "runs" / "it").exists()
+
+
+def test_out_of_memory_before_training_is_one_line(corpus, tmp_path, monkeypatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("seq2seq.training.run.measure_threads", full)
+    monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
+    with pytest.raises(TrainingFault, match="out of memory on a batch of"):
+        execute(toycorpus.settings(corpus, tmp_path, "run=it"))
+
+
+def test_a_validation_killed_before_its_checkpoint_has_one_row(corpus, tmp_path):
+    """Killed while best.ckpt was written: the row is there, and last.ckpt says that the validation is due."""
+    given = ("run=it", "trainer.max_steps=3", "trainer.test=false", "logger=csv", "trainer.save_time=0.001")
+
+    class Kill(L.Callback):
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, payload: Any) -> None:
+            if trainer.validating:
+                raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Kill())
+    path = tmp_path / "runs" / "it" / "metrics.csv"
+    assert sum(bool(row["val/bleu"]) for row in csv.DictReader(path.open())) == 1
+    assert execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto")).resumed is not None
+    rows = list(csv.DictReader(path.open()))
+    assert [row["step"] for row in rows if row["val/bleu"]] == ["3"]
+    assert [row["step"] for row in rows if row["lr"]] == ["3"]
 
 
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):

@@ -128,3 +128,14 @@ def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
     with log.path.open("a") as file:
         file.write("3,0.")  # cut off by a crash
     assert len(CsvLogger(save_dir=str(tmp_path))._rows) == 3
+
+
+def test_a_metric_has_one_value_per_update(tmp_path: Path):
+    log = CsvLogger(save_dir=str(tmp_path))
+    for metrics, step in (({"loss": 2.0}, 1), ({"bleu": 10.0}, 1), ({"loss": 1.0}, 2)):
+        log.log_metrics(metrics, step)
+    again = CsvLogger(save_dir=str(tmp_path))
+    again.keep_until(1)
+    again.log_metrics({"bleu": 11.0, "chrf": 20.0}, 1)  # the validation is made up for
+    again.log_metrics({"loss": 1.0}, 2)
+    assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1,,"]

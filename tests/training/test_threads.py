@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,8 @@ from seq2seq.training.task import TranslationTask
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with threads.use_threads(2):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         yield
 
 
@@ -130,3 +131,16 @@ def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
     assert json.loads(run.folder.results.read_text())["threads"] == 2
     resumed = execute("trainer.max_steps=2")
     assert json.loads(resumed.folder.results.read_text())["threads"] == 2
+
+
+def test_lightning_divides_the_cores_only_where_nothing_is_set(monkeypatch, two_threads):
+    from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
+
+    with threads.use_threads(1):
+        _set_num_threads_if_needed(num_processes=2)
+        assert torch.get_num_threads() == 1
+    with threads.use_threads(None):
+        _set_num_threads_if_needed(num_processes=1)
+    # the next job of a sweep chooses for itself
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert torch.get_num_threads() == 2

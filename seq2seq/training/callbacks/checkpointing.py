@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning as L
+import torch
 
 from seq2seq import checkpoint as checkpoints
 from seq2seq.experiments.averaging import step_checkpoints
@@ -98,7 +99,9 @@ class SaveLast(L.Callback):
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run must agree with; Lightning does not call this for weights alone."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        checkpoint[ORIGIN] = {**self.origin, "max_tokens": data.max_tokens}
+        # Asked here: Lightning divides the cores among several processes, when they have started.
+        threads = torch.get_num_threads() if pl_module.device.type == "cpu" else None
+        checkpoint[ORIGIN] = {**self.origin, "max_tokens": data.max_tokens, "threads": threads}
 
 
 class SaveBest(L.Callback):

@@ -17,8 +17,8 @@ from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class TrainingInterrupt(Exception):  # noqa: N818 - like KeyboardInterrupt
-    """Signal that ended the run."""
+class TrainingInterrupt(BaseException):
+    """Signal that ended the run; like KeyboardInterrupt, no `except Exception` takes it for an error."""
 
     def __init__(self, signum: int, where: str) -> None:
         super().__init__(f"{signal.Signals(signum).name} {where}")

@@ -1,0 +1,157 @@
+"""Report a run that has ended: results.json, and the score of the test set with the best checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.plugins import Precision
+
+from seq2seq import checkpoint, files
+from seq2seq.evaluation.moses_bleu import convention_bleu
+from seq2seq.experiments.folder import git_revision
+from seq2seq.training.fsdp import load_weights
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from seq2seq.config.search import SearchSettings
+    from seq2seq.evaluation.evaluator import Evaluation
+    from seq2seq.experiments.folder import RunFolder
+    from seq2seq.training.datamodule import TranslationDataModule
+    from seq2seq.training.plan import RunPlan
+    from seq2seq.training.run_state import RunState
+    from seq2seq.training.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Report of a run.
+
+    Args:
+        search: How the test set is decoded.
+        precision: Lightning's name of it.
+    """
+
+    plan: RunPlan
+    folder: RunFolder
+    search: SearchSettings
+    precision: str
+    accelerator: str
+    data: TranslationDataModule
+    state: RunState
+
+    def write(self, trainer: L.Trainer, task: TranslationTask) -> None:
+        """Write results.json, score the test set, and write it again; entries of this very update stay."""
+        results = self._entries(trainer, task)
+        if trainer.is_global_zero:
+            _warn_of_clock(self.plan, self.state.ended_by, trainer.global_step)
+        # From rank 0, so that every rank takes the same branch below.
+        earlier = trainer.strategy.broadcast(self.folder.read_results())
+        if earlier.get("steps") == results["steps"]:
+            _report_earlier(self.plan, earlier, self.folder)
+            results = earlier
+        elif trainer.is_global_zero:
+            files.write_text(self.folder.config, self.plan.config_yaml)
+            files.write_json(self.folder.results, results)
+        # Nothing is left to do if the same search has scored these weights.
+        tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
+        if not self.plan.trainer.test or tested or "stopped" in results:
+            return
+        results = results | {"test": self._test(trainer, task)}
+        if trainer.is_global_zero:
+            files.write_json(self.folder.results, results)
+
+    def _entries(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        """Collect the entries of results.json, but for the test score."""
+        return {
+            "run": self.folder.path.name,
+            "mixer": self.plan.mixer,
+            "command": self.plan.command,
+            **self.state.report(),
+            "steps": trainer.global_step,
+            "skipped_updates": task.skipped.count,
+            "parameters": sum(p.numel() for p in task.model.parameters()),
+            "padding": round(self.data.padding_share, 4),
+            "max_tokens": self.data.max_tokens,
+            "precision": self.precision,
+            "accelerator": self.accelerator,
+            "versions": checkpoint.versions(),
+            "git_revision": git_revision(),
+            "corpus": self.data.prepared.fingerprint,
+            "threads": torch.get_num_threads() if self.accelerator == "cpu" else None,
+        }
+
+    def _test(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
+        """Score the test set with the best checkpoint."""
+        log.info("scoring the test set with %s (beam %d)", self.folder.best, self.search.beam_size)
+        if self.precision == "bf16-true" and not self.plan.trainer.sharded:
+            # As `translate` and `score` load the checkpoint. FSDP has its own precision: there, bf16 weights decode.
+            trainer.strategy.precision_plugin = Precision()
+            task.float()
+        # The last weights are in the task; the best are in the file.
+        load_weights(task, checkpoint.read(self.folder.best)["state_dict"])
+        task.search = self.search
+        trainer.test(task, datamodule=self.data, verbose=False)
+        result = task.evaluation
+        assert result is not None
+        log.info("test: %s\ntest: %s", result.bleu, result.chrf)
+        if trainer.is_global_zero:
+            self.folder.save_test(src=result.sources, ref=result.references, hyp=result.hypotheses)
+        for name, score in result.directions:
+            log.info("test %s: %s", name, score)
+        return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
+
+
+def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -> None:
+    """Log the scores of a run that had already ended, and warn if the clock ended it."""
+    score = results.get("test", {}).get("bleu")
+    log.info(
+        "nothing was left to train: %s stays%s", folder.results, "" if score is None else f", test BLEU {score:.2f}"
+    )
+    # with a count beside the clock, `_warn_of_clock` has said so
+    counted = plan.trainer.max_steps or plan.trainer.max_epochs
+    if results.get("ended_by") == "max_time" and not counted:
+        log.warning(
+            "the clock ended this run (trainer.max_time=%s s) after %s epochs, perhaps before it had learned enough: "
+            "continue it under another bound, for example with trainer.max_time=null trainer.max_epochs=N resume=auto "
+            "and run=%s, or delete %s and start again",
+            results.get("max_time"),
+            results.get("epochs"),
+            folder.path.name,
+            folder.path,
+        )
+
+
+def _warn_of_clock(plan: RunPlan, ended_by: str | None, step: int) -> None:
+    """Warn if the clock ended a run that was to have a number of updates or epochs."""
+    section = plan.config["trainer"]
+    # Without such a bound the clock is the intended end, and no warning is due.
+    counts = " and ".join(f"trainer.{key}={section[key]}" for key in ("max_steps", "max_epochs") if section[key])
+    if ended_by == "max_time" and counts:
+        log.warning(
+            "trainer.max_time=%s ended the run at update %d, before %s; with trainer.max_time=null the clock ends "
+            "no run",
+            section["max_time"],
+            step,
+            counts,
+        )
+
+
+def _as_papers(result: Evaluation, plan: RunPlan) -> dict[str, Any]:
+    """Score the test set under `data.convention`, if one is set."""
+    if not plan.data.convention:
+        return {}
+    score = convention_bleu(
+        result.hypotheses,
+        result.references,
+        convention=plan.data.convention,
+        lang=plan.data.tgt,
+        lowercase=plan.data.lowercase,
+    )
+    log.info("test: %s", score)
+    return {"convention": score._asdict()}
