@@ -116,10 +116,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.
 
-    Where another process has made `target` meanwhile, that one stays.
+    Args:
+        replace: Delete what is at `target` when the new folder is whole. Otherwise a folder that another process has
+            made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
@@ -128,6 +130,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         yield building
         # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
+        if replace:
+            _set_aside(target)
         try:
             os.rename(building, target)
         except OSError:  # mostly since another process was first
@@ -138,7 +142,24 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
+def _set_aside(target: Path) -> None:
+    """Move what is at `target` out of the way and delete it; processes that have its files open keep them."""
+    # the name of a leftover, so that the next process deletes what a kill leaves here
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    # a folder that nobody may write cannot be moved to another
+    with contextlib.suppress(OSError):
+        target.chmod(0o755)
+    try:
+        # another process may have deleted it
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, aside / "old")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def build_once(
+    target: Path, what: str, build: Callable[[Path], Any], *, damage: Callable[[Path], str | None] | None = None
+) -> Path:
     """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
 
     The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
@@ -147,20 +168,26 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
+        damage: Returns what is wrong with a `target` that exists, which is then built anew, or None; called while no
+            other process builds.
 
     Returns:
         `target`, complete.
     """
-    if target.is_dir():
+    if damage is None and target.is_dir():
         return target
     with _locked(_lock_path(target.parent, target.name), what) as exclusive:
-        if target.is_dir():
-            return target
         # without a lock, another process may be building in such a folder at this moment
         if exclusive:
             _remove_leftovers(target)
+        # also of a file in the folder's place, or a link that leads nowhere
+        wrong = damage(target) if damage and os.path.lexists(target) else None
+        if target.is_dir() and wrong is None:
+            return target
+        if wrong is not None:
+            log.warning("%s: making %s again", wrong, what)
         start = time.monotonic()
-        with atomic_folder(target) as building:
+        with atomic_folder(target, replace=wrong is not None) as building:
             build(building)
         log.info("made %s in %.1f s", what, time.monotonic() - start)
     return target
@@ -246,9 +273,7 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
-        # a full disk takes no note, and the lock holds without one
-        with contextlib.suppress(OSError):
-            _write_holder(path)
+        _write_holder(path)
     except Timeout:
         raise ValueError(f"{folder} is in use: {_read_holder(path, 'running there')}; {otherwise}") from None
     except _NO_LOCKS as error:
@@ -266,7 +291,9 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
 def _write_holder(path: Path) -> None:
     """Write into the file of a lock who has it, for `_read_holder` of others."""
     note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-    path.write_text(json.dumps(note))
+    # a full disk takes no note, and the lock holds without one
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(note))
 
 
 def _release(lock: BaseFileLock, path: Path) -> None:

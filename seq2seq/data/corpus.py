@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, open_split, sample_pairs
 from seq2seq.data.readers import strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.files import Pace, build_once
+from seq2seq.files import Pace
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -106,8 +107,12 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     fingerprint = corpus_fingerprint(settings)
     # named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
-    build_once(folder, "the corpus", lambda building: _write_corpus(building, settings, cache_dir))
-    return _read_corpus(folder, fingerprint)
+    return cached(
+        folder,
+        "the corpus",
+        build=lambda building: _write_corpus(building, settings, cache_dir),
+        read=lambda whole: _read_corpus(whole, settings, fingerprint),
+    )
 
 
 # Writing
@@ -185,17 +190,18 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
 # Reading
 
 
-def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
+def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Corpus:
     from datasets import DatasetDict
 
+    named = [split for split in settings.splits if settings.place(split) is not None]
     splits = DatasetDict()
-    for split in SPLITS:
-        own, rows = _split_files(folder, split)
-        if not rows.is_file() and not (folder / f"{split}.arrow").is_file():
-            continue
-        dataset = _open_arrow(own)
-        # no text is copied: `select` keeps the file mapped and the rows as indices
-        splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset
+    for split in (split for split in SPLITS if split in settings.splits):
+        dataset = _open_arrow(folder / f"{split if split in named else 'train'}.arrow")
+        # rows of training text: those held out, and those left where any are
+        if split not in named or (split == "train" and len(named) < len(settings.splits)):
+            # no text is copied: `select` keeps the file mapped and the rows as indices
+            dataset = dataset.select(np.load(folder / f"{split}.npy"))
+        splits[split] = dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
     return Corpus(splits, dropped, report["read"], fingerprint, folder)

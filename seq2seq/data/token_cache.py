@@ -109,6 +109,9 @@ def read_ids(folder: Path) -> Encoded:
 
     Args:
         folder: The folder that `write_ids` has written.
+
+    Raises:
+        ValueError: The files do not belong together.
     """
     types = json.loads((folder / "meta.json").read_text())
     src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
@@ -119,6 +122,8 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
     ids = np.memmap(folder / f"{side}.ids", dtype=dtype, mode="r")
     starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
     lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
+    if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
+        raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
     # plain arrays over the same map: indexing a memmap subclass is slower
     return Ragged(*map(np.asarray, (ids, starts, lengths)))
 
