@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, fail, positive, require_folder
+from seq2seq.cli import Parser, exit_status, fail, positive, require_folder, run_command
 
 EPILOG = """\
 Examples:
@@ -50,10 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # a figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
-    try:
-        return exit_status(lambda: _run(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -87,4 +84,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
