@@ -14,7 +14,10 @@ from seq2seq.config.values import shown
 from seq2seq.resources import conf_dir
 
 # Hydra's advice in its messages, which would lead away from the mistake.
-_ADVICE = ("See https", "To append", "Set the environment", "full_key", "object_type", "reference_type", "Available")
+_ADVICE = (
+    *("See https", "To append", "Set the environment", "Available", "Config search path"),
+    *("full_key", "object_type", "reference_type"),
+)
 
 
 def presets() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seq2seq.config.names import near
+from seq2seq.config.names import suggestion
 
 # By setting: the names that others have for it, in lower case and without separators (batch_size, batchSize).
 _OTHERS = {
@@ -53,18 +53,23 @@ _OTHERS = {
 ELSEWHERE = {name: place for place, names in _OTHERS.items() for name in names.split()}
 
 
+def elsewhere(name: str) -> str:
+    """Say where the setting is that others call `name`; "" if nobody does."""
+    found = ELSEWHERE.get(name.lower().replace("_", "").replace("-", ""))
+    return f"; the setting is {found}" if found else ""
+
+
 def setting_for(key: str, known: Sequence[str]) -> str:
     """Say where the setting is that somebody may mean by `key`; "" if there is none.
 
     Args:
         known: The keys of all settings.
     """
-    name = key.rpartition(".")[2]
+    section, _, name = key.rpartition(".")
+    if not section and (found := elsewhere(name)):
+        return found
     # The same name in another section, as max_epochs or model.beam_size.
     same = [each for each in known if each.rpartition(".")[2] == name and not each.startswith(("hydra.", "mixer."))]
     if same and same != [key]:
         return f"; the setting is {' or '.join(same[:3])}"
-    if found := ELSEWHERE.get(name.lower().replace("_", "").replace("-", "")):
-        return f"; the setting is {found}"
-    found = near(key, known)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    return elsewhere(name) or suggestion(key, known)

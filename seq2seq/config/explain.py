@@ -20,9 +20,12 @@ from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
 from seq2seq.config.sections import read_sections
 from seq2seq.config.values import shown
+from seq2seq.resources import conf_dir
 
 # Entries below these have names of the user's own, which can be added and deleted.
 _OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+# What Hydra raises for settings that it does not take; the last ones are slips of its own.
+_ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
 # The same of Hydra's own settings.
 _OPEN_OF_HYDRA = (
     *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
@@ -58,7 +61,7 @@ def explain(overrides: Sequence[str]) -> str:
     for word in overrides:
         try:
             override = _parse(word)
-        except HydraException as error:
+        except _ERRORS as error:
             return _syntax(word, error)
         if wrong := _not_open(override, word):
             return wrong
@@ -67,8 +70,13 @@ def explain(overrides: Sequence[str]) -> str:
         composed = compose_or_raise(chosen, return_hydra_config=True)
     except MissingConfigException as error:
         return _unknown_choice(error, chosen)
-    except (HydraException, OmegaConfBaseException) as error:
+    except _ERRORS as error:
         return _refused(error, chosen)
+    try:
+        # Folders of Hydra's own, which it makes before anything else.
+        str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
+    except OmegaConfBaseException as error:
+        return one_line(error)
     return _swept(composed, chosen)
 
 
@@ -95,7 +103,12 @@ def _syntax(word: str, error: HydraException) -> str:
     if "=" not in word:
         hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
         return f"'{shown(word)}' is no setting with a value: {hint}"
-    reason = one_line(error).partition("; ")[2] or one_line(error)
+    # The parser's own words, without the copy of the text with a mark below.
+    lines = [line.strip() for line in str(error).splitlines()]
+    reason = next(
+        (line for line in reversed(lines) if line and line != "^" and "https:" not in line and line not in word),
+        "not in Hydra's syntax",
+    )
     quoted = "quotes keep spaces, commas, brackets and $ together, as in 'data.train=\"a, b.txt\"'"
     return f"'{shown(word)}' cannot be read ({shown(reason)}): {quoted}"
 
@@ -144,8 +157,12 @@ def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:
 def _refused(error: Exception, chosen: Sequence[str]) -> str:
     """Explain what Hydra refuses, by the word that it names."""
     text = str(error)
+    if text.startswith("Config group override must"):
+        return _no_file(chosen) or one_line(error)
     for word in chosen:
         key = _parse(word).get_key_element().lstrip("+~")
+        if f"Could not override '{key}'" in text and key in _groups():
+            return _no_file([word]) or one_line(error)
         # +key for a key that exists.
         if f"An item is already at '{key}'" in text:
             return f"{key} is a setting already: write {word.lstrip('+')}"
@@ -154,6 +171,22 @@ def _refused(error: Exception, chosen: Sequence[str]) -> str:
         if "Could not delete" in text and f"'{key}'" in text:
             return f"{word}: there is no {key}{setting_for(key, _known_keys([]))}"
     return one_line(error)
+
+
+def _no_file(words: Sequence[str]) -> str:
+    """Explain a group that is set to something else than the name of a file, as in data=3."""
+    for word in words:
+        override = _parse(word)
+        group = override.get_key_element()
+        if group in _groups() and not isinstance(override.value(), str):
+            files = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+            return f"{shown(word)} is no choice (known: {', '.join(files)})"
+    return ""
+
+
+def _groups() -> list[str]:
+    """List the groups of settings that are chosen by the name of a file."""
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
 
 
 def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> str:
@@ -184,7 +217,7 @@ def _known_keys(overrides: Sequence[str]) -> list[str]:
     """List the keys of all settings, sections and groups under those of `overrides` that compose."""
     try:
         composed = compose_or_raise(overrides, return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException):
+    except _ERRORS:
         composed = compose_or_raise([], return_hydra_config=True)
     values = flat(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
     groups = [str(group) for group in composed.hydra.runtime.choices]

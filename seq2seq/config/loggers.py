@@ -1,4 +1,4 @@
-"""Check the section `logger`, whose entries are loggers of Lightning."""
+"""Check the sections `logger` and `callbacks`, whose entries are classes of Lightning with their arguments."""
 
 from __future__ import annotations
 
@@ -6,8 +6,23 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from seq2seq.config.values import shown
+
 # Packages that loggers of Lightning need and that do not come with it.
 _PACKAGES = {"WandbLogger": "wandb", "TensorBoardLogger": "tensorboard", "MLFlowLogger": "mlflow"}
+
+
+def check_entries(entries: Mapping[str, Any], section: str) -> None:
+    """Raise ValueError, naming the remedy, for an entry that names no class."""
+    for name, node in entries.items():
+        key = f"{section}.{name}"
+        if node is None:
+            raise ValueError(f"{key}=null is not an entry; ~{key} removes it")
+        if not isinstance(node, Mapping):
+            raise ValueError(f"{key}={shown(node)} is not a mapping {{_target_: a class, argument: value}}")
+        target = node.get("_target_")
+        if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
+            raise ValueError(f"{key}._target_={shown(target)} is not a class, as in package.module.Class")
 
 
 def require_installed(loggers: Mapping[str, Any] | None) -> None:

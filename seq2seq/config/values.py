@@ -36,7 +36,11 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
         return _convert(value, hint, metadata)
     except MismatchError:
         hint_of_names = suggestion(value, metadata["choices"]) if "choices" in metadata and type(value) is str else ""
-        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{hint_of_names}") from None
+        # Said only of a number that is too large: no other would be near it.
+        limit = {"most": MOST} if isinstance(value, int | float) and value > MOST else {}
+        raise ValueError(
+            f"{key}={shown(value)} is not {allowed(hint, limit | dict(metadata))}{hint_of_names}"
+        ) from None
 
 
 def shown(value: Any, *, most: int = 100) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from seq2seq.config.loggers import require_installed
+from seq2seq.config.mixer import check_mixer
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.trainer import bounded
@@ -59,6 +60,7 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
     # The top level has no name, and is done.
     for name in filter(None, SECTIONS):
         plain[name] = with_whole_numbers(getattr(sections, name), plain[name])
+    plain["mixer"] = check_mixer(plain["mixer"], plain["model"])
     return RunPlan(
         config={**plain, "trainer": bounded(plain["trainer"])},
         mixer=mixer,
