@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import refuse_mistakes
 from seq2seq.config.sections import read_sections
+from seq2seq.files import require_creatable
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def prepare(config: dict[str, Any]) -> None:
     from seq2seq.training import finetune
 
     # refuses wrong settings of every section, before any work
-    read_sections(config)
+    require_creatable(Path(read_sections(config).run.cache), "cache")
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache

@@ -69,7 +69,12 @@ def _plan(config: DictConfig) -> RunPlan:
 def _train(plan: RunPlan) -> float:
     """Train by a checked plan; a fault of the data or the machine exits with status 1."""
     from seq2seq import distributed
+    from seq2seq.training import checks
     from seq2seq.training.errors import TrainingFault
+
+    # impossible sizes first, which need torch alone: Lightning takes three times as long to import
+    if not plan.run.init_from:
+        checks.check_model(plan, None)
     from seq2seq.training.run import train
 
     # rank 0 logs for all; warnings of other ranks still show

@@ -232,3 +232,15 @@ def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, ca
     with files.reserved(tmp_path / "run", otherwise="wait"):
         (tmp_path / "run" / "file").touch()
     assert "has no file locks" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "/dev/null/x", "/proc/nope/deeper", "a\0b"])
+def test_a_folder_that_cannot_be_made_is_known_before(place):
+    with pytest.raises(ValueError, match=r"^runs=.* cannot be written .*: set runs=<another folder>$"):
+        files.require_creatable(Path(place), "runs")
+
+
+def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
+    files.require_creatable(tmp_path / "a" / "b", "runs")
+    files.require_creatable(tmp_path, "runs")
+    assert not list(tmp_path.iterdir())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
@@ -14,7 +16,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from seq2seq.config.compose import compose_or_raise, one_line, resolved_settings
 from seq2seq.config.dicts import flat
-from seq2seq.config.elsewhere import setting_for
+from seq2seq.config.elsewhere import elsewhere, setting_for
+from seq2seq.config.help import help_text
 from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
@@ -34,25 +37,47 @@ _OPEN_OF_HYDRA = (
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
-    """Print one line and exit with status 2 if something is wrong with `words`, the command line.
+    """Print one line and exit with status 2 if something is wrong with `words`; answer --help.
 
     Args:
         program: Begins the printed line.
-        words: None for those of this process.
+        words: The command line; None for that of this process.
     """
     words = sys.argv[1:] if words is None else words
+    if {"-h", "--help"} & set(words):
+        print(help_text(program))
+        sys.exit(0)
     # Another configuration folder may have other keys, and whoever wants the trace gets it.
     if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
         return
-    # Flags of Hydra itself (-m, --cfg) are not overrides.
-    overrides = [word for word in words if not word.startswith("-")]
-    message = explain(overrides)
+    message, overrides = _explain_flags(words)
+    message = message or explain(overrides)
     # --cfg and the like show settings, right or wrong.
     if not message and all(word in ("-m", "--multirun") for word in words if word.startswith("-")):
         message = explain_values(overrides)
     if message:
         print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
+
+
+def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Explain what is no flag of Hydra's, if anything is; return the words that are settings, too."""
+    parser = get_args_parser()
+    try:
+        # argparse exits after its own usage of twenty lines.
+        parser.error = _raise  # type: ignore[method-assign]
+        return "", list(parser.parse_args(list(words)).overrides)
+    except ValueError as error:
+        flags = [option for action in parser._actions for option in action.option_strings]
+        flag = next((word for word in words if word.startswith("-") and word.split("=")[0] not in flags), "")
+        name = flag.lstrip("-").partition("=")[0]
+        found = elsewhere(name) or suggestion(flag, flags)
+        hint = f"settings are written name=value{found}" if flag else str(error)
+        return f"{shown(flag)} is no flag: {hint} (--help lists all)" if flag else hint, []
+
+
+def _raise(message: str) -> NoReturn:
+    raise ValueError(message)
 
 
 def explain(overrides: Sequence[str]) -> str:

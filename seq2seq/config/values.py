@@ -79,6 +79,8 @@ def _described(hint: Any, metadata: Mapping[str, Any]) -> str:
         return f"one of {', '.join(choices)}"
     if dataclasses.is_dataclass(hint):
         return f"a section of {', '.join(field.name for field in dataclasses.fields(hint))}"
+    if hint is Any:
+        return "anything"
     if hint is bool:
         return "true or false"
     if hint in (int, float):

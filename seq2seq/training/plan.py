@@ -13,6 +13,7 @@ from seq2seq.config.mixer import check_mixer
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.trainer import bounded
+from seq2seq.files import require_creatable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
             "(seq2seq.translate --n-best lists more)"
         )
     require_installed(config["logger"])
+    require_creatable(Path(sections.run.runs), "runs")
+    require_creatable(Path(sections.run.cache), "cache")
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
     plain = with_whole_numbers(sections.run, config)
     # The top level has no name, and is done.
