@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -28,6 +29,8 @@ REPORT_SECONDS = 30.0
 LOCK = ".lock"
 # Between two messages of progress.
 PACE_SECONDS = 5.0
+# A full disk, a used quota, and a file larger than the process or the system may write.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Raised by filelock where a file system has no locks.
 _NO_LOCKS = (OSError, NotImplementedError)
 
@@ -46,7 +49,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file() and not final.is_dir():
         # a device or pipe cannot be replaced by rename
-        with open(final, "wb") as file:
+        with _named_errors(path), open(final, "wb") as file:
             yield file
         return
     # os.replace would report this only after the work
@@ -56,7 +59,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with _named_errors(path), open(temporary, "xb") as file:
             yield file
             file.flush()
             # content before the rename: after a power cut the new name must not lead to an empty file
@@ -71,6 +74,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             temporary.unlink()
         raise
     _sync_folder(final.parent)
+
+
+@contextlib.contextmanager
+def _named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the file's name to the error of a disk that is full, which a failed write does not have."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _FULL:
+            error.filename = str(path)
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

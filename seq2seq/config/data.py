@@ -59,9 +59,9 @@ class CorpusSettings(Section):
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
-        None, "{language: column} where columns are not named by language; numbers for a TSV without header"
+        None, "{language: column} where columns are not named by language; numbers for CSV and TSV without header"
     )
-    format: str | None = setting(None, "text, json, tsv or parquet; null goes by the file's suffix")
+    format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null", least=1)
     limit: int | None = setting(
         None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1

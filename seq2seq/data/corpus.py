@@ -16,7 +16,7 @@ from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, open_split, sample_pairs
-from seq2seq.data.readers import strings
+from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.files import Pace
@@ -95,6 +95,13 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     """
     if settings.src == settings.tgt:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
+    # BLEU's tokenizer, tags and the checkpoint go by the languages' names
+    for side, language in (("src", settings.src), ("tgt", settings.tgt)):
+        if language.lower() in SIDES and not settings.columns:
+            raise ValueError(
+                f"data.{side}={language} is no language: name the languages, and the columns that hold them, as in "
+                f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"
+            )
     # known for data sets of conf/data, which list their languages
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
@@ -107,11 +114,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
         return
     # one sample for the direction; of the other splits a row, which shows that they can be opened
-    first, *others = (split for split in settings.splits if settings.place(split) is not None)
-    sample = sample_pairs(settings, cache_dir=cache_dir, split=first)
-    for split in others:
-        sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
-    refuse_swapped(sample, src=settings.src, tgt=settings.tgt)
+    samples = []
+    for split in settings.splits:
+        if settings.place(split) is not None:
+            samples.append(sample_pairs(settings, cache_dir=cache_dir, split=split, size=1 if samples else 1000))
+            # of a remote file there is no sample
+            if not samples[-1][0] and "://" not in str(settings.place(split)):
+                raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
+    refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
@@ -151,13 +161,26 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
         # refused here, by the setting's name, rather than by an empty batch later
         if rows[split] == 0:
-            raise ValueError(f"data.{split}={settings.place(split)}: no pairs are left; check the file and data.clean")
+            raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
     # splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     report = {"dropped": [list(row) for row in cleaner.dropped.values()], "read": cleaner.read}
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
+
+
+def _why_empty(split: str, cleaner: Cleaner) -> str:
+    """Explain that a split has no pairs, with the rules of cleaning that dropped them."""
+    rules = [row for row in cleaner.dropped.values() if row.pairs]
+    if split != "train" or not rules:
+        return "there are no pairs"
+    counts = ", ".join(f"{row.rule} {row.pairs:,}" for row in rules)
+    most = max(rules, key=lambda row: row.pairs)
+    return (
+        f"cleaning dropped all {cleaner.read:,} pairs ({counts}), as in {most.example!r}; correct the text, or turn a "
+        f"rule off with data.clean.{most.rule}=false"
+    )
 
 
 def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:

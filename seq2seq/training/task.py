@@ -21,6 +21,7 @@ from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
+from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
@@ -213,6 +214,7 @@ class TranslationTask(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
+        require_restorable(checkpoint, self.trainer)
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         loops = checkpoint["loops"]["fit_loop"]
