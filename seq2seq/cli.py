@@ -59,6 +59,9 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
+    # What is parsed.
+    _words: Sequence[str] = ()
+
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
         super().__init__(
             prog=prog,
