@@ -71,5 +71,5 @@ def setting_for(key: str, known: Sequence[str]) -> str:
     # The same name in another section, as max_epochs or model.beam_size.
     same = [each for each in known if each.rpartition(".")[2] == name and not each.startswith(("hydra.", "mixer."))]
     if same and same != [key]:
-        return f"; the setting is {' or '.join(same[:3])}"
+        return f"; did you mean {' or '.join(same[:3])}?"
     return elsewhere(name) or suggestion(key, known)

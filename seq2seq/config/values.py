@@ -17,6 +17,10 @@ from seq2seq.config.names import suggestion
 MOST = 2**53
 
 
+# Longest word: that of a path on Linux.
+_LONGEST = 4096
+
+
 class MismatchError(ValueError):
     """Error of a value that its field does not take."""
 
@@ -215,7 +219,7 @@ def _word(value: Any, metadata: Mapping[str, Any]) -> str:
         raise MismatchError
     text = str(value)
     # Nothing that cannot be seen, and no NUL, at which paths end.
-    if not text.strip() or not text.isprintable():
+    if not text.strip() or not text.isprintable() or len(text) > _LONGEST:
         raise MismatchError
     if text not in metadata.get("choices", (text,)):
         raise MismatchError

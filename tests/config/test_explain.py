@@ -108,12 +108,12 @@ def test_nothing_like_it_is_told_too():
         (["batch_size=64"], "the setting is data.max_tokens"),
         (["data.batch_size=64"], "the setting is data.max_tokens"),
         (["epochs=3"], "the setting is trainer.max_epochs"),
-        (["max_epochs=3"], "the setting is trainer.max_epochs"),
+        (["max_epochs=3"], "did you mean trainer.max_epochs"),
         (["warmup=100"], "the setting is optim.warmup_steps"),
-        (["dropout=0.1"], "the setting is model.dropout"),
+        (["dropout=0.1"], "did you mean model.dropout"),
         (["lr_scheduler=cosine"], "the setting is optim.schedule"),
         (["beam=5"], "the setting is search.beam_size"),
-        (["model.beam_size=5"], "the setting is search.beam_size"),
+        (["model.beam_size=5"], "did you mean search.beam_size"),
     ],
 )
 def test_a_name_of_another_framework_leads_to_the_setting(words, message):
