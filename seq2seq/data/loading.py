@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import COMPRESSIONS, ROWS, Columns, parquet_head, read_blocks, table_pairs, text_pairs
 from seq2seq.data.sources import Source, find_source, resolve
 from seq2seq.data.tmx import tmx_pairs
-from seq2seq.files import scratch_folder
+from seq2seq.files import disk_error, scratch_folder
 
 # Own readers of files with both sides, by type: they end lines at \\n alone, and name the line of an error.
 _READERS = {"csv": csv_pairs, "json": json_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
@@ -161,6 +162,9 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
         # inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
+        # a full disk is no fault of the corpus
+        if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise fault from error
         reason = str(error).strip().split("\n")[0]
         raise ValueError(
             f"{name or path} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a "
