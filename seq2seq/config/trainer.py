@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,6 +64,14 @@ class TrainerSettings:
     val_time: float | None = duration(None, "time between validations")
     val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all")
     val_beam_size: int = setting(1, "beam of a validation; the test set is decoded with search.beam_size")
+    val_max_len_ratio: float = setting(
+        1.3, "a translation of a validation has at most val_max_len_ratio * source + val_max_len_extra tokens"
+    )
+    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search")
+    val_share: float = setting(
+        0.05,
+        "where the clock alone ends the run or asks for validations: wait until they take at most this share of it",
+    )
     patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off")
     # Checkpoints and sweeps.
     save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
@@ -93,6 +102,9 @@ class TrainerSettings:
     profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
     log_steps: int = setting(50, "updates between rows of metrics.csv")
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
+    dry_run: bool = setting(
+        False, "try all stages in seconds: 2 updates, a validation and a test of 8 sentences each; nothing is kept"
+    )
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
     lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
 
@@ -105,6 +117,11 @@ class TrainerSettings:
             *("devices", "nodes", "threads", "log_steps", "keep_last", "keep_best", "median_stop"),
         ):
             self._require_whole(key, least=1)
+        self._require_whole("val_max_len_extra", least=1)
+        if not 0 <= self.val_max_len_ratio < math.inf:
+            raise ValueError(f"trainer.val_max_len_ratio={self.val_max_len_ratio} must be a number from 0, as 1.3")
+        if not 0 < self.val_share <= 1:
+            raise ValueError(f"trainer.val_share={self.val_share} must lie above 0 and up to 1 (no limit)")
         # 0 turns these off.
         for key in ("samples", "max_skipped"):
             self._require_whole(key, least=0)
