@@ -96,8 +96,13 @@ def _step(folder: Path, run: str) -> int:
 
 
 def differences(folder: Path) -> list[str]:
-    """Name what differs between both runs: tensors of weights and optimizer, progress, best scores, metrics."""
-    states = [checkpoint.read(folder / "runs" / run / "checkpoints" / "last.ckpt") for run in ("whole", "killed")]
+    """Name what differs between both runs."""
+    return differences_of(folder / "runs" / "whole", folder / "runs" / "killed")
+
+
+def differences_of(run: Path, other: Path) -> list[str]:
+    """Name what differs between two runs' folders: tensors of weights and optimizer, progress, best scores, metrics."""
+    states = [checkpoint.read(folder / "checkpoints" / "last.ckpt") for folder in (run, other)]
     different = []
     # whatever a resumed run continues from; times and versions may differ
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "train_sums", "global_step", "epoch"):
@@ -106,11 +111,11 @@ def differences(folder: Path) -> list[str]:
         for name in first.keys() | second.keys():
             if not _same(first.get(name), second.get(name)):
                 different.append(name)
-    whole, killed = (_rows(folder / "runs" / run / "metrics.csv") for run in ("whole", "killed"))
+    whole, killed = (_rows(folder / "metrics.csv") for folder in (run, other))
     if whole != killed:
         different.append("metrics.csv")
     # a kill while a checkpoint is written leaves a temporary file, which the next start removes
-    leftovers = [path.name for path in (folder / "runs" / "killed").rglob("*.tmp")]
+    leftovers = [path.name for path in other.rglob("*.tmp")]
     return sorted(different) + [f"left behind: {name}" for name in leftovers]
 
 

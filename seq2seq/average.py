@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, fail, positive, require_output
+from seq2seq.cli import Parser, UsageError, exit_status, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
@@ -36,10 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--last N takes one run's folder")
     if not options.last and not options.out:
         parser.error("--out says where the average is written")
-    try:
-        return exit_status(lambda: _run(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -64,4 +60,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

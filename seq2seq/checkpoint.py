@@ -173,9 +173,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     meta = payload[KEY]
     # before the model, whose embeddings must fit its vocabulary
     tokenizer = _tokenizer(meta, path)
-    weights = {
-        name.removeprefix(PREFIX): weight for name, weight in payload["state_dict"].items() if name.startswith(PREFIX)
-    }
+    weights = _weights(payload)
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
@@ -187,6 +185,22 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     except Exception as error:
         raise CheckpointError(f"{path}: its weights do not load ({_first_line(error)})") from None
     return Loaded(model.to(device).eval(), tokenizer, meta)
+
+
+def require_weights(model: torch.nn.Module, payload: Mapping[str, Any], path: Path) -> None:
+    """Check that the weights in a checkpoint's dictionary are those of `model`, which may be without memory.
+
+    Raises:
+        CheckpointError: A name or shape is another.
+    """
+    # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
+    _check_weights(model.state_dict(keep_vars=True), _weights(payload), path)
+
+
+def _weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the model's weights by the model's names."""
+    weights = payload["state_dict"].items()
+    return {name.removeprefix(PREFIX): weight for name, weight in weights if name.startswith(PREFIX)}
 
 
 def _plain(value: Any, place: str) -> Any:

@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -23,12 +25,12 @@ class UsageError(ValueError):
 
 def warn(message: str) -> None:
     """Print a warning, one line, on standard error."""
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print_error(f"warning: {message}")
 
 
 def fail(message: object, status: int = 2) -> int:
     """Print an error, one line, on standard error and return the exit status."""
-    print(f"error: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
+    print_error(f"error: {' '.join(str(message).split())}")
     return status
 
 
@@ -48,7 +50,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line."""
         # argparse would print the whole usage first
-        self.exit(2, f"error: {message} (--help lists the options)\n")
+        sys.exit(fail(f"{message} (--help lists the options)"))
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help and exit: argparse ignores an output that is full."""
+        if file is None:
+            sys.exit(exit_status(lambda: print(self.format_help(), end="") or 0))
+        super().print_help(file)
 
 
 def positive(text: str) -> int:
@@ -205,17 +213,44 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """Run a command and return its exit status, also if it is interrupted, loses its reader or cannot use a file."""
+    """Run a command and return its exit status, also if it is interrupted, loses its reader or cannot use a file.
+
+    What it writes to sys.stdout has arrived, or the status is not 0.
+    """
     try:
-        return work()
+        with whole_output():
+            return work()
     except KeyboardInterrupt:
         # 128 + SIGINT, as shells report it
         return fail("interrupted", 130)
     except BrokenPipeError:
-        # the reader has gone (| head); Python's own flush at exit must not complain about it
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # 128 + SIGPIPE
+        # the reader has gone (| head): 128 + SIGPIPE
         return 141
+    # wrong options, files and checkpoints, and a model whose scores are not finite
+    except (ValueError, FloatingPointError) as error:
+        return fail(error)
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+
+
+def require_standard_output(option: str) -> None:
+    """Check that there is a standard output.
+
+    Args:
+        option: The remedy, such as "--output".
+
+    Raises:
+        UsageError: It is closed.
+    """
+    if sys.stdout is None:
+        raise UsageError(f"there is no standard output; {option}")
+
+
+def run_command(main: Callable[[], int]) -> NoReturn:
+    """Run a command's `main` as this process, and exit with its status."""
+    fill_closed_descriptors()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # as an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Compare runs: a table by mixer over seeds, with significance, and figures of BLEU against time and parameters."""
+"""Compare runs: a table by mixer over seeds for each test set, with significance and figures of BLEU against time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, fail, positive, require_folder
+from seq2seq.cli import Parser, exit_status, fail, positive, require_folder, run_command
 
 EPILOG = """\
 Examples:
-  python -m seq2seq.compare runs                                    # every run in runs/
+  python -m seq2seq.compare runs                                    # every run in runs/, a table for each test set
   python -m seq2seq.compare runs/sweeps/2026-11-21_10-00-00 --watch # follow a sweep, then compare
   python -m seq2seq.compare 'runs/wmt-*' --baseline transformer --out comparison --figure
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss;
 Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed,
 and how many of these pairs are better or worse at p < 0.05.
-Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options or runs that cannot be
-compared; 130 interrupted."""
+What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
+Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 
 
 def _parser() -> Parser:
@@ -31,7 +31,11 @@ def _parser() -> Parser:
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     parser.add_argument("--samples", type=positive, default=1000, metavar="N", help="bootstrap resamples (1000)")
     parser.add_argument("--out", metavar="DIR", help="write comparison.md and comparison.csv there")
-    parser.add_argument("--figure", action="store_true", help="and comparison.png and comparison.svg")
+    parser.add_argument(
+        "--figure",
+        action="store_true",
+        help="and comparison.png and comparison.svg; of several tables, comparison-1.png and so on",
+    )
     text = "x axis of its curves (time); updates where runs had unequal machines"
     parser.add_argument("--against", choices=("time", "updates"), default="time", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
@@ -46,10 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # a figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
-    try:
-        return exit_status(lambda: _run(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -83,4 +84,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

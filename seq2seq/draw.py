@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, fail, positive, require_folder, seed
+from seq2seq.cli import Parser, exit_status, positive, require_folder, run_command, seed
 
 EPILOG = """\
 Size of the letters, place, ink, paper and noise are random: a function of --seed and the line's number. A line of the
@@ -37,10 +37,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     options = _parser().parse_args(argv)
-    try:
-        return exit_status(lambda: _draw(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _draw(options))
 
 
 def _draw(options: argparse.Namespace) -> int:
@@ -67,4 +64,4 @@ def _draw(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -28,6 +29,8 @@ REPORT_SECONDS = 30.0
 LOCK = ".lock"
 # Between two messages of progress.
 PACE_SECONDS = 5.0
+# A full disk, a used quota, and a file larger than the process or the system may write.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Raised by filelock where a file system has no locks.
 _NO_LOCKS = (OSError, NotImplementedError)
 
@@ -46,7 +49,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file() and not final.is_dir():
         # a device or pipe cannot be replaced by rename
-        with open(final, "wb") as file:
+        with _named_errors(path), open(final, "wb") as file:
             yield file
         return
     # os.replace would report this only after the work
@@ -56,7 +59,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:
+        with _named_errors(path), open(temporary, "xb") as file:
             yield file
             file.flush()
             # content before the rename: after a power cut the new name must not lead to an empty file
@@ -71,6 +74,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             temporary.unlink()
         raise
     _sync_folder(final.parent)
+
+
+@contextlib.contextmanager
+def _named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the file's name to the error of a disk that is full, which a failed write does not have."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _FULL:
+            error.filename = str(path)
+        raise
 
 
 def _sync_folder(folder: Path) -> None:
@@ -102,10 +116,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.
 
-    Where another process has made `target` meanwhile, that one stays.
+    Args:
+        replace: Delete what is at `target` when the new folder is whole. Otherwise a folder that another process has
+            made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
@@ -114,6 +130,8 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         yield building
         # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
+        if replace:
+            _set_aside(target)
         try:
             os.rename(building, target)
         except OSError:  # mostly since another process was first
@@ -124,7 +142,24 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
+def _set_aside(target: Path) -> None:
+    """Move what is at `target` out of the way and delete it; processes that have its files open keep them."""
+    # the name of a leftover, so that the next process deletes what a kill leaves here
+    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    # a folder that nobody may write cannot be moved to another
+    with contextlib.suppress(OSError):
+        target.chmod(0o755)
+    try:
+        # another process may have deleted it
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, aside / "old")
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def build_once(
+    target: Path, what: str, build: Callable[[Path], Any], *, damage: Callable[[Path], str | None] | None = None
+) -> Path:
     """Make the folder `target` by `build(empty folder)` unless it exists; one process builds while others wait.
 
     The kernel releases the lock of a process that dies, by kill -9 too; the next in line deletes what it left and
@@ -133,20 +168,26 @@ def build_once(target: Path, what: str, build: Callable[[Path], Any]) -> Path:
     Args:
         what: The name of the content in messages.
         build: Fills the empty folder; if it raises, the folder is deleted.
+        damage: Returns what is wrong with a `target` that exists, which is then built anew, or None; called while no
+            other process builds.
 
     Returns:
         `target`, complete.
     """
-    if target.is_dir():
+    if damage is None and target.is_dir():
         return target
     with _locked(_lock_path(target.parent, target.name), what) as exclusive:
-        if target.is_dir():
-            return target
         # without a lock, another process may be building in such a folder at this moment
         if exclusive:
             _remove_leftovers(target)
+        # also of a file in the folder's place, or a link that leads nowhere
+        wrong = damage(target) if damage and os.path.lexists(target) else None
+        if target.is_dir() and wrong is None:
+            return target
+        if wrong is not None:
+            log.warning("%s: making %s again", wrong, what)
         start = time.monotonic()
-        with atomic_folder(target) as building:
+        with atomic_folder(target, replace=wrong is not None) as building:
             build(building)
         log.info("made %s in %.1f s", what, time.monotonic() - start)
     return target
@@ -232,9 +273,7 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
-        # a full disk takes no note, and the lock holds without one
-        with contextlib.suppress(OSError):
-            _write_holder(path)
+        _write_holder(path)
     except Timeout:
         raise ValueError(f"{folder} is in use: {_read_holder(path, 'running there')}; {otherwise}") from None
     except _NO_LOCKS as error:
@@ -252,7 +291,9 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
 def _write_holder(path: Path) -> None:
     """Write into the file of a lock who has it, for `_read_holder` of others."""
     note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-    path.write_text(json.dumps(note))
+    # a full disk takes no note, and the lock holds without one
+    with contextlib.suppress(OSError):
+        path.write_text(json.dumps(note))
 
 
 def _release(lock: BaseFileLock, path: Path) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, fail, positive, seed
+from seq2seq.cli import Parser, exit_status, positive, run_command, seed
 
 EPILOG = """\
 Examples:
@@ -60,10 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # intermixed: settings may stand before and after options
     options = parser.parse_intermixed_args(argv)
     _check(parser, options)
-    try:
-        return exit_status(lambda: _run(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _run(options))
 
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
@@ -116,4 +112,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from seq2seq.cli import (
     Parser,
     add_model_options,
     exit_status,
-    fail,
     load_translator,
     positive,
     require_text_output,
+    run_command,
     warn,
 )
 from seq2seq.evaluation.score_names import CONVENTIONS, METRICS
@@ -88,11 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
     if options.convention and options.hypotheses and not options.lang:
         parser.error("--convention needs --lang: Moses cuts words by language")
-    # wrong options, files and checkpoints raise ValueError; `exit_status` handles the rest
-    try:
-        return exit_status(lambda: _run(options))
-    except ValueError as error:
-        return fail(error)
+    return exit_status(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -132,4 +127,4 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

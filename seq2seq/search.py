@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,16 @@ def target_limits(src_mask: Tensor, settings: SearchSettings) -> Tensor:
     """
     limits = (src_mask.sum(1) * settings.max_len_ratio).long() + settings.max_len_extra
     return limits if settings.max_len is None else limits.clamp(max=settings.max_len)
+
+
+class NotFiniteError(FloatingPointError):
+    """The model's scores are not finite, so that nothing can be ranked by them; the message is one line."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's scores are not finite: its training has diverged, or its weights are damaged; "
+            "use an earlier checkpoint, or train with a lower learning rate"
+        )
 
 
 class Hypothesis(NamedTuple):
@@ -60,13 +71,22 @@ def search(
         settings: Width of the beam, limits of length, ranking.
 
     Returns:
-        For each sentence settings.n_best hypotheses, or as many as have ended.
+        For each sentence settings.n_best hypotheses, or as many as have ended, which is one at least.
+
+    Raises:
+        NotFiniteError: The model's logits are not finite.
     """
     if not src.shape[0]:
         return []
     beam = _Beam(model, src, src_mask, settings, special)
-    while beam.sentences.numel():
+    # bounded, whatever the model computes: at its limit every hypothesis ends
+    for _ in range(beam.max_len):
         beam.advance()
+        if not beam.sentences.numel():
+            break
+    # where every continuation has probability 0, nothing ends
+    if beam.sentences.numel() or not all(beam.finished):
+        raise NotFiniteError
     return [_ranked(hypotheses, settings) for hypotheses in beam.finished]
 
 
@@ -114,7 +134,9 @@ class _Beam:
         logits, self.state = self.model.step(self.last.flatten(), self.context, self.state, position)
         logits = logits.float()  # (N, V)
         # of all tokens, before some are ruled out: log_prob is the model's own
-        norm = logits.logsumexp(-1, keepdim=True)
+        norm = logits.logsumexp(-1, keepdim=True)  # (N, 1)
+        # an infinite one becomes NaN, which `_drop_done` finds in the candidates
+        norm = norm + (norm - norm)
         logits[:, [self.special.pad, self.special.bos]] = float("-inf")
         # at its limit a hypothesis can only end, so that none is lost
         last_chance = (self.limits <= step + 1).repeat_interleave(size)
@@ -162,8 +184,15 @@ class _Beam:
             self.state = reorder(self.state, (base + parent).flatten())
 
     def _drop_done(self) -> None:
-        """Remove sentences whose search is over from the batch."""
+        """Remove sentences whose search is over from the batch.
+
+        Raises:
+            NotFiniteError: A candidate's score is NaN.
+        """
         best_open = self.log_prob.amax(1).tolist()
+        # one logit that is NaN or infinite makes all candidates of its hypothesis NaN, which topk ranks first
+        if any(map(math.isnan, best_open)):
+            raise NotFiniteError
         longest = self.limits.tolist()
         keep = [
             row
@@ -216,9 +245,12 @@ def sample(
 
     Returns:
         Hypotheses whose log_prob is the model's own, without temperature.
+
+    Raises:
+        ValueError: The temperature or top_k is outside its range.
+        NotFiniteError: The model's logits are not finite.
     """
-    if temperature <= 0:
-        raise ValueError(f"temperature is {temperature}; choose more than 0, or decode greedily")
+    _require_range(temperature, top_k)
     if not src.shape[0]:
         return []
     settings = settings or SearchSettings(beam_size=1)
@@ -239,13 +271,25 @@ def sample(
         total = total + gained.masked_fill(ended, 0.0)
         tokens.append(last.masked_fill(ended, special.eos))
         ended = ended | (last == special.eos)
+        # one read for both: each would make the host wait for the device
+        done, finite = torch.stack([ended.all(), total.isfinite().all()]).tolist()
+        if not finite:
+            raise NotFiniteError
         # sentences that have ended draw on until all have: the batch keeps its shape
-        if bool(ended.all()):
+        if done:
             break
     return [
         _cut(ids, value, special.eos, settings)
         for ids, value in zip(torch.stack(tokens, 1).tolist(), total.tolist(), strict=True)
     ]
+
+
+def _require_range(temperature: float, top_k: int) -> None:
+    """Refuse settings of sampling that float32 logits cannot be divided by, or that mean nothing."""
+    if not 1e-3 <= temperature <= 1e3:
+        raise ValueError(f"temperature is {temperature}; choose 0.001 to 1000, or decode greedily")
+    if top_k < 0:
+        raise ValueError(f"top_k is {top_k}; choose 1 or more, or 0 for all tokens")
 
 
 def _draw(
@@ -256,7 +300,11 @@ def _draw(
     if top_k > 0:
         floor = logits.topk(min(top_k, logits.shape[1]), -1).values[:, -1:]  # (B, 1): the k-th largest
         logits = logits.masked_fill(logits < floor, float("-inf"))
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(1)
+    probability = (logits / temperature).softmax(-1)  # (B, V)
+    # where nothing can be drawn the end stands, whose log p is then not finite: multinomial ends a GPU's process at NaN
+    hopeless = probability[:, 0].isnan()
+    drawn = torch.multinomial(probability.masked_fill(hopeless[:, None], 1.0), 1, generator=generator).squeeze(1)
+    return drawn.masked_fill(hopeless, special.eos)
 
 
 def _cut(ids: list[int], log_prob: float, eos: int, settings: SearchSettings) -> Hypothesis:

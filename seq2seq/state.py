@@ -71,10 +71,11 @@ class Cache:
 
     def expand(self, beam: int) -> Cache:
         """Make room for `beam` hypotheses per sentence, before anything is written."""
-        # rows are added while all are empty, so there is nothing to copy
+        # rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
         assert self.length == 0
         assert self.values.shape[2] == 1
-        values = self.values.repeat(1, 1, beam, 1)  # (B, L, beam, width)
+        batch_size, slots, _, width = self.values.shape
+        values = self.values.new_zeros(batch_size, slots, beam, width)
         return Cache(values, self.owner.repeat_interleave(beam, 0))
 
     def reorder(self, index: Tensor) -> Cache:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +17,13 @@ from seq2seq.cli import (
     fail,
     load_translator,
     positive,
+    require_standard_output,
     require_text_output,
+    run_command,
     warn,
 )
 from seq2seq.files import atomic_file
+from seq2seq.streams import standard_input
 
 Stream = BinaryIO | IO[bytes]
 
@@ -60,15 +62,11 @@ def _run(options: argparse.Namespace) -> int:
     """Open the files, load the model, translate, and return the exit status."""
     # leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
-        try:
-            # input, output, model: cheap mistakes are reported before the model is loaded
-            source = _open_source(options, stack)
-            _check_output(options, source)
-            translator = load_translator(options, options.n_best)
-            sink = _open_sink(options, stack)
-        # CheckpointError and UsageError, too
-        except ValueError as error:
-            return fail(error)
+        # input, output, model: cheap mistakes are reported before the model is loaded
+        source = _open_source(options, stack)
+        _check_output(options, source)
+        translator = load_translator(options, options.n_best)
+        sink = _open_sink(options, stack)
         # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
@@ -83,10 +81,10 @@ def _run(options: argparse.Namespace) -> int:
 def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     """Open the input, a file or standard input, as bytes."""
     if options.input is None:
-        if sys.stdin is None:
-            raise UsageError("there is no standard input; name a file with --input")
         # bytes, because text mode ends lines at \r, too
-        return sys.stdin.buffer
+        if (source := standard_input()) is None:
+            raise UsageError("there is no standard input; name a file with --input")
+        return source
     if Path(options.input).is_dir():
         raise UsageError(f"{options.input} is a directory; name a file with --input")
     return stack.enter_context(open(options.input, "rb"))
@@ -95,8 +93,7 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
 def _check_output(options: argparse.Namespace, source: Stream) -> None:
     """Refuse, before any work, an output that cannot be written or would replace what is read."""
     if options.output is None:
-        if sys.stdout is None:
-            raise UsageError("there is no standard output; name a file with --output")
+        require_standard_output("name a file with --output")
         return
     inputs: list[str | int] = []
     with contextlib.suppress(OSError, ValueError):  # an input that is no file
@@ -107,12 +104,11 @@ def _check_output(options: argparse.Namespace, source: Stream) -> None:
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     """Open the output; a file appears only when it is complete."""
     if options.output is None:
+        # written whole by `exit_status`
         return sys.stdout.buffer
     # opened last: from here on, an end without an exception puts the output into place
     return stack.enter_context(atomic_file(options.output))
 
 
 if __name__ == "__main__":
-    # a terminated run, too, removes its temporary output
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main())
+    run_command(main)

@@ -17,8 +17,8 @@ TREES = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for 
 # The parts of the package, lowest first. A part imports itself and the levels below its own, nothing beside or above.
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
-    ("files", "archive", "resources", "distributed", "introspection"),
-    ("kernels", "config", "evaluation.score_names", "state"),
+    ("files", "streams", "archive", "resources", "distributed", "introspection", "evaluation.score_names"),
+    ("kernels", "config", "state"),
     ("mixer", "data"),
     ("mixers", "embedding", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 import seq2seq.search
 from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Hypothesis, Specials, sample, search
+from seq2seq.search import Hypothesis, NotFiniteError, Specials, sample, search
 from seq2seq.state import NoState
 
 SPECIAL = Specials(BOS, EOS, PAD)
@@ -32,6 +32,7 @@ REPRESENTATIVE = {
     "test_the_batch_changes_nothing": _CORE,
     "test_scores_are_those_of_forward": _CORE,
     "test_sampled_scores_are_those_of_forward": _CORE,
+    "test_weights_that_are_not_finite_end_the_search": _CORE,
 }
 every_model = pytest.mark.parametrize("overrides", MODELS.values(), ids=MODELS.keys())
 
@@ -245,6 +246,66 @@ def test_a_beam_wider_than_the_vocabulary(beam_size):
         assert len(found) == min(beam_size, 13)
 
 
+@every_model
+def test_weights_that_are_not_finite_end_the_search(overrides):
+    """At the first step, whether the state grows, as a cache does, or has a constant size."""
+    model, (src, mask) = sharp(*overrides), sources(5, 3)
+    for value in (math.nan, math.inf):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(value)
+        for beam_size in (1, 3):
+            with pytest.raises(NotFiniteError, match="scores are not finite: its training has diverged"):
+                search(model, src, mask, settings=SearchSettings(beam_size=beam_size), special=SPECIAL)
+        with pytest.raises(NotFiniteError):
+            sample(model, src, mask, special=SPECIAL)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 7])
+@pytest.mark.parametrize("place", [0, 3, 9])
+@pytest.mark.parametrize(
+    "logits",
+    [
+        [math.nan] * SMALL,
+        [0.0, 0.0, 0.0, 0.0, 0.0, math.nan],
+        [0.0, math.inf, 0.0, 0.0, 0.0, 0.0],
+        [math.inf, 0.0, 0.0, 0.0, 0.0, 0.0],
+        [math.inf] * SMALL,
+        [-math.inf] * SMALL,
+    ],
+)
+def test_scores_that_are_not_finite_end_the_search(logits, place, beam_size):
+    """One of two sentences meets them, at the first step, in the middle or at its limit of 10."""
+    model: Any = Spoiled(torch.tensor(logits), place)
+    src = torch.tensor([[4], [5]])
+    settings = SearchSettings(beam_size=beam_size, max_len_ratio=0.0, max_len_extra=10)
+    with pytest.raises(NotFiniteError):
+        search(model, src, src > 0, settings=settings, special=SPECIAL)
+    with pytest.raises(NotFiniteError):
+        sample(model, src, src > 0, settings=settings, special=SPECIAL)
+
+
+def test_a_token_may_be_forbidden():
+    """A logit of -inf beside finite ones is a probability of 0, not a fault; only the end must be possible."""
+    src = torch.tensor([[4], [5]])
+    settings = SearchSettings(beam_size=3, n_best=3, max_len_ratio=0.0, max_len_extra=4)
+    forbidden: Any = Fixed(torch.tensor([0.1, 0.0, 0.1, 0.2, 0.3, 0.3]))
+    for found in (
+        *search(forbidden, src, src > 0, settings=settings, special=SPECIAL),
+        sample(forbidden, src, src > 0, settings=settings, special=SPECIAL),
+    ):
+        assert found
+        assert not any(1 in h.ids for h in found)
+        assert all(math.isfinite(h.score) for h in found)
+    # never an end; and nothing but padding and begin
+    for impossible in ([0.1, 0.1, 0.1, 0.0, 0.3, 0.4], [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]):
+        endless: Any = Fixed(torch.tensor(impossible))
+        with pytest.raises(NotFiniteError):
+            search(endless, src, src > 0, settings=settings, special=SPECIAL)
+        with pytest.raises(NotFiniteError):
+            sample(endless, src, src > 0, settings=settings, special=SPECIAL)
+
+
 @pytest.mark.slow
 def test_autocast_search():
     """Decoding under bfloat16 autocast works for every preset and gives finite scores."""
@@ -316,6 +377,31 @@ def test_samples_follow_the_model():
         assert h.log_prob == pytest.approx(log_prob, abs=1e-4)
 
 
+class Sentence(NamedTuple):
+    """State of `Spoiled`: the source token of each hypothesis."""
+
+    token: Tensor
+
+
+class Spoiled(Fixed):
+    """Ends hardly ever, and gives sentences that begin with token 5 other logits at one position."""
+
+    def __init__(self, logits: Tensor, place: int) -> None:
+        super().__init__(torch.tensor([1e-30, 0.1, 1e-30, 1e-30, 0.4, 0.5]))
+        self.other = logits
+        self.place = place
+
+    def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
+        return [src[:, 0]]
+
+    def init_state(self, context: list[Any], *, beam_size: int, max_len: int) -> list[Any]:
+        return [Sentence(context[0].repeat_interleave(beam_size))]
+
+    def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
+        other = (state[0].token == 5) & (position == self.place)
+        return torch.where(other[:, None], self.other, self.logits), state
+
+
 class Late(Fixed):
     """Ends at once with probability 0.9; otherwise 40 certain tokens follow, and a certain end."""
 
@@ -348,8 +434,11 @@ def test_temperature_and_top_k():
     agree(frequencies(given, temperature=0.5)[0], [p / 0.3 for p in (0, squares[0], 0, *squares[1:])])
     agree(frequencies(given, top_k=2)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_k=1)[0], [0, 0, 0, 0, 0, 1])
-    with pytest.raises(ValueError, match="temperature is 0"):
-        frequencies(given, temperature=0)
+    for temperature in (0, -1.0, 1e-300, 1e300, math.nan, math.inf):
+        with pytest.raises(ValueError, match="temperature is"):
+            frequencies(given, temperature=temperature)
+    with pytest.raises(ValueError, match="top_k is -1"):
+        frequencies(given, top_k=-1)
 
 
 def test_a_generator_repeats_samples():

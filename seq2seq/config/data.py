@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from seq2seq.config.settings import internal, keys, read_section, setting
+from seq2seq.config.settings import Section, internal, keys, read_section, setting
 from seq2seq.config.tokenizer import VOCAB_SIZE
+from seq2seq.config.values import shown
+from seq2seq.evaluation.score_names import CONVENTIONS
 
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; any other has 13a.
@@ -15,21 +17,23 @@ TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja"
 
 
 @dataclasses.dataclass(frozen=True)
-class CleanSettings:
+class CleanSettings(Section):
     """Rules that drop training pairs; null or false turns one off. Lengths count pieces, eos included."""
+
+    section: ClassVar[str] = "data.clean"
 
     invalid_utf8: bool = setting(True, "text that was not UTF-8 (or holds U+FFFD)", null=False)
     empty: bool = setting(True, "an empty side", null=False)
     same: bool = setting(True, "source = target", null=False)
     duplicates: bool = setting(True, "the same pair again", null=False)
     max_length: int | bool | None = setting(
-        250, "pieces a side; a pair that alone exceeds max_tokens is dropped in any case"
+        250, "pieces a side; a pair that alone exceeds max_tokens is dropped in any case", least=1
     )
-    length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter")
+    length_ratio: float | bool | None = setting(3.0, "pieces of the longer side over pieces of the shorter", least=1)
 
 
 @dataclasses.dataclass(frozen=True)
-class CorpusSettings:
+class CorpusSettings(Section):
     """Settings of one corpus: languages, files and cleaning.
 
     `path` set: a data set of the hub, or a local folder in the hub's layout, whose splits `train`, `valid` and `test`
@@ -38,6 +42,8 @@ class CorpusSettings:
     Args:
         splits: the splits that there are; a corpus of a mixture may lack some.
     """
+
+    section: ClassVar[str] = "data"
 
     # Without defaults: every corpus sets them.
     src: str = setting(help="source language")
@@ -53,10 +59,13 @@ class CorpusSettings:
     # The layout of the files.
     languages: tuple[str, ...] | None = setting(None, "languages of the corpus, checked before anything is loaded")
     columns: Mapping[str, str | int] | None = setting(
-        None, "{language: column} where columns are not named by language; numbers for a TSV without header"
+        None, "{language: column} where columns are not named by language; numbers for CSV and TSV without header"
     )
-    format: str | None = setting(None, "text, json, tsv or parquet; null goes by the file's suffix")
-    holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null")
+    format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
+    holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null", least=1)
+    limit: int | None = setting(
+        None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1
+    )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)
@@ -78,21 +87,31 @@ class DataSettings(CorpusSettings):
         1.0,
         "a corpus is drawn by size^(1/temperature) where none has a weight; 1: every pair once an epoch",
         infinite=True,
+        least=1,
     )
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
     streaming: bool = setting(False, "read training text while training instead of preparing it")
-    shuffle_buffer: int = setting(100_000, "of a stream: pairs that are shuffled together")
+    shuffle_buffer: int = setting(100_000, "of a stream: pairs that are shuffled together", least=1)
     max_tokens: int | str = setting(
         4096,
         "budget of a micro-batch: rows * longest side, padding counted; auto: the most that a GPU's memory holds",
         words=("auto",),
+        least=1,
     )
-    vocab_size: int = setting(VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained")
-    num_proc: int = setting(1, "processes that encode the text while it is prepared; the result is the same")
-    num_workers: int = setting(0, "processes that make batches while training; 0 = the training process itself")
+    vocab_size: int = setting(
+        VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained", least=5, most=2**24
+    )
+    num_proc: int = setting(
+        1, "processes that encode the text while it is prepared; the result is the same", least=1, most=1024
+    )
+    num_workers: int = setting(
+        0, "processes that make batches while training; 0 = the training process itself", least=0, most=1024
+    )
     tokenize: Mapping[str, str] = setting(dict(TOKENIZE), "sacreBLEU tokenizer by target language; any other: 13a")
     convention: str | None = setting(
-        None, "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)"
+        None,
+        "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",
+        choices=CONVENTIONS,
     )
     lowercase: bool = setting(False, "... and that score ignoring case")
 
@@ -103,10 +122,10 @@ def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:
     Raises:
         ValueError: a language or a value is wrong.
     """
-    # YAML reads an unquoted `no` (Norwegian) as false.
     for side in ("src", "tgt"):
-        if not isinstance(data.get(side), str) or not data[side]:
-            raise ValueError(f"data.{side}={data.get(side)!r}: give a language code, as in data.{side}=de")
+        # YAML reads an unquoted `no` (Norwegian) as false; `???` is still to be set.
+        if not isinstance(data.get(side), str) or data[side].strip() in ("", "???"):
+            raise ValueError(f"data.{side}={shown(data.get(side))}: give a language code, as in data.{side}=de")
     # `data` has keys of batches and scores too, which `DataSettings` checks.
     known = keys(CorpusSettings)
     return read_section(CorpusSettings, {key: value for key, value in data.items() if key in known}, "data")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+# The forms of a duration, for messages.
+DURATION = "90s, 10m, 1h30m or DD:HH:MM:SS"
+# Longest duration in seconds, a century: what is meant to have no end is null.
+_LONGEST = 100 * 365.25 * 86400
 # Seconds in each unit.
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -14,8 +18,10 @@ def seconds(duration: str | int | float, key: str = "duration") -> float:
     Raises:
         ValueError: anything else; the message names `key`.
     """
-    text = str(duration).strip().lower()
-    total = 0.0
+    # Not as text: Python writes 0.00001 as 1e-05.
+    total = float(duration) if isinstance(duration, float) else 0.0
+    # A longer text is no duration, and Python converts no more than 4,300 digits.
+    text = "" if isinstance(duration, int) and duration > _LONGEST else str(duration).strip().lower()[:100]
     # A bare number is in seconds.
     if re.fullmatch(r"\d+(\.\d+)?", text):
         total = float(text)
@@ -25,7 +31,7 @@ def seconds(duration: str | int | float, key: str = "duration") -> float:
         # From the right: seconds, minutes, hours, days.
         for weight, part in zip((1, 60, 3600, 86400), reversed(text.split(":")), strict=False):
             total += weight * int(part)
-    # Zero is refused as well, as in 0s or 00:00.
-    if total <= 0:
-        raise ValueError(f"{key}={duration} is no duration; write 90s, 10m, 1h30m or DD:HH:MM:SS")
+    # Zero is refused as well, as in 0s or 00:00; and NaN, which compares as false.
+    if not 0 < total <= _LONGEST:
+        raise ValueError(f"{key}={text} is not a duration ({DURATION})")
     return total

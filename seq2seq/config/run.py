@@ -6,14 +6,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from seq2seq.config.settings import setting
+from seq2seq.config.settings import Section, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Settings of a run that belong to no section."""
+class RunSettings(Section):
+    """Settings of a run that belong to no section.
 
-    seed: int = setting(1, "seed of weights, order of the data, and dropout")
+    Raises:
+        ValueError: a value outside its range, or a folder outside `runs`.
+    """
+
+    seed: int = setting(1, "seed of weights, order of the data, and dropout", least=0, most=2**32 - 1)
     resume: str | None = setting(None, "auto continues the run of these settings if there is one; or a checkpoint")
     force: bool = setting(False, "continue a run although settings have changed: each change is reported")
     init_from: str | None = setting(None, "a checkpoint whose weights and tokenizer a new run starts from")

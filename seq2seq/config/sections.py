@@ -14,9 +14,10 @@ from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, flag, is_section, read_section
+from seq2seq.config.settings import defaults, is_section, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
+from seq2seq.config.values import check_value, shown
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.resources import conf_dir
 
@@ -30,6 +31,10 @@ SECTIONS: dict[str, type] = {
     "search": SearchSettings,
     "trainer": TrainerSettings,
 }
+
+
+# Sections without a class, which are checked by what they build.
+OPEN = ("mixer", "logger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +53,28 @@ class Sections:
 def read_sections(config: Mapping[str, Any]) -> Sections:
     """Check a resolved, plain configuration.
 
-    The top level and `data` may have further keys, for interpolations.
-
     Raises:
-        ValueError: an unknown key, or a value of the wrong type or range.
+        ValueError: an unknown key, a section or a key that was deleted, or a value of the wrong type or range.
     """
+    names = [name for name in (*SECTIONS, *OPEN) if name]
+    run = read_section(RunSettings, config, "", extra=names, complete=True)
+    for name in names:
+        if not isinstance(config.get(name), Mapping):
+            raise ValueError(
+                f"{name}={shown(config.get(name))} is not a section; leave it out, or choose a file of conf/{name}"
+            )
     check_mixer(config["mixer"])
-    return Sections(
-        run=read_section(RunSettings, config, "", extra=True),
-        data=read_section(DataSettings, config["data"], "data", extra=True),
-        tokenizer=read_section(TokenizerSettings, config["tokenizer"], "tokenizer"),
-        model=read_section(ModelSettings, config["model"], "model"),
-        optim=read_section(OptimSettings, config["optim"], "optim"),
-        search=read_section(SearchSettings, config["search"], "search"),
-        # With the default bound, which the class itself requires.
-        trainer=read_section(TrainerSettings, bounded(config["trainer"]), "trainer"),
-    )
+    read = {
+        name: read_section(SECTIONS[name], _bounded(name, config[name]), name, complete=True)
+        for name in SECTIONS
+        if name
+    }
+    return Sections(run=run, **read)
+
+
+def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
+    # With the default bound, which the class itself requires.
+    return bounded(section) if name == "trainer" else section
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +115,7 @@ def check_mixer(mixer: Mapping[str, Any]) -> None:
         if target.startswith("seq2seq.") and (moved := new_key(key)):
             raise ValueError(f"{key} is now {moved}")
         if (target, name) in _flags():
-            flag(value, key)
+            check_value(value, bool, {}, key)
 
 
 @functools.cache

@@ -1,31 +1,49 @@
-"""Dataclasses of settings: declare a field with its help, read a section, list the defaults."""
+"""Dataclasses of settings: declare a field with its help and range, read a section, list the defaults."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
-import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
 from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
+from seq2seq.config.names import suggestion
+from seq2seq.config.values import allowed, check_value, shown
 
 Settings = TypeVar("Settings")
 
 
-def setting(default: Any = dataclasses.MISSING, help: str = "", **more: Any) -> Any:
-    """Declare a field of a settings class.
+class Section:
+    """Base of the settings classes: checks every value by the type and the range that its field declares.
+
+    Attributes:
+        section: The name that begins the keys in messages.
+    """
+
+    section: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for name, field in keys(type(self)).items():
+            value = check_value(getattr(self, name), _hints(type(self))[name], field.metadata, join(self.section, name))
+            # As dataclasses set the fields of a frozen instance themselves.
+            object.__setattr__(self, name, value)
+
+
+def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -> Any:
+    """Declare a field of a settings class. Its annotation and `limits` are its check, its error and its documentation.
 
     Args:
         default: A mapping or sequence is copied for every instance.
         help: One line for comments and for docs/settings.md.
-        more: Further metadata. `infinite=True` accepts infinity for a number, `null=value` reads null as that value.
+        limits: `least`, `above`, `most`, `below` bound a number, `choices` are the words there are, `words` replace a
+            number, `infinite=True` accepts infinity, `null=value` reads null as that value. A sequence's are those of
+            each of its values.
     """
-    metadata = {"help": help, **more}
+    metadata = {"help": help, **limits}
     # dataclasses refuse a mutable default; each instance has a copy.
     if isinstance(default, dict | list):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -75,33 +93,60 @@ def _written(cls: type, field: dataclasses.Field[Any]) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def read_section(cls: type[Settings], section: Mapping[str, Any], name: str, *, extra: bool = False) -> Settings:
+def describe(cls: type, name: str) -> str:
+    """Describe the values that a setting takes: "a whole number from 1 or null"."""
+    return allowed(_hints(cls)[name], keys(cls)[name].metadata)
+
+
+def read_section(
+    cls: type[Settings], section: Mapping[str, Any], name: str, *, extra: Sequence[str] = (), complete: bool = False
+) -> Settings:
     """Build the settings of `cls` from a plain, resolved section.
 
     Args:
         name: the section's name, which begins the keys in messages.
-        extra: ignore keys that `cls` does not know.
+        extra: keys that are read elsewhere.
+        complete: refuse a section without all of its keys, as Hydra composes it unless a word deletes one.
 
     Raises:
         ValueError: an unknown key, or a value of the wrong type or range; the message names key and value.
     """
+    if not isinstance(section, Mapping):
+        raise ValueError(f"{name}={shown(section)} is not a section; it has the settings {', '.join(keys(cls))}")
     known = keys(cls)
     values = {}
     for key, value in section.items():
         # `???` is Hydra's mark of a setting that must be set.
         if key in known and value != "???":
-            values[key] = _value(value, _hints(cls)[key], known[key].metadata, _join(name, key))
-        elif key not in known and not extra:
-            raise _unknown(key, name, list(known))
-    # `???` was passed over above, so it counts as missing.
-    missing = [
-        key
-        for key, field in known.items()
-        if key not in values and field.default is field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ValueError(f"{_join(name, missing[0])} is missing; {name} takes {', '.join(known)}")
+            values[key] = _read(cls, value, known[key], join(name, key), complete=complete)
+        elif key not in known and key not in extra:
+            raise unknown(shown(key), name, [*known, *extra])
+    for key, field in known.items():
+        if complete and key not in section:
+            raise ValueError(f"{join(name, key)} is deleted; only entries of data.corpora, mixer and logger can be")
+        # `???` was passed over above, so it counts as missing.
+        if key not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{join(name, key)} is missing; {name} takes {', '.join(known)}")
     return cls(**values)
+
+
+def _read(cls: type, value: Any, field: dataclasses.Field[Any], key: str, *, complete: bool) -> Any:
+    """Read one value; a section in a section has keys of its own."""
+    nested = nested_class(cls, field.name)
+    if nested is None or isinstance(value, nested):
+        return check_value(value, _hints(cls)[field.name], field.metadata, key)
+    if value is None:
+        return field.default if _hints(cls)[field.name] is nested else None
+    return read_section(nested, value, key, complete=complete and isinstance(field.default, nested))
+
+
+def nested_class(cls: type, name: str) -> type | None:
+    """Return the settings class that a field holds, null beside it or not; None if it holds a value."""
+    hint = _hints(cls)[name]
+    found = [
+        each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and dataclasses.is_dataclass(each)
+    ]
+    return found[0] if found else None
 
 
 def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,106 +165,22 @@ def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def _join(section: str, key: str) -> str:
+def join(section: str, key: str) -> str:
+    """Return the name of a setting: `section.key`, or `key` at the top level."""
     return f"{section}.{key}" if section else key
 
 
-def _unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
-    full = _join(name, key)
+def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
+    """Return the error of a key that a section does not have, with the keys that are spelled alike, or all."""
+    full = join(name, key)
     if moved := new_key(full):
         return ValueError(f"{full} is now {moved}")
     if explained := explain_argument(full):
         return ValueError(explained)
-    return ValueError(f"unknown setting {full}; known: {', '.join(known)}")
+    return ValueError(f"unknown setting {full}{suggestion(key, known)}; known: {', '.join(known)}")
 
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     # Annotations are strings (`from __future__`); cached, since resolving them is slow.
     return typing.get_type_hints(cls)
-
-
-def _value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) -> Any:
-    """Check one value against the annotation `hint` of its field, and convert it."""
-    # Metadata come before the annotation, which they refine.
-    if metadata.get("duration"):
-        return None if value is None else seconds(value, key)
-    if "null" in metadata and value is None:
-        return metadata["null"]
-    if dataclasses.is_dataclass(hint):
-        if value is not None and not isinstance(value, Mapping):
-            raise ValueError(f"{key}={value} is no section; it takes {', '.join(keys(hint))}")  # type: ignore[arg-type]
-        return read_section(hint, value or {}, key)  # type: ignore[arg-type]
-    # By annotation; types that none of these matches are left to the class.
-    if isinstance(hint, types.UnionType):
-        return _union(value, typing.get_args(hint), metadata, key)
-    if hint is bool:
-        return flag(value, key)
-    if hint in (int, float):
-        return _number(value, hint, key, infinite=bool(metadata.get("infinite")))
-    if hint is str:
-        return _word(value, key)
-    if typing.get_origin(hint) is tuple:
-        # One value stands for a tuple of one, as in languages=de.
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-    if typing.get_origin(hint) in (dict, Mapping):
-        return _mapping(value, key)
-    return value
-
-
-def _union(value: Any, hints: Sequence[Any], metadata: Mapping[str, Any], key: str) -> Any:
-    if value is None and type(None) in hints:
-        return None
-    if bool in hints and (value is False or value == math.inf):
-        return None  # null, false and infinity turn a rule off
-    # Words that a number may be replaced by, as in data.max_tokens=auto.
-    words = metadata.get("words", ())
-    if value in words:
-        return value
-    # One type is left: None, rules that are off, and words are dealt with above.
-    rest = [hint for hint in hints if hint not in (type(None), bool) and not (hint is str and words)]
-    return _value(value, rest[0], metadata, key)
-
-
-def flag(value: Any, key: str) -> bool:
-    """Convert true, false, 1 or 0 to a bool.
-
-    Raises:
-        ValueError: It is another value; the message names `key`.
-    """
-    if not isinstance(value, bool | int) or value not in (True, False):
-        raise ValueError(f"{key}={_shown(value)} is neither true nor false")
-    return bool(value)
-
-
-def is_number(value: Any) -> bool:
-    """Return True if `value` is a finite number, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _number(value: Any, hint: type, key: str, *, infinite: bool) -> int | float:
-    if not is_number(value) and not (infinite and value == math.inf):
-        raise ValueError(f"{key}={_shown(value)} is no finite number")
-    # YAML reads 1e3 as a float.
-    if hint is int and isinstance(value, float):
-        if not value.is_integer():
-            raise ValueError(f"{key}={value} must be a whole number")
-        return int(value)
-    return float(value) if hint is float else value
-
-
-def _word(value: Any, key: str) -> str:
-    # A name may look like a number, as in run=2024.
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{key}={_shown(value)} is no word")
-    return str(value)
-
-
-def _mapping(value: Any, key: str) -> dict[Any, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{key}={_shown(value)} is no mapping {{key: value}}")
-    return dict(value or {})
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)

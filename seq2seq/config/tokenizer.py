@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from pathlib import Path
+from typing import ClassVar
 
-from seq2seq.config.settings import internal, setting
+from seq2seq.config.settings import Section, internal, setting
 
+TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 # Pieces of a vocabulary that neither data.vocab_size nor tokenizer.vocab_size sets.
 VOCAB_SIZE = 8000
 # Bits of a patch's id, which is an int64, as is the number of all ids.
 _MOST_BITS = 62
+# Pixels of a side.
+_LARGEST = 2**16
 
 
 @dataclasses.dataclass(frozen=True)
-class PatchGrid:
+class PatchGrid(Section):
     """Division of pictures of height x width pixels, row by row, into patches of size x size pixels.
 
     A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits gray levels.
@@ -25,17 +29,15 @@ class PatchGrid:
         ValueError: impossible sizes, or Pillow is missing.
     """
 
-    height: int = setting(help="pixels of every picture from top to bottom")
-    width: int = setting(help="pixels of every picture from left to right")
-    size: int = setting(2, "pixels of a patch each way")
-    bits: int = setting(8, "gray levels of a pixel are 2^bits; size * size * bits is at most 62")
+    section: ClassVar[str] = "tokenizer.patches"
+
+    height: int = setting(help="pixels of every picture from top to bottom", least=1, most=_LARGEST)
+    width: int = setting(help="pixels of every picture from left to right", least=1, most=_LARGEST)
+    size: int = setting(2, "pixels of a patch each way", least=1, most=_LARGEST)
+    bits: int = setting(8, "gray levels of a pixel are 2^bits; size * size * bits is at most 62", least=1)
 
     def __post_init__(self) -> None:
-        # type(), not isinstance: true is not a size.
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"tokenizer.patches.{field.name}={value!r}: a whole number from 1 is needed")
+        super().__post_init__()
         if self.height % self.size or self.width % self.size:
             raise ValueError(
                 f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
@@ -75,7 +77,7 @@ class PatchGrid:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenizerSettings:
+class TokenizerSettings(Section):
     """Settings of a tokenizer: ready SentencePiece models (one for both sides, or one a side), or how to train one.
 
     With `patches` the source is pictures, and SentencePiece is the target's alone.
@@ -87,40 +89,38 @@ class TokenizerSettings:
         ValueError: impossible values, before any work.
     """
 
+    section: ClassVar[str] = "tokenizer"
+
     # Ready models.
     model: str | None = setting(None, "a ready SentencePiece model for both sides; nothing is trained then")
     src_model: str | None = setting(None, "or a ready model for the source ...")
     tgt_model: str | None = setting(None, "... and one for the target")
     # Training of new models.
-    type: str = setting("unigram", "unigram or bpe")
-    vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets")
+    type: str = setting("unigram", "algorithm of a trained model", choices=TYPES)
+    vocab_size: int = setting(VOCAB_SIZE, "pieces of a trained model, which data.vocab_size sets", least=5, most=2**24)
     joint: bool = setting(True, "one vocabulary for both sides (shared embeddings), or one a side")
     byte_fallback: bool = setting(True, "unseen characters become bytes instead of unk")
-    normalizer: str = setting("identity", f"{', '.join(NORMALIZERS)}; anything but identity changes the text")
-    character_coverage: float = setting(0.9995, "share of the text's characters that have a piece of their own")
+    normalizer: str = setting("identity", "normalization; anything but identity changes the text", choices=NORMALIZERS)
+    character_coverage: float = setting(
+        0.9995, "share of the text's characters that have a piece of their own", above=0, most=1
+    )
     input_sentence_size: int = setting(
-        500_000, "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)"
+        500_000,
+        "lines to learn from, drawn at random when there are more (1.6 GiB of memory at 25 words)",
+        least=1,
     )
     sampling_alpha: float = setting(
-        0.0, "subword regularization (BPE-dropout for bpe) in training: 0.1 or 0.2 helps small corpora, 0 = off"
+        0.0,
+        "subword regularization (BPE-dropout for bpe) in training: 0.1 or 0.2 helps small corpora, 0 = off",
+        least=0,
+        most=1,
     )
-    seed: int = setting(1, "seed of the lines that are drawn")
+    seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1)
     patches: PatchGrid | None = setting(None, "the source is pictures, cut into patches: {height, width, size, bits}")
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:
-        if self.type not in ("unigram", "bpe"):
-            raise ValueError(f"tokenizer.type={self.type!r}: choose unigram or bpe")
-        if self.normalizer not in NORMALIZERS:
-            raise ValueError(f"tokenizer.normalizer={self.normalizer!r}: choose one of {', '.join(NORMALIZERS)}")
-        if not isinstance(self.vocab_size, int) or self.vocab_size < 5:
-            raise ValueError(f"data.vocab_size={self.vocab_size!r}: a whole number of at least 5 is needed")
-        if not 0 < self.character_coverage <= 1:
-            raise ValueError(f"tokenizer.character_coverage={self.character_coverage}: must be in (0, 1]")
-        if not 0 <= self.sampling_alpha <= 1:
-            raise ValueError(f"tokenizer.sampling_alpha={self.sampling_alpha}: must be in [0, 1]; 0 turns it off")
-        if self.input_sentence_size < 1:
-            raise ValueError(f"tokenizer.input_sentence_size={self.input_sentence_size}: must be at least 1")
+        super().__post_init__()
         if self.model and (self.src_model or self.tgt_model):
             raise ValueError("tokenizer.model (one model for both sides) and src_model/tgt_model exclude each other")
         # Pictures replace the source's model, so a single ready model, the target's, is allowed.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from seq2seq.config.settings import duration, setting
+from seq2seq.config.settings import Section, duration, setting
 
 PRECISIONS = ("auto", "32", "tf32", "bf16", "bf16-true")
 ACCELERATORS = ("auto", "cpu", "gpu")
@@ -19,29 +18,24 @@ DEFAULT_EPOCHS = 6
 
 
 @dataclasses.dataclass(frozen=True)
-class LightningSettings:
-    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others.
+class LightningSettings(Section):
+    """Arguments that Lightning's Trainer gets as they are; `seq2seq.config.lightning` says why it gets no others."""
 
-    Raises:
-        ValueError: `deterministic` is none of its three values.
-    """
+    section: ClassVar[str] = "trainer.lightning"
 
     detect_anomaly: bool = setting(False, "name the operation whose gradient is NaN; slow")
-    deterministic: Any = setting(
-        False, "true: PyTorch's deterministic algorithms alone, or an error; warn: a warning where there is none"
+    deterministic: bool | str = setting(
+        False,
+        "true: PyTorch's deterministic algorithms alone, or an error; warn: a warning where there is none",
+        words=("warn",),
     )
     enable_model_summary: bool = setting(False, "print the model's layers and their parameters at the start")
     inference_mode: bool = setting(True, "validate and test under torch.inference_mode; false: under torch.no_grad")
     sync_batchnorm: bool = setting(False, "statistics of a mixer's BatchNorm layers over all processes")
 
-    def __post_init__(self) -> None:
-        # type(), not isinstance: 1 is a bool's equal and no flag.
-        if type(self.deterministic) is not bool and self.deterministic != "warn":
-            raise ValueError(f"trainer.lightning.deterministic={self.deterministic} is none of true, false and warn")
-
 
 @dataclasses.dataclass(frozen=True)
-class TrainerSettings:
+class TrainerSettings(Section):
     """Settings of a training run; durations are in seconds.
 
     Runs with the same seed are identical when updates or epochs end them; when the clock does, they depend on it.
@@ -50,57 +44,78 @@ class TrainerSettings:
         ValueError: a value outside its range, or nothing that bounds the run.
     """
 
+    section: ClassVar[str] = "trainer"
+
     # Bounds and updates.
-    max_steps: int | None = setting(None, "updates after which the run ends")
-    max_epochs: int | None = setting(None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where nothing bounds it")
+    max_steps: int | None = setting(None, "updates after which the run ends", least=1)
+    max_epochs: int | None = setting(
+        None, f"epochs after which the run ends; {DEFAULT_EPOCHS} where nothing bounds it", least=1
+    )
     max_time: float | None = duration(
         None,
         "training and validation time, as 90s, 10m or 1h30m; data preparation and the final test come on top, and a "
         "long last validation may overrun it",
     )
-    accumulate: int = setting(1, "micro-batches per update")
+    accumulate: int = setting(1, "micro-batches per update", least=1)
     # Validation.
-    val_steps: int | None = setting(None, "updates between validations; every epoch where val_time is null, too")
-    val_time: float | None = duration(None, "time between validations")
-    val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all")
-    val_beam_size: int = setting(1, "beam of a validation; the test set is decoded with search.beam_size")
-    val_max_len_ratio: float = setting(
-        1.3, "a translation of a validation has at most val_max_len_ratio * source + val_max_len_extra tokens"
+    val_steps: int | None = setting(
+        None, "updates between validations; every epoch where val_time is null, too", least=1
     )
-    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search")
+    val_time: float | None = duration(None, "time between validations")
+    val_sentences: int | None = setting(None, "validate on so many sentences, spread over the set; null = all", least=1)
+    val_beam_size: int = setting(
+        1, "beam of a validation; the test set is decoded with search.beam_size", least=1, most=1000
+    )
+    val_max_len_ratio: float = setting(
+        1.3, "a translation of a validation has at most val_max_len_ratio * source + val_max_len_extra tokens", least=0
+    )
+    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search", least=1)
     val_share: float = setting(
         0.05,
         "where the clock alone ends the run or asks for validations: wait until they take at most this share of it",
+        above=0,
+        most=1,
     )
-    patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off")
+    patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off", least=1)
     # Checkpoints and sweeps.
     save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
-    keep_last: int | None = setting(None, "keep step-<update>.ckpt of so many last validations, for seq2seq.average")
-    keep_best: int | None = setting(None, "keep top-<update>.ckpt of so many validations with the highest BLEU")
-    median_stop: int | None = setting(
-        None, "in a sweep: stop below the median of at least so many other jobs at the same point; null = off"
+    keep_last: int | None = setting(
+        None, "keep step-<update>.ckpt of so many last validations, for seq2seq.average", least=1
     )
-    samples: int = setting(3, "translations shown at each validation")
+    keep_best: int | None = setting(
+        None, "keep top-<update>.ckpt of so many validations with the highest BLEU", least=1
+    )
+    median_stop: int | None = setting(
+        None,
+        "in a sweep: stop below the median of at least so many other jobs at the same point; null = off",
+        least=1,
+    )
+    samples: int = setting(3, "translations shown at each validation", least=0)
     # Hardware.
     precision: str = setting(
         "auto",
-        "32, tf32, bf16 (autocast over float32 weights) or bf16-true (bf16 weights); auto: bf16 where the hardware "
-        "has it, else 32",
+        "bf16: autocast over float32 weights; bf16-true: bf16 weights; auto: bf16 where the hardware has it, else 32",
+        choices=PRECISIONS,
     )
-    accelerator: str = setting("auto", "auto, cpu or gpu")
-    devices: int = setting(1, "processes per machine, each with a device of its own")
-    nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there")
+    accelerator: str = setting("auto", "device; auto is a GPU where there is one", choices=ACCELERATORS)
+    devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)
+    nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
     threads: int | None = setting(
-        None, "threads of a run on a CPU; null: OMP_NUM_THREADS, else one or all, whichever trains faster"
+        None,
+        "threads of a run on a CPU; null: OMP_NUM_THREADS, else one or all, whichever trains faster",
+        least=1,
+        most=1024,
     )
-    strategy: str = setting("ddp", "of several processes: ddp (a whole model each) or fsdp (a shard each)")
+    strategy: str = setting("ddp", "of several processes: ddp has a whole model each, fsdp a shard", choices=STRATEGIES)
     compile: bool = setting(False, "compile the model with torch.compile")
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
-    ema: float | None = setting(None, "decay of an average of the weights, 0.999 for example: validated and saved")
-    max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends")
+    ema: float | None = setting(
+        None, "decay of an average of the weights, 0.999 for example: validated and saved", above=0, below=1
+    )
+    max_skipped: int = setting(10, "updates with a non-finite gradient that are skipped before the run ends", least=0)
     profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
-    log_steps: int = setting(50, "updates between rows of metrics.csv")
+    log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
     dry_run: bool = setting(
         False, "try all stages in seconds: 2 updates, a validation and a test of 8 sentences each; nothing is kept"
@@ -109,33 +124,9 @@ class TrainerSettings:
     lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if all(getattr(self, key) is None for key in _BOUNDS):
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
-        # Counts; null passes, since it turns off or leaves open what it counts.
-        for key in (
-            *("max_steps", "max_epochs", "accumulate", "val_steps", "val_sentences", "val_beam_size", "patience"),
-            *("devices", "nodes", "threads", "log_steps", "keep_last", "keep_best", "median_stop"),
-        ):
-            self._require_whole(key, least=1)
-        self._require_whole("val_max_len_extra", least=1)
-        if not 0 <= self.val_max_len_ratio < math.inf:
-            raise ValueError(f"trainer.val_max_len_ratio={self.val_max_len_ratio} must be a number from 0, as 1.3")
-        if not 0 < self.val_share <= 1:
-            raise ValueError(f"trainer.val_share={self.val_share} must lie above 0 and up to 1 (no limit)")
-        # 0 turns these off.
-        for key in ("samples", "max_skipped"):
-            self._require_whole(key, least=0)
-        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
-            raise ValueError(f"trainer.ema={self.ema} must lie between 0 and 1, 0.999 for example; null = off")
-        for key, names in (("precision", PRECISIONS), ("accelerator", ACCELERATORS), ("strategy", STRATEGIES)):
-            if getattr(self, key) not in names:
-                raise ValueError(f"trainer.{key}={getattr(self, key)} is unknown; choose one of {', '.join(names)}")
-
-    def _require_whole(self, key: str, *, least: int) -> None:
-        value = getattr(self, key)
-        # type(), not isinstance: true is not a count.
-        if value is not None and (type(value) is not int or value < least):
-            raise ValueError(f"trainer.{key}={value} must be a whole number, at least {least}")
 
     @property
     def processes(self) -> int:

@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, open_split, sample_pairs
-from seq2seq.data.readers import strings
+from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.files import Pace, build_once
+from seq2seq.files import Pace
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -37,6 +38,7 @@ class Corpus(NamedTuple):
         read: Training pairs before cleaning.
         fingerprint: Hash of the raw data and of all settings that decide the text.
         folder: Cache folder of the text.
+        train_rows: Sorted rows of train.arrow, if the training split is a subset of the text.
     """
 
     splits: DatasetDict
@@ -44,6 +46,22 @@ class Corpus(NamedTuple):
     read: int
     fingerprint: str
     folder: Path
+    train_rows: np.ndarray | None = None
+
+    def with_training_rows(self, rows: np.ndarray, fingerprint: str, dropped: Dropped) -> Corpus:
+        """Return the corpus with a subset of its training pairs.
+
+        Args:
+            rows: Sorted rows of the training split.
+            fingerprint: Hash of the raw data and of the subset.
+            dropped: Line of the cleaning table for the pairs that are left out.
+        """
+        splits = type(self.splits)({**self.splits, "train": self.splits["train"].select(rows)})
+        _, held = _split_files(self.folder, "train")
+        # with pairs held out, the training split has rows of train.arrow itself
+        inside = np.load(held, mmap_mode="r")[rows] if held.is_file() else rows
+        table = [*self.dropped, dropped]
+        return self._replace(splits=splits, fingerprint=fingerprint, dropped=table, train_rows=inside)
 
     def blocks(self, split: str) -> Iterator[Pairs]:
         """Read the pairs of a split in their order, without keeping any in memory.
@@ -54,6 +72,8 @@ class Corpus(NamedTuple):
         own, rows = _split_files(self.folder, split)
         # sorted rows of train.arrow, for a split that was held out of it
         chosen = np.load(rows, mmap_mode="r") if rows.is_file() else None
+        if split == "train" and self.train_rows is not None:
+            chosen = self.train_rows
         start = 0
         with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
@@ -75,6 +95,13 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     """
     if settings.src == settings.tgt:
         raise ValueError(f"data.src and data.tgt are both {settings.src!r}; a direction has two languages")
+    # BLEU's tokenizer, tags and the checkpoint go by the languages' names
+    for side, language in (("src", settings.src), ("tgt", settings.tgt)):
+        if language.lower() in SIDES and not settings.columns:
+            raise ValueError(
+                f"data.{side}={language} is no language: name the languages, and the columns that hold them, as in "
+                f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"
+            )
     # known for data sets of conf/data, which list their languages
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
@@ -87,11 +114,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
         return
     # one sample for the direction; of the other splits a row, which shows that they can be opened
-    first, *others = (split for split in settings.splits if settings.place(split) is not None)
-    sample = sample_pairs(settings, cache_dir=cache_dir, split=first)
-    for split in others:
-        sample_pairs(settings, cache_dir=cache_dir, split=split, size=1)
-    refuse_swapped(sample, src=settings.src, tgt=settings.tgt)
+    samples = []
+    for split in settings.splits:
+        if settings.place(split) is not None:
+            samples.append(sample_pairs(settings, cache_dir=cache_dir, split=split, size=1 if samples else 1000))
+            # of a remote file there is no sample
+            if not samples[-1][0] and "://" not in str(settings.place(split)):
+                raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
+    refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
@@ -106,8 +136,12 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
     fingerprint = corpus_fingerprint(settings)
     # named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
-    build_once(folder, "the corpus", lambda building: _write_corpus(building, settings, cache_dir))
-    return _read_corpus(folder, fingerprint)
+    return cached(
+        folder,
+        "the corpus",
+        build=lambda building: _write_corpus(building, settings, cache_dir),
+        read=lambda whole: _read_corpus(whole, settings, fingerprint),
+    )
 
 
 # Writing
@@ -127,13 +161,26 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
         # refused here, by the setting's name, rather than by an empty batch later
         if rows[split] == 0:
-            raise ValueError(f"data.{split}={settings.place(split)}: no pairs are left; check the file and data.clean")
+            raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
     # splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
     report = {"dropped": [list(row) for row in cleaner.dropped.values()], "read": cleaner.read}
     (folder / "report.json").write_text(json.dumps(report, ensure_ascii=False), encoding="utf-8")
+
+
+def _why_empty(split: str, cleaner: Cleaner) -> str:
+    """Explain that a split has no pairs, with the rules of cleaning that dropped them."""
+    rules = [row for row in cleaner.dropped.values() if row.pairs]
+    if split != "train" or not rules:
+        return "there are no pairs"
+    counts = ", ".join(f"{row.rule} {row.pairs:,}" for row in rules)
+    most = max(rules, key=lambda row: row.pairs)
+    return (
+        f"cleaning dropped all {cleaner.read:,} pairs ({counts}), as in {most.example!r}; correct the text, or turn a "
+        f"rule off with data.clean.{most.rule}=false"
+    )
 
 
 def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
@@ -185,17 +232,18 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
 # Reading
 
 
-def _read_corpus(folder: Path, fingerprint: str) -> Corpus:
+def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Corpus:
     from datasets import DatasetDict
 
+    named = [split for split in settings.splits if settings.place(split) is not None]
     splits = DatasetDict()
-    for split in SPLITS:
-        own, rows = _split_files(folder, split)
-        if not rows.is_file() and not (folder / f"{split}.arrow").is_file():
-            continue
-        dataset = _open_arrow(own)
-        # no text is copied: `select` keeps the file mapped and the rows as indices
-        splits[split] = dataset.select(np.load(rows)) if rows.is_file() else dataset
+    for split in (split for split in SPLITS if split in settings.splits):
+        dataset = _open_arrow(folder / f"{split if split in named else 'train'}.arrow")
+        # rows of training text: those held out, and those left where any are
+        if split not in named or (split == "train" and len(named) < len(settings.splits)):
+            # no text is copied: `select` keeps the file mapped and the rows as indices
+            dataset = dataset.select(np.load(folder / f"{split}.npy"))
+        splits[split] = dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
     return Corpus(splits, dropped, report["read"], fingerprint, folder)

@@ -15,6 +15,7 @@ import numpy as np
 from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.batching import longest_width
+from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
@@ -26,10 +27,11 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.sources import resolve
 from seq2seq.data.streaming import PairStream
+from seq2seq.data.subset import limited
 from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.data.token_cache import Encoder, read_ids, write_ids
+from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
-from seq2seq.files import Pace, build_once
+from seq2seq.files import Pace
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +175,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     if validate:
         validate_corpora(plan)
     # text, then tokenizer, then ids: each needs the one before
-    loaded = [load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
+    loaded = [_load_part(part, plan) for part in plan.parts]
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
@@ -190,13 +192,20 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
         for part, corpus in zip(plan.parts, loaded, strict=True):
             if split in corpus.splits:
                 label = _label(f"ids of {split}", part, plan)
-                folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
-                encoded.append(_open_split(split, part, corpus, folders[label], tokenizer=tokenizer, plan=plan))
+                sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
+                encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
         # in the order of the parts, on which `directions` and `Mixture` rely
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
     prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
     log.info("%s", _summary(prepared))
     return prepared
+
+
+def _load_part(part: Part, plan: DataPlan) -> Corpus:
+    """Load the corpus of a part, with at most `data.limit` training pairs."""
+    corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
+    name = part.name if len(plan.parts) > 1 else "the corpus"
+    return limited(corpus, part.corpus.limit, seed=plan.seed, cache_dir=plan.cache_dir, name=name)
 
 
 def _summary(data: PreparedData) -> str:
@@ -297,10 +306,12 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
             if name in state:
                 (building / f"{name}.model").write_bytes(state[name])
 
-    build_once(folder, "the tokenizer", build)
-    # sorted: src_model before tgt_model, and read back from the cache in every case
-    models = [path.read_bytes() for path in sorted(folder.glob("*.model"))]
-    return make_tokenizer(models, settings), {"tokenizer": folder}
+    def read(folder: Path) -> Tokenizer:
+        # pictures have no model, and a joint one is stored as the source's
+        names = ["tgt_model"] if settings.patches else ["src_model", *([] if settings.joint else ["tgt_model"])]
+        return make_tokenizer([(folder / f"{name}.model").read_bytes() for name in names], settings)
+
+    return cached(folder, "the tokenizer", build=build, read=read), {"tokenizer": folder}
 
 
 def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
@@ -325,8 +336,10 @@ def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
 # Ids
 
 
-def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str) -> Path:
-    """Encode a split of a corpus unless the cache has it; return the folder."""
+def _encode(
+    split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
+) -> tuple[Encoded, Path]:
+    """Encode a split of a corpus unless the cache has it; return both sides, memory-mapped, and their folder."""
     # part of the key: tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
@@ -340,14 +353,14 @@ def _encode(split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, pla
         except PictureError as error:
             raise ValueError(f"data.{split}, of the pairs that cleaning left: {error}") from None
 
-    return build_once(folder, f"the {label}", build)
+    return cached(folder, f"the {label}", build=build, read=read_ids), folder
 
 
 def _open_split(
-    split: str, part: Part, corpus: Corpus, folder: Path, *, tokenizer: Tokenizer, plan: DataPlan
+    split: str, part: Part, corpus: Corpus, sides: Encoded, *, tokenizer: Tokenizer, plan: DataPlan
 ) -> PairDataset:
-    """Memory-map an encoded split, without the training pairs that a rule on lengths drops."""
-    src, tgt = read_ids(folder)
+    """Make the data set of an encoded split, without the training pairs that a rule on lengths drops."""
+    src, tgt = sides
     sampling = split == "train" and plan.tokenizer.sampling_alpha > 0
     return PairDataset(
         src=src,

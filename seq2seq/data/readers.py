@@ -1,10 +1,10 @@
-"""Readers of parallel text, in blocks of raw pairs: line-aligned files, TSV, and tables of the hub's schemas."""
+"""Readers of parallel text, in blocks of raw pairs: line-aligned files, and tables of the hub's schemas."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import itertools
-import json
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +19,9 @@ from seq2seq.data.cleaning import Pairs
 
 COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
+LONGEST_LINE = 1 << 28  # bytes; beyond it a file is no text, and would be read into memory as one line
+# Names that say a column's side but not its language: BLEU's tokenizer and tags go by languages.
+SIDES = {"src", "tgt", "trg", "source", "target"}
 
 
 class Columns(NamedTuple):
@@ -27,7 +30,7 @@ class Columns(NamedTuple):
     Args:
         src: Source language.
         tgt: Target language.
-        names: Column names (or, in a TSV, numbers) by language.
+        names: Column names (or, in CSV and TSV, numbers from 0) by language.
     """
 
     src: str
@@ -37,6 +40,36 @@ class Columns(NamedTuple):
     def of(self, language: str) -> str | int:
         """Return the column of `language`."""
         return (self.names or {}).get(language, language)
+
+    @property
+    def both(self) -> tuple[str | int, str | int]:
+        """Columns of the source and of the target.
+
+        Raises:
+            ValueError: They are the same column, or one is a name and the other a number, or a number is negative.
+        """
+        src, tgt = self.of(self.src), self.of(self.tgt)
+        given = f"data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}"
+        if src == tgt:
+            raise ValueError(f"{given}: source and target are the same column")
+        if isinstance(src, int) != isinstance(tgt, int):
+            raise ValueError(f"{given}: give two names (the file has a header) or two numbers (it has none)")
+        if isinstance(src, int) and isinstance(tgt, int) and min(src, tgt) < 0:
+            raise ValueError(f"{given}: columns are counted from 0")
+        return src, tgt
+
+    def missing(self, column: str | int, present: Iterable[object]) -> str:
+        """Explain that a table lacks `column`, and what to type for the columns that it has."""
+        names = [str(name) for name in present]
+        listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+        # columns of a source and a target without their languages
+        sides = [name for name in names if name.lower() in SIDES]
+        src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
+        mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
+        has = f"no language column {column!r}; it has {listed}"
+        if sides:
+            return f"{has}: say which column is which language, as in {mapping}"
+        return f"{has}: set data.src and data.tgt to two of these, or {mapping}"
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -62,16 +95,66 @@ def read_blocks(path: Path) -> Iterator[bytes]:
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
-    """Read lines, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end."""
-    rest = b""
-    for block in read_blocks(path):
+def read_text(path: Path) -> Iterator[bytes]:
+    """Read the blocks of a file of text; ValueError for UTF-16 and UTF-32, whose bytes would read as other text."""
+    blocks = read_blocks(path)
+    first = next(blocks, b"")
+    head = first[:4096]
+    # every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
+    wide = len(head) >= 16 and head.count(0) > 0.4 * len(head)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
+        raise ValueError(
+            f"{path} is in UTF-16 or UTF-32, not UTF-8: convert it, as in iconv -f UTF-16 -t UTF-8 <file> > <new file>"
+        )
+    return itertools.chain([first] if first else [], blocks)
+
+
+def read_lines(path: Path, *, ends: bool = False) -> Iterator[bytes]:
+    """Read lines, which end at the byte \\n and nowhere else; a CR before it (CRLF) belongs to the line end.
+
+    Args:
+        ends: Keep the line ends.
+
+    Raises:
+        ValueError: The file is damaged, is not UTF-8, or has a line of more than `LONGEST_LINE` bytes.
+    """
+    parts: list[bytes] = []  # of a line whose end has not come
+    size = 0
+    for block in read_text(path):
+        size = size + len(block) if b"\n" not in block else 0
+        if size > LONGEST_LINE:
+            raise ValueError(f"{path} has a line of more than {LONGEST_LINE >> 20} MiB: is it text?")
+        if size:
+            parts.append(block)
+            continue
         # the last part of a block is the start of a line; a CR at its end waits for its \n
-        *lines, rest = (rest + block).split(b"\n")
+        *lines, rest = b"".join([*parts, block]).split(b"\n")
+        parts = [rest]
         for line in lines:
-            yield line.removesuffix(b"\r")
-    if rest:  # the last line may lack its end
-        yield rest.removesuffix(b"\r")
+            yield line + b"\n" if ends else line.removesuffix(b"\r")
+    if rest := b"".join(parts):  # the last line may lack its end
+        yield rest if ends else rest.removesuffix(b"\r")
+
+
+def read_table_lines(path: Path, *, ends: bool = False) -> Iterator[str]:
+    """Read the lines of a table as text, without the byte order mark that some programs write before it."""
+    lines = read_lines(path, ends=ends)
+    first = next(lines, None)
+    if first is not None:
+        yield decode(first.removeprefix(codecs.BOM_UTF8))
+    yield from map(decode, lines)
+
+
+def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:
+    """Collect pairs to blocks of `ROWS`."""
+    pairs = iter(pairs)
+    while block := list(itertools.islice(pairs, ROWS)):
+        yield [one_line(src) for src, _ in block], [one_line(tgt) for _, tgt in block]
+
+
+def one_line(text: str) -> str:
+    """Replace the line breaks inside a text by spaces, since a sentence is a line of every file written later."""
+    return text.replace("\r\n", " ").replace("\n", " ") if "\n" in text else text
 
 
 def decode(line: bytes) -> str:
@@ -110,49 +193,6 @@ def _count(lines: Iterator[bytes]) -> int:
     return sum(1 for _ in lines)
 
 
-def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
-    """Read pairs of a file with tabs between its columns; its first line names them, unless they have numbers.
-
-    Raises:
-        ValueError: A column is missing, or a row has too few.
-    """
-    lines = read_lines(path)
-    first = next(lines, b"")
-    src, tgt = _tsv_columns(path, decode(first).split("\t"), columns)
-    if isinstance(columns.of(columns.src), int):
-        lines = itertools.chain([first], lines)  # columns by number: there is no header
-    # a row may have further columns, but none of these may be missing
-    needed = max(src, tgt) + 1
-    count = 0
-    while block := list(itertools.islice(lines, ROWS)):
-        rows = [decode(line).split("\t") for line in block]
-        short = next((i for i, row in enumerate(rows) if len(row) < needed), None)
-        if short is not None:
-            raise ValueError(
-                f"{path}: data row {count + short + 1} has {len(rows[short])} columns where {needed} are needed; "
-                "a tab must separate them"
-            )
-        count += len(rows)
-        yield [row[src] for row in rows], [row[tgt] for row in rows]
-
-
-def _tsv_columns(path: Path, header: list[str], columns: Columns) -> tuple[int, int]:
-    """Return the numbers of the source and the target column, from 0."""
-    chosen = []
-    for language in (columns.src, columns.tgt):
-        column = columns.of(language)
-        if isinstance(column, int):
-            chosen.append(column)
-        elif column in header:
-            chosen.append(header.index(column))
-        else:
-            raise ValueError(
-                f"{path} has no column {column!r}: its first line names {', '.join(map(repr, header[:8]))}; "
-                f"without a header give numbers, as in '+data.columns={{{columns.src}: 0, {columns.tgt}: 1}}'"
-            )
-    return chosen[0], chosen[1]
-
-
 def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Iterator[Pairs]:
     """Read pairs of Arrow tables in the WMT schema (translation: {de, en}) or with flat columns (de, en).
 
@@ -162,18 +202,20 @@ def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Ite
     Raises:
         ValueError: A table lacks a language.
     """
+    names = columns.both
     for table in tables:
         # for each table: files of one pattern may differ in their schema
-        src = _column(table.schema, columns.src, columns, where)
-        tgt = _column(table.schema, columns.tgt, columns, where)
+        src, tgt = (_column(table.schema, name, columns, where) for name in names)
         yield strings(table, src), strings(table, tgt)
 
 
-def _column(schema: pa.Schema, language: str, columns: Columns, where: str) -> tuple[str, ...]:
-    """Return the path of a language's text: a column, or a column and a field inside it."""
-    name = columns.of(language)
+def _column(schema: pa.Schema, name: str | int, columns: Columns, where: str) -> tuple[str, ...]:
+    """Return the path of a text: a column, or a column and a field inside it."""
     # flat columns first, then fields of `translation`
     if name in schema.names:
+        if schema.names.count(name) > 1:
+            raise ValueError(f"{where} has the column {name!r} {schema.names.count(name)} times: rename one")
+        _refuse_other_types(schema.field(str(name)).type, name, where)
         return (str(name),)
     present = list(schema.names)
     if "translation" in present:
@@ -181,12 +223,19 @@ def _column(schema: pa.Schema, language: str, columns: Columns, where: str) -> t
         # `translation` may also be a string column
         inside = [struct.field(i).name for i in range(struct.num_fields)] if pa.types.is_struct(struct) else []
         if name in inside:
+            _refuse_other_types(struct.field(str(name)).type, name, where)
             return ("translation", str(name))
         present = inside or present
-    raise ValueError(
-        f"{where} has no language column {name!r}; it has {', '.join(map(repr, present))}: "
-        "set data.src and data.tgt to two of these, or map languages to columns with data.columns"
-    )
+    raise ValueError(f"{where} has {columns.missing(name, present)}")
+
+
+def _refuse_other_types(kind: pa.DataType, name: str | int, where: str) -> None:
+    """Raise ValueError for a column that holds neither text nor whole numbers, such as bytes or lists."""
+    types = pa.types
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    text = (types.is_string, types.is_large_string, types.is_string_view, types.is_integer, types.is_null)
+    if not any(test(kind) for test in text):
+        raise ValueError(f"{where}: the column {name!r} holds values of type {kind}, not text")
 
 
 def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
@@ -197,16 +246,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
     # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
     values = ("" if value is None else str(value) for value in column.to_pylist())
     # lone surrogates, which JSON can escape but UTF-8 cannot encode
-    return [value.encode("utf-8", "replace").decode("utf-8") for value in values]
-
-
-def json_head(path: Path, size: int) -> pa.Table:
-    """Read the first rows of a file of JSON lines; ValueError for lines that are not JSON objects."""
-    lines = itertools.islice(read_lines(path), size)
-    try:
-        return pa.Table.from_pylist([json.loads(decode(line)) for line in lines if line.strip()])
-    except (ValueError, AttributeError, pa.ArrowException) as error:
-        raise ValueError(f"{path} is not JSON lines, one object a line ({error})") from error
+    return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
 def parquet_head(path: Path, size: int) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +11,20 @@ from seq2seq.config.data import CorpusSettings
 from seq2seq.data.readers import COMPRESSIONS
 from seq2seq.resources import data_dir
 
-TABULAR = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".parquet": "parquet", ".tsv": "tsv"}
+TABULAR = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tmx": "tmx",
+}
+FORMATS = ("text", *dict.fromkeys(TABULAR.values()))
 
 
 class Source(NamedTuple):
-    """Files of a split: of type "text" a source and a target file; of "json", "tsv" or "parquet" files of pairs."""
+    """Files of a split: of type "text" a source and a target file, of every other type of `FORMATS` files of pairs."""
 
     type: str
     files: list[str]
@@ -32,8 +42,9 @@ def resolve(name: str) -> Path:
 def find_source(split: str, settings: CorpusSettings) -> Source:
     """Find the files of a split.
 
-    `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz), a list [source, target],
-    a mapping {de: path, en: path}, or files that hold both sides (a path, a pattern with *, or a hf:// address).
+    `data.train` may be a prefix (`corpus/train` finds corpus/train.de and corpus/train.en.xz; so does corpus/train.de),
+    a list [source, target], a mapping {de: path, en: path}, or files that hold both sides (a path, a pattern with *, or
+    a hf:// address).
 
     Raises:
         ValueError: A file is missing, or the two files of a list look swapped.
@@ -57,7 +68,7 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     file_type = _file_type(str(location), settings)
     # a prefix of two files, one for each language
     if file_type == "text":
-        prefix = resolve(location)
+        prefix = _prefix(resolve(location), name, settings)
         return Source("text", [_by_language(prefix, language, name) for language in (settings.src, settings.tgt)])
     # an address on the hub cannot be listed here; `datasets` resolves it
     if "://" in str(location) and not str(location).startswith("package://"):
@@ -68,8 +79,8 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
 def _file_type(name: str, settings: CorpusSettings) -> str:
     """Return the type of a file by `data.format`, else by its suffix (compression aside)."""
     if settings.format:
-        if settings.format not in ("text", "json", "parquet", "tsv"):
-            raise ValueError(f"data.format={settings.format!r}: choose text, json, tsv, parquet, or null (by suffix)")
+        if settings.format not in FORMATS:
+            raise ValueError(f"data.format={settings.format!r}: choose {', '.join(FORMATS)}, or null (by suffix)")
         return settings.format
     path = Path(name)
     # x.jsonl.gz -> .jsonl
@@ -93,9 +104,31 @@ def _matching(pattern: str, name: str) -> list[str]:
 def _existing(location: Any, name: str) -> str:
     """Resolve the path of a file; ValueError if it does not exist."""
     path = resolve(location)
+    if path.is_dir():
+        raise ValueError(f"{name}: {path} is a folder, not a file")
     if not path.is_file():
         raise ValueError(f"{name}: the file {path} does not exist")
     return str(path)
+
+
+def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
+    """Return the prefix of two files; for one of the two (corpus/train.de), the prefix that it has with the other.
+
+    Raises:
+        ValueError: `path` is a file whose name does not end with a language.
+    """
+    if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
+        return path
+    stem = path.with_suffix("") if path.suffix in COMPRESSIONS[1:] else path
+    for language in (settings.src, settings.tgt):
+        if stem.name.endswith(f".{language}") and stem.name != f".{language}":
+            return stem.with_name(stem.name.removesuffix(f".{language}"))
+    # one file alone: what it is cannot be known, but how to say so can
+    raise ValueError(
+        f"{name}={path}: its name ends neither with .{settings.src} nor with .{settings.tgt}, nor as a table's "
+        f"({', '.join(TABULAR)}): give two files of lines, as in '{name}=[{path},<target file>]', or for a table "
+        f"its data.format ({', '.join(FORMATS[1:])})"
+    )
 
 
 def _by_language(prefix: Path, language: str, name: str) -> str:
@@ -106,7 +139,7 @@ def _by_language(prefix: Path, language: str, name: str) -> str:
         if path.is_file():
             return str(path)
     # what is there helps with a mistyped language more than what is not
-    near = sorted(path.name for path in prefix.parent.glob(f"{prefix.name}.*"))[:8]
+    near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
     raise ValueError(f"{name}={prefix}: the file {tried[0]} (or .gz, .xz, .zst) does not exist; {hint}")
 

@@ -42,9 +42,11 @@ class Encoder:
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
         sample = sample_seed is not None
-        # one sampling seed for the block: its draws do not depend on blocks before it
+        # a sampling seed of the block's own: its draws do not depend on blocks before it
         src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
-        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=sample_seed)
+        # another seed, so that both sides are not cut by the same draws
+        other_seed = None if sample_seed is None else sample_seed + 1
+        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
         return (
             Ragged.from_rows(src, dtype=self.dtypes[0], prefix=self.tags),
             Ragged.from_rows(tgt, dtype=self.dtypes[1]),
@@ -109,6 +111,9 @@ def read_ids(folder: Path) -> Encoded:
 
     Args:
         folder: The folder that `write_ids` has written.
+
+    Raises:
+        ValueError: The files do not belong together.
     """
     types = json.loads((folder / "meta.json").read_text())
     src, tgt = (_read_side(folder, side, types[side]) for side in SIDES)
@@ -119,6 +124,8 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
     ids = np.memmap(folder / f"{side}.ids", dtype=dtype, mode="r")
     starts = np.load(folder / f"{side}.starts.npy", mmap_mode="r")
     lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
+    if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
+        raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
     # plain arrays over the same map: indexing a memmap subclass is slower
     return Ragged(*map(np.asarray, (ids, starts, lengths)))
 

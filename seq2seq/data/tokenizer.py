@@ -21,6 +21,7 @@ from seq2seq.data.images import encode_pictures
 PAD, UNK, BOS, EOS = 0, 1, 2, 3  # the special ids of every model that is trained here
 # Part of every fingerprint: raise it when the same model and settings give other ids.
 CODE_VERSION = 1
+_LONGEST_LINE = 16_384  # bytes; SentencePiece trains on no longer line
 _TRAINER_THREADS = 4  # the model depends on this number (sums of floats), so it is not the machine's core count
 _LINE_BREAKS = re.compile("[\n\r\v\f\x85\u2028\u2029]")
 
@@ -277,6 +278,11 @@ def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> byte
     sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
+    if all(len(line.encode("utf-8", "replace")) > _LONGEST_LINE for line in sample if line.strip()):
+        raise ValueError(
+            f"every line of {what} is longer than {_LONGEST_LINE:,} bytes, which SentencePiece does not train on: "
+            "split the text into sentences, one a line, or set tokenizer.model to a ready tokenizer"
+        )
     try:
         return _run_trainer(sample, settings, settings.vocab_size)
     except RuntimeError as error:
@@ -295,8 +301,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         byte_fallback=settings.byte_fallback,
         normalization_rule_name=settings.normalizer,
         num_threads=_TRAINER_THREADS,
-        # bytes; SentencePiece drops longer lines
-        max_sentence_length=16384,
+        max_sentence_length=_LONGEST_LINE,
         # Not user-defined symbols, which a line that happens to hold the tag's letters would be cut into.
         control_symbols=list(settings.symbols),
         pad_id=PAD,

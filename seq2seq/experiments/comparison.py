@@ -1,13 +1,13 @@
-"""Compare groups of runs: refuse different test sets, choose the baseline, and test for significance."""
+"""Compare groups of runs on one test set: choose the baseline, and test for significance."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from seq2seq.evaluation.metrics import paired_bootstrap
+from seq2seq.evaluation.metrics import TOKENIZERS, paired_bootstrap
 from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import RunResult
 
@@ -42,74 +42,33 @@ class Significance:
         return f"{span}: {better} better, {worse} worse of {len(values)}"
 
 
-def require_same_test(runs: Sequence[RunResult], split: str) -> None:
-    """Check that all runs were scored in the same way and on the same sentences.
+def choose_baselines(tables: Sequence[Sequence[Group]], name: str | None) -> list[Group | None]:
+    """Choose for each table the group that its others are compared with, the first one if `name` is None.
 
     Args:
-        split: "test" or "valid".
-
-    Raises:
-        ValueError: They were not; names two runs.
-    """
-    # equal signatures mean the same tokenization, case and smoothing, so scores on one scale
-    for run in runs[1:]:
-        one, other = (each.results[split].get("signatures") for each in (runs[0], run))
-        if one != other:
-            raise ValueError(
-                f"{runs[0].name} and {run.name} were scored differently ({_first(one)} and {_first(other)}); "
-                "compare runs of one test set at a time"
-            )
-    # runs save the sentences of the test set only
-    if split != "test":
-        return
-    # a run without saved sentences cannot be checked, and passes
-    digests = [(run, digest) for run in runs if (digest := run.test_digest())]
-    for run, digest in digests[1:]:
-        first, expected = digests[0]
-        if digest != expected:
-            raise ValueError(_difference(first, run))
-
-
-def _first(signatures: Sequence[str] | None) -> str:
-    return signatures[0] if signatures else "no signature"
-
-
-def _difference(one: RunResult, other: RunResult) -> str:
-    """Describe the first difference between the test sets of two runs."""
-    remedy = "their scores cannot be compared; name runs of one test set"
-    for side, name in (("src", "source"), ("ref", "reference")):
-        mine = one.test_lines(side) or []
-        theirs = other.test_lines(side) or []
-        # first, since with a sentence missing all later lines would differ as well
-        if len(mine) != len(theirs):
-            return (
-                f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}; {remedy}"
-            )
-        for number, (my_line, their_line) in enumerate(zip(mine, theirs, strict=True), 1):
-            if my_line != their_line:
-                return f"the test sets of {one.name} and {other.name} differ, first in {name} {number:,}; {remedy}"
-    # all lines agree, so the bytes after the last newline differ
-    return f"the test sets of {one.name} and {other.name} differ; {remedy}"
-
-
-def choose_baseline(groups: Sequence[Group], name: str | None) -> Group:
-    """Choose the group that others are compared with, the first one if `name` is None.
-
-    Args:
+        tables: The groups of each test set.
         name: Mixer or label of a group, or the name or folder of one of its runs.
 
+    Returns:
+        None for a table in which no group fits.
+
     Raises:
-        ValueError: No group fits, or more than one.
+        ValueError: No group of any table fits, or more than one of a table.
     """
     if name is None:
-        return groups[0]
-    fitting = [group for group in groups if _is_meant(group, name.rstrip("/"))]
-    if len(fitting) == 1:
-        return fitting[0]
-    # the groups to choose from: those that fit, if several do
-    known = ", ".join(f"'{group.label}'" for group in fitting or groups)
-    problem = "fits more than one" if fitting else "is none of these"
-    raise ValueError(f"--baseline {name} {problem}: {known}")
+        return [groups[0] for groups in tables]
+    fitting = [[group for group in groups if _is_meant(group, name.rstrip("/"))] for groups in tables]
+    if not any(fitting):
+        known = dict.fromkeys(group.label for groups in tables for group in groups)
+        raise ValueError(f"--baseline {name} is none of these: {_listed(known)}")
+    for each in fitting:
+        if len(each) > 1:
+            raise ValueError(f"--baseline {name} fits more than one: {_listed(group.label for group in each)}")
+    return [each[0] if each else None for each in fitting]
+
+
+def _listed(labels: Iterable[str]) -> str:
+    return ", ".join(f"'{label}'" for label in labels)
 
 
 def _is_meant(group: Group, name: str) -> bool:
@@ -145,8 +104,8 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
 
 def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
     # the test resamples sentences, so it needs the translations and not just a score
-    ours = [run for run in baseline.runs if run.test_lines("hyp")]
-    theirs = [run for run in group.runs if run.test_lines("hyp")]
+    ours = [run for run in baseline.runs if run.translated]
+    theirs = [run for run in group.runs if run.translated]
     # of several baseline runs with one seed the last is used
     by_seed = {run.seed: run for run in ours}
     common = [(by_seed[run.seed], run) for run in theirs if run.seed in by_seed]
@@ -155,13 +114,12 @@ def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
 
 
 def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
-    # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
-    signature = (run.results["test"].get("signatures") or [""])[0]
-    tokenizers = [part.removeprefix("tok:") for part in signature.split("|") if part.startswith("tok:")]
+    tokenize, lowercase = _scoring(run)
     rows = paired_bootstrap(
         {"baseline": baseline.test_lines("hyp") or [], "system": run.test_lines("hyp") or []},
         run.test_lines("ref") or [],
-        tokenize=tokenizers[0] if tokenizers else "13a",
+        tokenize=tokenize,
+        lowercase=lowercase,
         samples=samples,
         metrics=["bleu"],
     )
@@ -169,3 +127,14 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
     first, second = rows
     assert second.p_value is not None
     return Trial(second.value - first.value, second.p_value)
+
+
+def _scoring(run: RunResult) -> tuple[str, bool]:
+    """Return the tokenizer of a run's BLEU, and True if it ignores case."""
+    # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
+    words = (run.signatures("test") or [""])[0].split("|")
+    values = dict(word.split(":", 1) for word in words if ":" in word)
+    named = values.get("tok", "13a")
+    # the signature of some tokenizers goes on with a version: ja-mecab-0.996-IPA
+    fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
+    return max(fitting, key=len, default=named), values.get("case") == "lc"

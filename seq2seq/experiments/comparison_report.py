@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.experiments.comparison import choose_baseline, require_same_test, significance
-from seq2seq.experiments.comparison_table import as_csv, markdown, notes
+from seq2seq.experiments.comparison import choose_baselines, significance
+from seq2seq.experiments.comparison_table import Table, as_csv, markdown, notes
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw
 from seq2seq.experiments.results import CollectedRuns, collect
+from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
 from seq2seq.files import write_text
 
 
@@ -22,42 +23,72 @@ def compare(
     out: Path | None,
     figure_against: str | None,
 ) -> CollectedRuns:
-    """Print the table of all finished runs, and write it to a folder.
+    """Print a table of the finished runs for each test set, and write them to a folder.
 
     Args:
         patterns: Run folders, sweep folders, folders of runs, or globs of these.
         split: The scores to compare, "test" or "valid".
         baseline: A mixer, a group's label or a run's folder; the first group if None.
         samples: Resamples of the paired bootstrap.
-        out: The folder for comparison.md and comparison.csv; None writes nothing.
-        figure_against: The axis of the figure's curves, "time" or "updates"; None draws none.
+        out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
+        figure_against: The axis of the curves, "time" or "updates", in a figure for each table; None draws none.
 
     Returns:
         The runs that were compared, and what was left out.
 
     Raises:
-        ValueError: The runs cannot be compared, or no group fits the baseline.
+        ValueError: No group fits the baseline, or more than one.
     """
     # nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, split)
     if not collected.runs:
         return collected
-    # refuse what cannot be compared before any computation
-    require_same_test(collected.runs, split)
-    groups = group_runs(collected.runs)
-    base = choose_baseline(groups, baseline)
-    # of the validation set no translations are saved, so there is nothing to test
-    tests = significance(groups, base, samples=samples) if split == "test" else {}
-    table = markdown(groups, split, base, tests)
-    below = notes(collected.runs, split)
+    sets = scored_sets(collected.runs, split)
+    tables = _tables(sets, split, baseline, samples)
+    texts = [
+        _text(table, each, split, baseline, titled=len(sets) > 1) for table, each in zip(tables, sets, strict=True)
+    ]
+    text = "\n".join(texts)
+    # of two sets of one corpus it is said how they differ
+    text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
     # printed before files are written, which may fail
-    print(f"{table}\n{below}", end="", flush=True)
+    print(text, end="", flush=True)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(out / "comparison.md", f"{table}\n{below}")
-        write_text(out / "comparison.csv", as_csv(groups, split, base, tests))
-        # the figure has the stem of the table, so that one glob names all files
-        if figure_against is not None:
-            draw(groups, split, out / "comparison", figure_against)
-        print(f"written: {', '.join(sorted(str(path) for path in out.glob('comparison.*')))}")
+        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against)))}")
     return collected
+
+
+def _tables(sets: Sequence[ScoredSet], split: str, baseline: str | None, samples: int) -> list[Table]:
+    groups = [group_runs(each.runs) for each in sets]
+    # refuse an unknown baseline before any computation
+    bases = choose_baselines(groups, baseline)
+    tables = []
+    for each, members, base in zip(sets, groups, bases, strict=True):
+        # of the validation set no translations are saved, so there is nothing to test
+        tests = significance(members, base, samples=samples) if base and split == "test" else {}
+        tables.append(Table(each.title, members, base, tests))
+    return tables
+
+
+def _text(table: Table, runs: ScoredSet, split: str, baseline: str | None, *, titled: bool) -> str:
+    """Format a table with its notes, and a title if there are several."""
+    title = f"## {table.title}\n\n" if titled else ""
+    without = "" if table.baseline else f"No run here is the baseline {baseline}, so there are no differences.\n"
+    return f"{title}{markdown(table, split)}\n{notes(runs.runs, split)}{without}"
+
+
+def _write(out: Path, text: str, tables: Sequence[Table], split: str, figure_against: str | None) -> list[Path]:
+    """Write the comparison to a folder, and return the files."""
+    out.mkdir(parents=True, exist_ok=True)
+    files = [out / "comparison.csv", out / "comparison.md"]
+    write_text(files[0], as_csv(tables, split))
+    write_text(files[1], text)
+    if figure_against is None:
+        return files
+    # the figure has the stem of the table, so that one glob names all files
+    for number, table in enumerate(tables, 1):
+        stem = out / (f"comparison-{number}" if len(tables) > 1 else "comparison")
+        title = table.title if len(tables) > 1 else None
+        draw(table.groups, split, stem, figure_against, title=title)
+        files += [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg")]
+    return files

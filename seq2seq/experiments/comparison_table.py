@@ -8,11 +8,12 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from seq2seq.experiments.comparison import Significance
 from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import RunResult
+from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
 
 # Columns of numbers, aligned to the right.
@@ -21,28 +22,42 @@ _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best ste
 _MEANS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
 
 
-def markdown(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[str, Significance]) -> str:
-    """Format the comparison as a Markdown table with a row for each group.
+class Table(NamedTuple):
+    """Groups of runs that were scored on one set, and their tests against one of them.
+
+    Attributes:
+        title: Title of the set.
+        groups: The groups, a row each.
+        baseline: The group that the others are compared with, if there is one.
+        tests: Results of `significance`, by the group's label.
+    """
+
+    title: str
+    groups: Sequence[Group]
+    baseline: Group | None
+    tests: Mapping[str, Significance]
+
+
+def markdown(table: Table, split: str) -> str:
+    """Format a table as Markdown with a row for each group.
 
     Columns in which all cells are empty are left out.
 
     Args:
         split: "test" or "valid".
-        baseline: The group that the others are compared with.
-        tests: Results of `significance`, by the group's label.
     """
-    rows = [_cells(group, split, baseline, tests) for group in groups]
+    rows = [_cells(table, group, split) for group in table.groups]
     # without several settings, or without a test, their columns would be empty
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     texts = [[row[name] for name in columns] for row in rows]
     return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
 
 
-def _cells(group: Group, split: str, baseline: Group, tests: Mapping[str, Significance]) -> dict[str, str]:
+def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
     """Format a group's row, by column."""
-    test = tests.get(group.label)
+    test = table.tests.get(group.label)
     # without any test there is no p column, which this word alone would keep
-    without_test = "baseline" if group is baseline and tests else ""
+    without_test = "baseline" if group is table.baseline and table.tests else ""
     return {
         "mixer": group.mixer,
         "settings": _settings(group),
@@ -82,9 +97,9 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
-def as_csv(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[str, Significance]) -> str:
-    """Format the comparison as CSV with plain numbers and a row for each group."""
-    rows = [_numbers(group, split, baseline, tests) for group in groups]
+def as_csv(tables: Sequence[Table], split: str) -> str:
+    """Format all tables as one CSV file with plain numbers and a row for each group."""
+    rows = [_numbers(table, group, split) for table in tables for group in table.groups]
     text = io.StringIO()
     # csv's own default is \r\n
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -93,13 +108,14 @@ def as_csv(groups: Sequence[Group], split: str, baseline: Group, tests: Mapping[
     return text.getvalue()
 
 
-def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Significance]) -> dict[str, Any]:
-    test = tests.get(group.label)
+def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
+    test = table.tests.get(group.label)
     row: dict[str, Any] = {
         "mixer": group.mixer,
         "settings": _settings(group),
         "seeds": " ".join(str(run.seed) for run in group.runs),
         "split": split,
+        "set": table.title,
     }
     for metric in ("bleu", "chrf"):
         values = group.values(split, metric)
@@ -110,7 +126,7 @@ def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Sign
         mean = group.mean(key)
         # nan where an older run lacks the number: an empty cell, which readers take for missing
         row[key] = "" if math.isnan(mean) else round(mean, 2)
-    row["baseline"] = baseline.label
+    row["baseline"] = table.baseline.label if table.baseline else ""
     row["bleu_difference"] = round(test.difference, 4) if test else ""
     row["p_values"] = " ".join(f"{trial.p_value:.4f}" for trial in test.trials) if test else ""
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
@@ -119,15 +135,14 @@ def _numbers(group: Group, split: str, baseline: Group, tests: Mapping[str, Sign
 
 def notes(runs: Sequence[RunResult], split: str) -> str:
     """Describe the scores in a few lines: split, signature, revisions of the code, and runs without significance."""
-    # `require_same_test` has checked that all runs have this signature
-    signatures = runs[0].results[split].get("signatures") or ["no signature"]
-    lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {signatures[0]}"]
+    # runs of one set have the same
+    lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {first_signature(runs[0], split)}"]
     # scores of two versions of the code may differ for reasons other than the mixer
     revisions = Counter(str(run.results.get("git_revision")) for run in runs)
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
         lines.append(f"Not of one revision of the code: {counts}")
-    without_lines = [run.name for run in runs if split == "test" and run.test_lines("hyp") is None]
+    without_lines = [run.name for run in runs if split == "test" and not run.translated]
     if without_lines:
         lines.append(f"No test translations, so no significance: {', '.join(without_lines)}")
     return "".join(line + "\n" for line in lines)

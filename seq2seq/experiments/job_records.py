@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import socket
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from seq2seq.experiments.json_file import read_json
 from seq2seq.files import write_json
 
 RECORD = "job.json"
@@ -50,6 +50,19 @@ class Process:
         # SLURM_JOB_ID of an array's job is another number, which `squeue --array` does not print
         slurm = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
         return cls(host=socket.gethostname(), pid=os.getpid(), slurm=slurm)
+
+    @classmethod
+    def of(cls, record: Any) -> Process:
+        """Make a process of its entry in a record.
+
+        Raises:
+            TypeError: It is no dictionary, or a value has the wrong type.
+        """
+        process = cls(**record)
+        words = isinstance(process.host, str) and isinstance(process.slurm, str)
+        if not words or type(process.pid) is not int or not 0 <= process.pid < 1 << 31:
+            raise TypeError(f"no process: {record}")
+        return process
 
     @property
     def local(self) -> bool:
@@ -150,23 +163,26 @@ class Job:
 
     @classmethod
     def read(cls, folder: Path) -> Job | None:
-        """Read the record of `<sweep>/<number>`; None if it is missing or not whole."""
-        record = _read_json(folder / RECORD)
-        if record is None:
+        """Read the record of `<sweep>/<number>`; None if there is none. A job whose record is damaged has failed."""
+        try:
+            record = read_json(folder / RECORD)
+            process = record.get("process") or {}
+            # a job that has started has recorded its own process, which is the better source
+            if record.get("state") == "waiting":
+                process = _read_json(folder / SUBMITTED) or process
+            return cls(
+                folder=folder,
+                overrides=tuple(str(override) for override in record.get("overrides", ())),
+                state=str(record.get("state", "")),
+                run=Path(os.path.normpath(folder / record["run"])) if record.get("run") else None,
+                error=" ".join(str(record.get("error", "")).split()),
+                log=str(record.get("log", "")),
+                process=Process.of(process),
+            )
+        except FileNotFoundError:
             return None
-        process = record.get("process", {})
-        # a job that has started has recorded its own process, which is the better source
-        if record.get("state") == "waiting":
-            process = _read_json(folder / SUBMITTED) or process
-        return cls(
-            folder=folder,
-            overrides=tuple(record.get("overrides", ())),
-            state=str(record.get("state", "")),
-            run=Path(os.path.normpath(folder / record["run"])) if record.get("run") else None,
-            error=str(record.get("error", "")),
-            log=str(record.get("log", "")),
-            process=Process(**process),
-        )
+        except (ValueError, TypeError) as error:
+            return cls(folder=folder, overrides=(), state="failed", error=f"its record {RECORD} is damaged ({error})")
 
     def submitted(self, process: Process) -> None:
         """Record the process that will run the job."""
@@ -207,9 +223,9 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_jobs(sweep: Path) -> list[Job]:
-    """Read the records of a sweep's jobs, in order; jobs without a whole record are left out."""
+    """Read the records of a sweep's jobs, in order."""
     # a job's folder is named by its number
-    folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdigit()]
+    folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdecimal()]
     jobs = [job for folder in folders if (job := Job.read(folder))]
     return sorted(jobs, key=lambda job: job.number)
 
@@ -232,14 +248,17 @@ def launcher(sweep: Path) -> Process | None:
     if record is None or record.get("ended"):
         return None
     # a launcher that was killed has not recorded its end
-    process = Process(**record.get("process", {}))
+    try:
+        process = Process.of(record.get("process") or {})
+    except TypeError:
+        # a damaged record names nobody to wait for
+        return None
     return process if process.alive() else None
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Read a dictionary; None if the file is missing or not whole."""
+    """Read a dictionary; None if the file is missing or damaged."""
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except (OSError, ValueError):
         return None
-    return loaded if isinstance(loaded, dict) else None

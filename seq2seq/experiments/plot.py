@@ -48,15 +48,18 @@ def band(curves: Sequence[Curve]) -> Band | None:
     return Band(axis, values.mean(0), values.min(0), values.max(0))
 
 
-def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time") -> Path:
+def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time", *, title: str | None = None) -> Path:
     """Write `stem`.png and `stem`.svg, and return the path of the first.
 
     Args:
         split: "test" or "valid", for the scores over parameters; the curves are always of validation.
         stem: Path of both files without the suffix.
         against: The axis of the curves, "time" or "updates".
+        title: Title above both panels.
     """
     figure = new_figure(10, 4.2)
+    if title:
+        figure.suptitle(title, fontsize=11)
     curves, sizes = figure.subplots(1, 2)
     _draw_curves(curves, groups, against)
     _draw_sizes(sizes, groups, split)

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import glob
 import hashlib
-import json
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
-from seq2seq.config.sections import present_settings
+from seq2seq.config.sections import SECTIONS, present_settings
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.experiments.folder import RunFolder, with_window
+from seq2seq.experiments.folder import SIDES, RunFolder, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
+from seq2seq.experiments.json_file import read_json
 
 SPLITS = ("test", "valid")
 # Settings that may be `auto`, by the key of results.json that has the value they came to.
@@ -27,6 +28,8 @@ _DECIDED = {
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
 }
+# Numbers of results.json that tables show; older runs lack some.
+_NUMBERS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +62,21 @@ class RunResult:
         """Return `bleu` or `chrf` of the test or validation set."""
         return float(self.results[split][metric])
 
+    def signatures(self, split: str) -> list[str]:
+        """Return sacreBLEU's signatures, that of BLEU first; equal ones mean scores on one scale."""
+        return list(self.results[split].get("signatures") or [])
+
+    @property
+    def corpus(self) -> str:
+        """The corpus and its languages."""
+        data = self.config["data"]
+        languages = "-".join(str(data[side]) for side in ("src", "tgt") if data.get(side))
+        return f"{data['name']} {languages}".strip()
+
     def number(self, key: str) -> float:
         """Return a number of results.json; nan where an older run has none."""
-        return float(self.results.get(key, "nan"))
+        value = self.results.get(key)
+        return math.nan if value is None else float(value)
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings by `section.name`, with the values that `auto` came to and the corpus' fingerprint.
@@ -93,6 +108,11 @@ class RunResult:
             return None
         # the separator keeps a line from moving unnoticed from one file to the other
         return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
+
+    @property
+    def translated(self) -> bool:
+        """True if the run saved its test translations and their references."""
+        return all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (seconds of training, BLEU) of every validation; with against="updates", (updates, BLEU)."""
@@ -171,22 +191,32 @@ def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
 
 def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
     """Read a run, the jobs of a sweep, or the runs right below a folder."""
-    if is_run(path):
-        results = [read_run(path, split)]
-    elif is_sweep(path):
-        jobs = read_jobs(path)
-        common = common_overrides(jobs)
-        # `checked`: a job that was killed is a failure, although its record says it runs
-        results = [_read_job(job.checked(), split, common) for job in jobs]
-    else:
-        results = [read_run(child, split) for child in sorted(path.glob("*")) if is_run(child)]
-    return results or [Unusable(str(path), "holds no run" if path.is_dir() else "no such folder")]
+    try:
+        if is_run(path) or not path.is_dir():
+            return [read_run(path, split)]
+        if is_sweep(path):
+            jobs = read_jobs(path)
+            common = common_overrides(jobs)
+            # `checked`: a job that was killed is a failure, although its record says it runs
+            results = [_read_job(job.checked(), split, common) for job in jobs]
+        else:
+            # files beside the runs, such as tables of earlier comparisons, are no concern of this one
+            folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
+            results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
+    except OSError as error:
+        return [Unusable(str(path), f"cannot be read: {error.strerror}")]
+    return results or [Unusable(str(path), "holds no run")]
 
 
 def is_run(path: Path) -> bool:
-    """Return True for a run's folder."""
+    """Return True for a folder with anything of a run's, which may be damaged."""
     folder = RunFolder(path)
-    return folder.config.is_file() and folder.best.parent.is_dir()
+    return folder.config.is_file() or folder.results.is_file() or folder.best.parent.is_dir()
+
+
+def _holds_sweeps(path: Path) -> bool:
+    """Return True for `runs/sweeps`, whose jobs' runs are beside it."""
+    return not is_run(path) and any(is_sweep(child) for child in path.iterdir())
 
 
 def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
@@ -199,30 +229,106 @@ def _read_job(job: Job, split: str, common: set[str]) -> RunResult | Unusable:
 
 def read_run(path: Path, split: str) -> RunResult | Unusable:
     """Read a run's folder; without a score of `split`, return the reason."""
-    folder = RunFolder(path)
-    if not folder.config.is_file():
-        return Unusable(str(path), "no such run")
-    if not folder.results.is_file():
-        return Unusable(str(path), "unfinished: continue it with the same command and resume=auto")
     try:
-        results = json.loads(folder.results.read_text(encoding="utf-8"))
-        # settings of older runs under their present names, and with defaults for later ones, to be compared with new
-        config = present_settings(read_yaml(folder.config))
+        return _read_run(RunFolder(path), split)
+    except OSError as error:
+        return Unusable(str(path), f"cannot be read: {error.strerror}")
+    except ValueError as error:
+        return Unusable(str(path), str(error))
+
+
+def _read_run(folder: RunFolder, split: str) -> RunResult:
+    """Read a run's folder and check all that a comparison takes from it.
+
+    Raises:
+        ValueError: There is no score of `split`, or a file is damaged; says which, without the folder's name.
+    """
+    if not folder.config.is_file():
+        raise ValueError(_no_config(folder))
+    config = _read_config(folder.config)
+    if not folder.results.is_file():
+        raise ValueError("unfinished: continue it with the same command and resume=auto")
+    results = read_json(folder.results)
+    # stopped by the sweep's median rule, so its score is not that of the full budget
+    if results.get("stopped"):
+        raise ValueError(f"stopped early: {results['stopped']}")
+    if split not in results:
+        raise ValueError(_no_score(split, results, config))
+    try:
         run = RunResult(folder, _mixer(results, config), config, results)
-        # stopped by the sweep's median rule, so its score is not that of the full budget
-        if results.get("stopped"):
-            return Unusable(str(path), f"stopped early: {results['stopped']}")
-        # fail here, with a reason, rather than in the middle of a comparison
-        _ = run.score(split, "bleu"), run.score(split, "chrf"), run.seed
+        _check_results(run, split)
     except KeyError as error:
-        # the one key whose absence has a remedy: results.json lacks the split's scores
-        if error.args == (split,):
-            other = "valid" if split == "test" else "test"
-            return Unusable(str(path), f"has no {split} score (--split {other}, or finish it with resume=auto)")
-        return Unusable(str(path), f"its results.json or config.yaml lacks {error}")
-    except (ValueError, TypeError, AttributeError) as error:
-        return Unusable(str(path), f"cannot be read ({type(error).__name__}: {error})")
+        raise ValueError(f"results.json lacks {error}") from None
+    except (TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"results.json is damaged: {error}") from None
+    _check_lines(run)
     return run
+
+
+def _no_config(folder: RunFolder) -> str:
+    """Say what a path without config.yaml is."""
+    if not folder.path.exists():
+        return "no such folder"
+    if not folder.path.is_dir():
+        return "is a file; name the run's folder"
+    return "has lost its config.yaml" if is_run(folder.path) else "holds no run"
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read config.yaml under the present names, with defaults for settings that are newer than the run."""
+    config = read_yaml(path)
+    # no other program's config.yaml has these
+    missing = [key for key in ("data", "mixer", "seed") if key not in config]
+    if missing:
+        raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
+    words = [key for key in (*SECTIONS, "mixer") if key in config and not isinstance(config[key], dict)]
+    if words:
+        raise ValueError(f"config.yaml is damaged: {words[0]} is no section")
+    try:
+        config = present_settings(config)
+        # all that a comparison computes from it, so that it fails here, with a reason
+        int(config["seed"])
+        str(config["data"]["name"])
+        flat(with_window(config))
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"config.yaml is damaged ({type(error).__name__}: {error})") from None
+    return config
+
+
+def _no_score(split: str, results: dict[str, Any], config: dict[str, Any]) -> str:
+    """Say why a finished run has no score of a split, and how to get one."""
+    other = next((name for name in SPLITS if name in results), None)
+    also = f" (--split {other} compares its other scores)" if other else ""
+    if split == "test" and config.get("trainer", {}).get("test") is False:
+        return f"was not tested (trainer.test=false): repeat its command with trainer.test=true resume=auto{also}"
+    return f"has no {split} score: finish it with resume=auto{also}"
+
+
+def _check_results(run: RunResult, split: str) -> None:
+    """Compute all that a comparison takes from results.json, so that it fails here, with a reason."""
+    if not isinstance(run.results.get("mixer", ""), str):
+        raise TypeError("mixer is no word")
+    for metric in ("bleu", "chrf"):
+        if not math.isfinite(run.score(split, metric)):
+            raise ValueError(f"{split}.{metric} is {run.score(split, metric)}")
+    for key in _NUMBERS:
+        # nan stands for a number that is missing
+        if math.isinf(run.number(key)):
+            raise ValueError(f"{key} is infinite")
+    if not all(isinstance(signature, str) for signature in run.signatures(split)):
+        raise TypeError(f"{split}.signatures are no words")
+    _ = run.command_keys
+
+
+def _check_lines(run: RunResult) -> None:
+    """Check that the saved sentences belong together."""
+    try:
+        counts = {side: len(lines) for side in SIDES if (lines := run.test_lines(side)) is not None}
+    except UnicodeDecodeError:
+        raise ValueError("a file of its test set (test.src, test.ref, test.hyp) is not in UTF-8") from None
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"test.{side} {count:,}" for side, count in counts.items())
+        raise ValueError(f"the files of its test set are damaged: lines of {shown}")
 
 
 def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, RunFolder, with_window
+from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +87,16 @@ class Resumed(NamedTuple):
                 f"resume={path}: it holds no training state (best.ckpt has weights alone); name a last.ckpt, or start "
                 f"a new run from these weights with init_from={path}"
             )
-        # both under the present names and with all defaults, else an older run would always differ
-        before = present_settings(payload[ORIGIN]["settings"])
-        now = present_settings(config)
+        require_origin(payload, path)
         max_tokens = payload[ORIGIN].get("max_tokens")
-        # settings that alter the course of training: refused, or logged with force=true
-        changed = _changes(before, now, max_tokens)
+        now = present_settings(config)
+        try:
+            # both under the present names and with all defaults, else an older run would always differ
+            before = present_settings(payload[ORIGIN]["settings"])
+            # settings that alter the course of training: refused, or logged with force=true
+            changed = _changes(before, now, max_tokens)
+        except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
+            raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
         if changed and not config["force"]:
             raise _another_run(path, "; ".join(changed))
         for change in changed:
@@ -101,6 +106,7 @@ class Resumed(NamedTuple):
         if budgets:
             shown = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
             log.info("the run goes on under another budget: %s", shown)
+        require_training_state(payload, config, path)
         return cls(
             path=path,
             step=payload["global_step"],

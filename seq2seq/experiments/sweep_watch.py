@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from seq2seq.experiments.job_records import ACTIVE, Job, common_overrides, is_sweep, launcher, read_jobs
+from seq2seq.experiments.json_file import read_json
 
 # A launcher on another machine cannot be looked for: its sweep has ended when nothing changed for so long.
 SILENT_SECONDS = 60.0
@@ -67,7 +67,7 @@ def _score(job: Job) -> str:
     if job.state != "finished" or job.run is None:
         return ""
     try:
-        results = json.loads((job.run / "results.json").read_text(encoding="utf-8"))
+        results = read_json(job.run / "results.json")
         # trainer.test=false leaves the validation score
         split = "test" if "test" in results else "valid"
         return f": {split} BLEU {results[split]['bleu']:.2f} ({job.run})"

@@ -25,6 +25,7 @@ from seq2seq.search import Specials, search
 log = logging.getLogger(__name__)
 
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
+_STEP_SCORES = 1 << 28  # numbers that a step of a search computes, 1 GiB; wide beams get smaller batches
 
 
 class Candidate(NamedTuple):
@@ -172,13 +173,17 @@ class Translator:
         tokenizer = self.tokenizer
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
-            hypotheses = search(
-                self.model,
-                src,
-                src_mask,
-                settings=settings,
-                special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
-            )
+            hypotheses = [
+                beams
+                for rows, mask in _row_chunks(src, src_mask, settings.beam_size * tokenizer.tgt_vocab_size)
+                for beams in search(
+                    self.model,
+                    rows,
+                    mask,
+                    settings=settings,
+                    special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
+                )
+            ]
         # one call for all hypotheses: the tokenizer's overhead is per call
         texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
         return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
@@ -294,6 +299,12 @@ def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
         src[i, : len(row)] = torch.tensor(row)  # the tail keeps pad_id
     # True at real tokens
     return src, torch.arange(src.shape[1]) < lengths[:, None]
+
+
+def _row_chunks(src: Tensor, mask: Tensor, row_scores: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows of a padded batch (B, S) in chunks of at most _STEP_SCORES scores a step, or of one row."""
+    size = max(1, _STEP_SCORES // row_scores)
+    yield from zip(src.split(size), mask.split(size), strict=True)
 
 
 def _halves(rows: list[int]) -> tuple[list[int], list[int]]:

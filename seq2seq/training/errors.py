@@ -44,6 +44,9 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
             f"data.max_tokens={max_tokens} and raise trainer.accumulate as much, or set "
             "trainer.checkpoint_activations=true"
         )
+    # A validation or the test of a run whose weights have grown without bound.
+    if isinstance(error, FloatingPointError):
+        return TrainingFault(str(error))
     # A full disk, or a file that is gone; an OSError without a message is not from a system call.
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""

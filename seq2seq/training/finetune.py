@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.dicts import UNSET, differences
 from seq2seq.config.sections import present_settings
+from seq2seq.data.cache_folder import cached
 
 if TYPE_CHECKING:
     from seq2seq.data.tokenizer import Tokenizer
@@ -46,12 +47,18 @@ def ready_models(tokenizer: Tokenizer, cache: Path) -> dict[str, Any]:
     state = tokenizer.to_state()
     # Named by content: runs from one checkpoint share the files.
     folder = cache / f"init-{tokenizer.fingerprint}"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for side in ("src_model", "tgt_model"):
-        if side in state:
-            paths[side] = folder / f"{side}.model"
-            paths[side].write_bytes(state[side])
+    paths = {side: folder / f"{side}.model" for side in ("src_model", "tgt_model") if side in state}
+
+    def build(building: Path) -> None:
+        for side, path in paths.items():
+            (building / path.name).write_bytes(state[side])
+
+    def read(whole: Path) -> None:
+        for side, path in paths.items():
+            if (whole / path.name).read_bytes() != state[side]:
+                raise ValueError(f"{path.name} is not the checkpoint's")
+
+    cached(folder, "the checkpoint's tokenizer", build=build, read=read)
     # Pictures have no model on the source's side; a joint tokenizer has one model, stored as the source's.
     if tokenizer.patches:
         return {"model": None, "src_model": None, "tgt_model": str(paths["tgt_model"]), "patches": state["patches"]}

@@ -52,9 +52,14 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings)
     Reference:
         Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization: AdamW's decay, times the learning rate.
     """
+    optimizer = _optimizer([parameter for parameter in parameters if parameter.requires_grad], settings)
+    optimizer.register_load_state_dict_pre_hook(_keep_settings)
+    return optimizer
+
+
+def _optimizer(trained: list[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:
     # `Schedule` sets the rate of every later update.
     lr = learning_rate(1, settings)
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
     if settings.name == "adadelta":
         return torch.optim.Adadelta(
             trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
@@ -63,6 +68,12 @@ def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings)
     return torch.optim.AdamW(
         trained, lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=settings.weight_decay, fused=True
     )
+
+
+def _keep_settings(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Restore the moments alone: decay rates and the like are those of the settings, not of the file."""
+    pairs = zip(optimizer.param_groups, state["param_groups"], strict=True)
+    return {**state, "param_groups": [{**own, "params": given["params"]} for own, given in pairs]}
 
 
 class Schedule(torch.optim.lr_scheduler.LRScheduler):

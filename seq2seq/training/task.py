@@ -20,6 +20,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
+from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.divergence import remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
@@ -210,6 +211,7 @@ class TranslationTask(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
+        require_restorable(checkpoint, self.trainer)
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
         loops = checkpoint["loops"]["fit_loop"]

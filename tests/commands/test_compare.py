@@ -18,7 +18,8 @@ import toycorpus
 import yaml
 
 from seq2seq import compare
-from seq2seq.experiments.comparison import Significance, Trial
+from seq2seq.config.compose import resolved_settings
+from seq2seq.experiments.comparison import Significance, Trial, _trial
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.job_records import Job, Process
@@ -189,10 +190,11 @@ def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
 
 
 @pytest.mark.parametrize("change", ["fewer", "reference", "source", "signature"])
-def test_different_test_sets_are_refused(tmp_path, capsys, change):
+def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     refs = references()
     write_run(tmp_path / "one", refs)
     other = write_run(tmp_path / "two", refs, mixer="bahdanau")
+    write_run(tmp_path / "three", refs, mixer="gru")
     if change == "fewer":
         write_run(other, refs[:-1], mixer="bahdanau")
         expected = "one has 60 sentences, two 59"
@@ -200,7 +202,7 @@ def test_different_test_sets_are_refused(tmp_path, capsys, change):
         results = results_of(other)
         results["test"]["signatures"][0] = results["test"]["signatures"][0].replace("13a", "zh")
         (other / "results.json").write_text(json.dumps(results))
-        expected = "scored differently"
+        expected = "toy, 60 sentences, nrefs:1|case:mixed|eff:no|tok:zh"
     else:
         path = other / f"test.{'src' if change == 'source' else 'ref'}"
         lines = path.read_text().splitlines()
@@ -208,11 +210,105 @@ def test_different_test_sets_are_refused(tmp_path, capsys, change):
         lines[41] += " too"
         path.write_text("\n".join(lines) + "\n")
         expected = f"differ, first in {change} 42"
-    assert compare.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert expected in error
-    assert len(error.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
+    assert compare.main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert expected in printed
+    titles = [line for line in printed.splitlines() if line.startswith("## ")]
+    assert len(set(titles)) == 2
+    first, second = (cells(part) for part in printed.split("\n## ")[-2:])
+    assert [[row["mixer"] for row in rows] for rows in (first, second)] == [["lightconv", "gru"], ["bahdanau"]]
+    # differences are within a table alone
+    assert [row["p"] == "baseline" for row in first] == [True, False]
+    assert "p" not in second[0]
+    rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
+    assert len({row["set"] for row in rows}) == 2
+    assert (tmp_path / "out" / "comparison.md").read_text() in printed
+
+
+def corpus_run(path: Path, refs: list[str], name: str, **settings: Any) -> Path:
+    return write_run(path, refs, data={"name": name, "src": "de", "tgt": "en"}, **settings)
+
+
+def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(
+        "seq2seq.experiments.comparison_report.draw", lambda *given, **more: drawn.append((given, more))
+    )
+    first, second = references(30), references(20)
+    for name, refs in (("multi30k", first), ("iwslt", second)):
+        for mixer in ("lightconv", "bahdanau") if name == "iwslt" else ("lightconv", "transformer"):
+            corpus_run(tmp_path / "runs" / f"{name}-{mixer}", refs, name, mixer=mixer)
+    (tmp_path / "runs" / "sweeps" / "today" / "0").mkdir(parents=True)
+    (tmp_path / "runs" / "sweeps" / "today" / "multirun.yaml").write_text("")
+    (tmp_path / "runs" / "figures").mkdir()
+    (tmp_path / "runs" / "notes.txt").write_text("")
+    out = tmp_path / "out"
+    assert compare.main([str(tmp_path / "runs"), "--baseline", "transformer", "--out", str(out), "--figure"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == f"left out: {tmp_path}/runs/figures: holds no run\n"
+    assert "## iwslt de-en, 20 sentences\n" in captured.out
+    assert "## multi30k de-en, 30 sentences\n" in captured.out
+    assert captured.out.count("No run here is the baseline transformer") == 1
+    found = [[row["mixer"] for row in cells(part)] for part in captured.out.split("\n## ")]
+    assert found == [["bahdanau", "lightconv"], ["lightconv", "transformer"]]
+    assert {path.name for path in out.iterdir()} == {"comparison.csv", "comparison.md"}
+    assert [(given[2].name, more["title"]) for given, more in drawn] == [
+        ("comparison-1", "iwslt de-en, 20 sentences"), ("comparison-2", "multi30k de-en, 30 sentences"),
+    ]  # fmt: skip
+    assert f"{out}/comparison-2.svg" in captured.out
+    # no table has it
+    assert compare.main([str(tmp_path / "runs"), "--baseline", "gru"]) == 2
+    assert capsys.readouterr().err.count("'lightconv'") == 1
+
+
+def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
+    refs = references(20)
+    for name in ("one", "two"):
+        corpus_run(tmp_path / name, refs, name)
+    corpus_run(tmp_path / "three", refs, "one", seed=2)
+    corpus_run(tmp_path / "four", refs, "one", seed=3, trainer={"max_steps": 9, "val_sentences": 5})
+    # without the test set's text, as with trainer.test=false
+    for side in ("src", "ref", "hyp"):
+        (tmp_path / "three" / f"test.{side}").unlink()
+    assert compare.main([str(tmp_path), "--split", "valid"]) == 0
+    tables = capsys.readouterr().out.split("\n## ")
+    assert [[row["seeds"] for row in cells(each)] for each in tables] == [["3"], ["1, 2"], ["1"]]
+    # the test set is the same text under both names, which a run without it cannot show
+    assert compare.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "## " not in printed
+    assert "No test translations, so no significance: three" in printed
+
+
+def test_significance_is_computed_as_the_scores_were(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "a", references(9))
+    seen = {}
+    monkeypatch.setattr("seq2seq.experiments.comparison.paired_bootstrap", lambda *_, **options: seen.update(options))
+    for signature, expected in (
+        ("nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:2.4", ("13a", True)),
+        ("nrefs:1|case:mixed|eff:no|tok:ja-mecab-0.996-IPA|smooth:exp|version:2.4", ("ja-mecab", False)),
+        ("nrefs:1|case:mixed|eff:no|tok:zh|smooth:exp|version:2.4", ("zh", False)),
+    ):
+        results = results_of(run)
+        results["test"]["signatures"][0] = signature
+        rewrite(run, test=results["test"])
+        found = collect([str(run)], "test").runs[0]
+        with pytest.raises(TypeError):  # there are no rows
+            _trial(found, found, 10)
+        assert (seen["tokenize"], seen["lowercase"]) == expected
+
+
+def test_runs_with_and_without_newer_settings_are_one_group(tmp_path):
+    """A setting that is newer than a run has its default there."""
+    old = resolved_settings()
+    del old["mixer"]
+    write_run(tmp_path / "new", references(9), **{**old, "seed": 2})
+    del old["callbacks"], old["trainer"]["lightning"], old["data"]["clean"]["same"], old["search"]["n_best"]
+    old["model"]["peak_lr"] = old["optim"].pop("peak_lr")
+    write_run(tmp_path / "old", references(9), **old)
+    (group,) = group_runs(collect([str(tmp_path)], "test").runs)
+    assert (group.label, [run.seed for run in group.runs]) == ("lightconv", [1, 2])
 
 
 def test_unreadable_runs_are_listed(tmp_path, capsys):
@@ -230,7 +326,7 @@ def test_unreadable_runs_are_listed(tmp_path, capsys):
     captured = capsys.readouterr()
     assert len(cells(captured.out)) == 1
     left_out = {line.split(": ")[1]: line for line in captured.err.splitlines()}
-    for name, reason in (("unfinished", "resume=auto"), ("damaged", "cannot be read"), ("untested", "--split valid"),
+    for name, reason in (("unfinished", "resume=auto"), ("damaged", "is damaged"), ("untested", "--split valid"),
                          ("odd", "no YAML"), ("nowhere", "no such folder")):  # fmt: skip
         assert reason in left_out[str(tmp_path / name)]
     assert compare.main([str(tmp_path / "unfinished")]) == 1

@@ -124,7 +124,7 @@ def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
         ((8, 24, 4, 4), r"bits=4 for 16 pixels a patch: choose at most 3"),
         ((8, 24, 2, 9), "choose at most 8"),
         ((8, 8, 8, 1), "choose at most 0"),
-        ((0, 24), r"patches\.height=0: a whole number from 1"),
+        ((0, 24), r"patches\.height=0 is not a whole number from 1"),
         ((2, 2), "one patch has nothing to mix"),
     ],
 )

@@ -184,9 +184,9 @@ def test_wrong_models_are_refused(tmp_path, separate):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"type": "word"}, "unigram or bpe"),
+        ({"type": "word"}, "one of unigram, bpe"),
         ({"normalizer": "nfd"}, "nmt_nfkc"),
-        ({"vocab_size": 2}, r"data\.vocab_size=2"),
+        ({"vocab_size": 2}, r"tokenizer\.vocab_size=2"),
         ({"character_coverage": 2}, "character_coverage"),
         ({"sampling_alpha": -1}, "sampling_alpha"),
         ({"model": "missing.model"}, "missing.model does not exist"),

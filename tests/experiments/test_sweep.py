@@ -29,7 +29,7 @@ from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records, sweep_watch
-from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
+from seq2seq.experiments.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
@@ -78,9 +78,39 @@ def test_record_survives_moving_the_tree_of_runs(tmp_path):
     (moved,) = read_jobs(tmp_path / "moved" / "sweeps" / "today")
     assert moved.run == tmp_path / "moved" / "one"
     assert moved.number == 7
-    # a record that is cut in the middle counts as none
-    (moved.folder / "job.json").write_text('{"overr')
-    assert read_jobs(moved.folder.parent) == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"overr',
+        "[1]",
+        "",
+        "[" * 100_000,
+        '{"state": "running", "process": {"pid": "1; rm"}}',
+        '{"state": "running", "process": {"pid": -1}}',
+        '{"state": "running", "process": {"pid": %s}}' % 10**30,
+        '{"state": "running", "process": {"user": "me"}}',
+        '{"state": "running", "process": [1]}',
+        '{"state": "finished", "run": 5}',
+        '{"state": "finished", "overrides": 5}',
+        '{"error": "%s"}' % ("x" * (1 << 22)),
+    ],
+)  # fmt: skip
+def test_a_damaged_record_is_a_failed_job(tmp_path, record):
+    Job(tmp_path / "3", ("seed=1",), "running").write()
+    (tmp_path / "3" / "job.json").write_text(record)
+    # a folder that looks like a number to `str.isdigit`
+    (tmp_path / "\u00b2").mkdir()
+    (tmp_path / "\u00b2" / "job.json").write_text("{}")
+    write_sweep(tmp_path, ended=True)
+    (job,) = read_jobs(tmp_path)
+    assert (job.state, job.number) == ("failed", 3)
+    assert job.error.startswith("its record job.json is damaged (")
+    assert len(job.error) < 200
+    assert Job.read(tmp_path / "4") is None
+    (tmp_path / "sweep.json").write_text('{"process": {"pid": true}}')
+    assert launcher(tmp_path) is None
 
 
 def test_job_without_its_process_has_failed(tmp_path):

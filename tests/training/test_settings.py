@@ -109,10 +109,10 @@ def changed(config: dict, key: str, value: object) -> dict:
 def test_what_is_neither_true_nor_false_is_named(defaults, value):
     shown = "null" if value is None else re.escape(str(value))
     for key in ("force", "trainer.test", "data.streaming", "model.residual", "tokenizer.joint"):
-        with pytest.raises(ValueError, match=f"^{key}={shown} is neither true nor false$"):
+        with pytest.raises(ValueError, match=f"^{key}={shown} is not true or false$"):
             read_sections(changed(defaults, key, value))
     mixer = changed(defaults["mixer"], "decoder.glu", value)
-    with pytest.raises(ValueError, match=f"^mixer.decoder.glu={shown} is neither true nor false$"):
+    with pytest.raises(ValueError, match=f"^mixer.decoder.glu={shown} is not true or false$"):
         read_sections(defaults | {"mixer": mixer})
 
 
@@ -120,26 +120,26 @@ def test_a_flag_of_a_mixer_among_several_kinds_is_named():
     config = composed("mixer=local_blocks")
     read_sections(config)
     config["mixer"]["encoder"]["kinds"]["shifted"]["blocks"] = "no"
-    with pytest.raises(ValueError, match=r"^mixer.encoder.kinds.shifted.blocks=no is neither"):
+    with pytest.raises(ValueError, match=r"^mixer.encoder.kinds.shifted.blocks=no is not true or false"):
         read_sections(config)
 
 
 @pytest.mark.parametrize("value", ["abc", None, math.nan, math.inf, True, [1]])
 def test_what_is_no_number_is_named(defaults, value):
-    shown = "null" if value is None else re.escape(str(value))
+    shown = {None: "null", True: "true"}.get(value) if isinstance(value, bool | None) else re.escape(str(value))
     for key in ("seed", "optim.lr", "optim.rho", "trainer.samples", "search.length_penalty", "model.dropout"):
-        with pytest.raises(ValueError, match=f"^{key}={shown} is no finite number$"):
+        with pytest.raises(ValueError, match=f"^{key}={shown} is not a (whole )?number( |$)"):
             read_sections(changed(defaults, key, value))
 
 
 def test_values_of_another_kind_that_mean_something():
-    """Words and null where they are known, whole numbers for others, 0 and 1, lists, and keys of one's own."""
+    """Words and null where they are known, whole numbers for others, 0 and 1, and lists."""
     given = [
         "data.max_tokens=auto", "data.temperature=inf", "data.clean.max_length=null", "data.clean.length_ratio=false",
         "data.clean.duplicates=null", "trainer.max_time=10m", "trainer.save_time=null", "trainer.precision=bf16",
         "trainer.test=0", "trainer.max_epochs=2", "trainer.ema=0.9", "optim.lr=1", "optim.warmup_steps=4e3",
-        "search.max_len_ratio=2", "search.length_penalty=-1", "+data.mine=[1]", "+mine=off",
-        "+mixer.encoder.kernel_size=${model.num_heads}", "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
+        "search.max_len_ratio=2", "search.length_penalty=-1", "+mixer.encoder.kernel_size=${model.num_heads}",
+        "+mixer.encoder.per_layer.kernel_size=[3,7]", "logger=csv",
     ]  # fmt: skip
     read_sections(composed(*given))
 

@@ -30,6 +30,7 @@ class WeightAverage:
         self._module = module
         self._weights = _trained(module)
         self._averages = [weight.detach().float().clone() for weight in self._weights]
+        self._shapes = [tuple(weight.shape) for weight in self._weights]
         self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
 
     @torch.no_grad()
@@ -62,6 +63,9 @@ class WeightAverage:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the averages of an earlier part of the run."""
         self.updates = state["updates"]
+        # Of the whole weights, which a sharded average has parts of: `copy_` alone would repeat a single number.
+        if [tuple(each.shape) for each in state["averages"]] != self._shapes:
+            raise ValueError("the averages have other shapes than the weights")
         for average, loaded in zip(self._averages, state["averages"], strict=True):
             # The file has whole tensors; each rank copies its shard.
             average.copy_(part_like(loaded, average))

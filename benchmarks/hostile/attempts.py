@@ -1,0 +1,155 @@
+"""Attempts, and the rule that sorts their outcomes.
+
+worked   exit status 0; what the command promises is there, complete and right (`check`); no traceback
+refused  exit status 2, or 1 from a training that had begun; one line on standard error that names something of the
+         attempt (a hint in parentheses may follow); no traceback; no temporary file; no half-written output
+else     anything else: a defect. So is a value that is known to be wrong and was accepted (`must="refuse"`), and a
+         right one that was refused (`must="work"`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.hostile.processes import Command, Done, run
+
+# A longer message is no line that a person reads.
+LONGEST_MESSAGE = 2000
+# Endings of files that are being written.
+TEMPORARY = (".tmp", ".part", ".partial")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """One attempt, which its kind and random numbers determine.
+
+    Args:
+        what: What is wrong, in a few words.
+        named: The message must contain one of these, whatever the case; empty: any message will do.
+        must: The only right outcome, where there is one.
+        check: Returns what is wrong with the outputs of a command that ended with status 0, or "".
+        statuses: Exit statuses of a refusal.
+        outputs: Files and folders that a refusal must not make.
+        silent: A refusal says nothing, as one whose reader has gone.
+    """
+
+    what: str
+    command: Command
+    named: tuple[str, ...] = ()
+    must: Literal["refuse", "work", "either"] = "either"
+    check: Callable[[Done], str] | None = None
+    statuses: tuple[int, ...] = (2,)
+    outputs: tuple[Path, ...] = ()
+    silent: bool = False
+
+
+@dataclasses.dataclass
+class Result:
+    """Outcome of an attempt."""
+
+    what: str
+    outcome: Literal["worked", "refused", "else"]
+    why: str
+    status: int
+    message: str
+    cpu: float
+    wall: float
+    megabytes: int
+    command: str
+    words: list[str] = dataclasses.field(default_factory=list)
+    number: int = -1
+    kind: str = ""
+
+
+def carry_out(attempt: Attempt, folder: Path) -> Result:
+    """Run an attempt in `folder`/work and sort its outcome."""
+    work, kept = folder / "work", folder / "kept"
+    work.mkdir(exist_ok=True)
+    kept.mkdir(exist_ok=True)
+    done = run(attempt.command, work, kept)
+    outcome, why = judge(attempt, done, work)
+    return result(attempt, done, outcome, why)
+
+
+def result(attempt: Attempt, done: Done, outcome: Literal["worked", "refused", "else"], why: str) -> Result:
+    """Put together what is recorded of an attempt."""
+    words = ["python", "-m", attempt.command.module, *attempt.command.words]
+    lines = message_lines(done.err)
+    return Result(
+        what=attempt.what,
+        outcome=outcome,
+        why=why,
+        status=done.status,
+        message=lines[-1][:400] if lines else "",
+        cpu=round(done.cpu, 2),
+        wall=round(done.wall, 2),
+        megabytes=done.megabytes,
+        command=shlex.join(words),
+        words=list(attempt.command.words),
+    )
+
+
+def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "refused", "else"], str]:
+    """Sort an outcome, by the rule at the top of this file."""
+    fault = _fault(done, work)
+    if fault:
+        return "else", fault
+    if done.status == 0:
+        if attempt.must == "refuse":
+            return "else", "accepted"
+        wrong = attempt.check(done) if attempt.check else ""
+        return ("else", wrong) if wrong else ("worked", "")
+    # a run's folder is made when its settings have been checked: what comes after is a fault of training
+    begun = attempt.command.module == "seq2seq.train" and any((work / "runs").glob("*/config.yaml"))
+    if done.status not in attempt.statuses and not (done.status == 1 and begun):
+        return "else", f"exit status {done.status}"
+    fault = _wrong_message(attempt, done)
+    if fault:
+        return "else", fault
+    if attempt.must == "work":
+        return "else", "refused, though it is right"
+    made = [path.name for path in attempt.outputs if path.exists()]
+    return ("else", f"refused, but left {', '.join(made)}") if made else ("refused", "")
+
+
+def _fault(done: Done, work: Path) -> str:
+    """Return what is wrong with any outcome, or ""."""
+    if done.exceeded:
+        return f"did not end: {done.exceeded}"
+    if done.status < 0:
+        return f"ended by signal {-done.status}"
+    if "Traceback (most recent call last)" in done.err or b"Traceback (most recent call last)" in done.out:
+        text = done.err if "Traceback" in done.err else done.out.decode("utf-8", "replace")
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "("))]
+        return f"traceback: {lines[-1][:200]}"
+    left = leftovers(work)
+    return f"left {', '.join(left)}" if left else ""
+
+
+def leftovers(folder: Path) -> list[str]:
+    """List temporary files below `folder`."""
+    return sorted(path.name for path in folder.rglob("*") if path.suffix in TEMPORARY)
+
+
+def message_lines(err: str) -> list[str]:
+    """Return the lines of standard error that are no warnings and no hints."""
+    lines = [line for line in err.splitlines() if line.strip()]
+    return [line for line in lines if not line.startswith(("warning: ", "("))]
+
+
+def _wrong_message(attempt: Attempt, done: Done) -> str:
+    lines = message_lines(done.err)
+    if not lines:
+        return "" if attempt.silent else "no message"
+    if len(lines) > 1:
+        return f"{len(lines)} lines: {lines[-1][:120]}"
+    if len(lines[0]) > LONGEST_MESSAGE:
+        return f"a message of {len(lines[0])} characters"
+    low = lines[0].lower()
+    if attempt.named and not any(name.lower() in low for name in attempt.named if name):
+        return f"the message names none of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
+    return ""

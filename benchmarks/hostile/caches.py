@@ -1,0 +1,72 @@
+"""Damaged caches: any file flipped, cut off, deleted or replaced, before a training that uses it."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+from benchmarks.hostile.attempts import Attempt
+from benchmarks.hostile.processes import Command
+from benchmarks.hostile.world import World, same_weights
+
+
+def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
+    """Draw a file of the cache and a damage.
+
+    What is accepted must have trained the same weights as the whole cache: the damage was seen and repaired, or did
+    not matter.
+    """
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    words = world.train_words(folder)
+    cache = work / "cache"
+    kind = rng.choices(
+        ("flip", "cut", "grow", "empty", "delete", "folder", "link", "zeros", "swap", "dangling", "unreadable", "lock"),
+        (5, 3, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1),
+    )[0]
+    files = sorted(path for path in cache.rglob("*") if path.is_file())
+    path = rng.choice(files)
+    what = f"{kind} {path.relative_to(cache)}"
+    _damage(rng, kind, path, files)
+    return Attempt(
+        what=f"cache: {what}",
+        command=Command("seq2seq.train", words),
+        named=(path.name, path.parent.name, "cache"),
+        # a fault of the machine's files has status 1, too
+        statuses=(1, 2),
+        check=lambda _: same_weights(world.last, work),
+    )
+
+
+def _damage(rng: random.Random, kind: str, path: Path, files: list[Path]) -> None:
+    data = bytearray(path.read_bytes())
+    if kind == "flip" and data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+    elif kind == "cut":
+        os.truncate(path, rng.choice((0, 1, len(data) // 2, max(0, len(data) - 1), rng.randrange(len(data) + 1))))
+    elif kind == "grow":
+        path.write_bytes(data + rng.randbytes(rng.choice((1, 8, 4096))))
+    elif kind == "empty":
+        # a whole folder of the cache without its files
+        for other in path.parent.iterdir():
+            if other.is_file():
+                other.unlink()
+    elif kind == "zeros":
+        path.write_bytes(bytes(len(data)))
+    elif kind == "swap":
+        path.write_bytes(rng.choice(files).read_bytes())
+    elif kind == "lock":
+        # what a killed process leaves beside the folder that it builds
+        (path.parent.parent / f".{path.parent.name}.lock").write_text("{}")
+    else:
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        elif kind == "link":
+            path.symlink_to(path.name)
+        elif kind == "dangling":
+            path.symlink_to("nowhere")
+        elif kind == "unreadable":
+            path.symlink_to("/proc/self/mem")

@@ -1,0 +1,111 @@
+"""Kills and interruptions at random moments and write points; the same command again must end as if nothing was."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.hostile.attempts import Attempt, Result, judge, leftovers, message_lines, result
+from benchmarks.hostile.processes import Command, Done, run
+from benchmarks.hostile.world import World, same_files, same_run
+
+# Statuses of the end; a shell shows that of a process which a signal ended as 128 + signal.
+SIGNALS = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
+# Events of Python's audit hooks that change the disk.
+EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "shutil.rmtree")
+
+
+def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
+    """Interrupt a command, run it again, and compare with one that was left alone."""
+    work, kept = folder / "work", folder / "kept"
+    work.mkdir()
+    kept.mkdir()
+    name = rng.choices(("train", "prepare", "translate", "average"), (10, 4, 1, 1))[0]
+    command, check = _command(name, world, folder)
+    number = rng.choice(list(SIGNALS))
+    if rng.random() < 0.5:
+        moment = rng.uniform(0, 4.0 if name == "train" else 1.0)
+        first = dataclasses.replace(command, signals=(moment, int(number)))
+        what = f"{name}: {number.name} after {moment:.2f} s"
+    else:
+        event = rng.randint(1, 150 if name == "train" else 30)
+        first = dataclasses.replace(command, before=at_write(event, number, work))
+        what = f"{name}: {number.name} at write {event}"
+    done = run(first, work, kept)
+    attempt = Attempt(what=what, command=command, must="work", check=check)
+    wrong = _interrupted(done, SIGNALS[number], work)
+    if wrong:
+        return result(attempt, done, "else", wrong)
+    if done.status == -9 and name in ("translate", "average"):
+        # nobody can take away what a process was writing that is no more; only a run's folder has an owner
+        for path in work.glob(".*.tmp"):
+            path.unlink()
+    again = run(command, work, kept)
+    outcome, why = judge(attempt, again, work)
+    return result(attempt, again, outcome, f"run again: {why}" if why else "")
+
+
+def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[Done], str]]:
+    """Return a command, and the check that nothing shows its interruption once it has run again."""
+    work = folder / "work"
+    if name == "train":
+        words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
+        return Command("seq2seq.train", words), lambda _: same_run(
+            world.root / "longer" / "base", work / "runs" / "base"
+        )
+    if name == "prepare":
+        words = world.train_words(folder, cache=False)
+        return Command("seq2seq.prepare", words), lambda _: same_files(world.prepared, work / "cache")
+    if name == "translate":
+        words = ("--ckpt", str(world.best), "--output", "output")
+        command = Command("seq2seq.translate", words, stdin=world.lines)
+        return command, lambda _: "" if (work / "output").read_bytes() == world.translation else "another output"
+    words = ("--out", "mean.ckpt", str(world.best), str(world.last))
+    return Command("seq2seq.average", words), lambda _: "" if (work / "mean.ckpt").is_file() else "no average"
+
+
+def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
+    """Return what is wrong with the end of an interrupted command, or ""."""
+    if done.exceeded:
+        return f"did not end: {done.exceeded}"
+    # it may have ended before the signal
+    if done.status not in (0, *statuses):
+        return f"exit status {done.status} after the signal: {' '.join(message_lines(done.err))[-200:]}"
+    if done.status == -9:
+        return ""
+    if "Traceback" in done.err:
+        return f"traceback after the signal: {message_lines(done.err)[-1][:200]}"
+    if len(message_lines(done.err)) > 1:
+        return f"{len(message_lines(done.err))} lines after the signal: {message_lines(done.err)[-1][:120]}"
+    left = leftovers(work)
+    return f"left {', '.join(left)}" if left else ""
+
+
+def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], None]:
+    """Return a function that makes this process send itself a signal right before its n-th change of the disk."""
+    count = 0
+
+    def hook(name: str, arguments: tuple[object, ...]) -> None:
+        nonlocal count
+        if name not in EVENTS:
+            return
+        # opened for reading: the mode is None for os.open, whose flags decide
+        flags = arguments[2] if name == "open" and len(arguments) > 2 else os.O_RDWR
+        if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            return
+        # devices and the standard streams are no part of the work
+        path = arguments[0]
+        if isinstance(path, str | bytes | os.PathLike):
+            absolute = os.path.join(os.getcwd(), os.fsdecode(path))
+            if not absolute.startswith(str(work)):
+                return
+        count += 1
+        if count == event:
+            os.kill(os.getpid(), number)
+
+    return lambda: sys.addaudithook(hook)

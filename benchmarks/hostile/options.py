@@ -1,0 +1,163 @@
+"""Wrong options of all commands but train and prepare."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+from pathlib import Path
+
+from benchmarks.hostile.attempts import Attempt
+from benchmarks.hostile.processes import Command, Done
+from benchmarks.hostile.settings import misspell
+from benchmarks.hostile.world import World
+
+COMMANDS = ("translate", "score", "average", "inspect", "compare", "draw")
+# Values for options that take a number: none of them is a whole number from 1.
+NO_NUMBER = ("0", "-1", "banana", "nan", "", "1.5", "-inf", "１.５", "1e400", "--", "1,000", " ", "٣x", "0x10", "[1]")
+# Values that a number may have, and that may be too much.
+LARGE = ("99999999999999999999999", "1000000000000", "4294967296", "1e5", "300", "1e300", "inf", "5000")
+# Files that cannot be read, or written.
+UNREADABLE = ("nowhere", "/proc/self/mem", "/", "/dev/null/x", "", "a\tb", "x" * 300, "/dev/zero", "loop", "~nobody/x")
+UNWRITABLE = ("/proc/x", "/", "/dev/null/x", "", "no/such/folder/x", "x" * 300, "/dev/full", "loop/x", "input")
+FILES = ("--ckpt", "--input", "--hypotheses", "--references", "--compare", "--data")
+OUTPUTS = ("--output", "--out", "--save", "--corpus")
+
+
+def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
+    """Draw a wrong option, file or combination of a command."""
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    (work / "loop").symlink_to("loop")
+    (work / "input").write_bytes(world.lines)
+    (work / "references").write_bytes(world.translation)
+    name = rng.choice(COMMANDS)
+    base = _base(rng, name, world)
+    maker = rng.choice((_number, _number, _number, _file, _file, _unknown, _missing, _twice, _choice, _large))
+    what, words, named, must = maker(rng, _actions(name), base)
+    return Attempt(
+        what=f"{name}: {what}",
+        command=Command(f"seq2seq.{name}", tuple(words), stdin=world.lines),
+        named=named,
+        must=must,
+        check=lambda done: _complete(name, done),
+    )
+
+
+def _base(rng: random.Random, name: str, world: World) -> list[str]:
+    """Return words with which the command works."""
+    ckpt = str(world.best)
+    files = [
+        "--data", "files", "src=de", "tgt=en", f"test={world.root}/corpus/test.jsonl",
+        f"train={world.root}/corpus/train.jsonl", f"valid={world.root}/corpus/valid.jsonl",
+    ]  # fmt: skip
+    score = [
+        ["--hypotheses", "input", "--references", "references"],
+        ["--compare", "input", "references", "--references", "references", "--samples", "20"],
+        ["--ckpt", ckpt, *files, "--limit", "3", "--cache", "cache"],
+    ]
+    inspect = [["--ckpt", ckpt, "--text", "Guten Morgen.", "--out", "report"], ["mixer=identity", "--out", "report"]]
+    return {
+        "translate": ["--ckpt", ckpt],
+        "score": rng.choice(score),
+        "average": ["--out", "mean.ckpt", ckpt, str(world.last)],
+        "inspect": rng.choice(inspect),
+        "compare": [str(world.root / "runs")],
+        "draw": rng.choice([[], ["--corpus", "pictures", "--train", "20", "--held-out", "3"]]),
+    }[name]
+
+
+def _actions(name: str) -> list[argparse.Action]:
+    module = importlib.import_module(f"seq2seq.{name}")
+    # a module that is there already could not be run as the main program without a warning
+    del sys.modules[f"seq2seq.{name}"]
+    return [action for action in module._parser()._actions if action.option_strings]
+
+
+Drawn = tuple[str, list[str], tuple[str, ...], str]
+
+
+def _number(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """A number that is none, or is out of range."""
+    options = [action for action in actions if action.type not in (None, Path)]
+    if not options:
+        return _unknown(rng, actions, base)
+    action = rng.choice(options)
+    option, value = action.option_strings[-1], rng.choice(NO_NUMBER)
+    # 0 is a seed, a penalty and a limit; halves are penalties
+    whole = getattr(action.type, "__name__", "") == "positive"
+    must = "refuse" if whole or value in ("banana", "nan", "", "[1]", "1,000", "-inf", "-1") else "either"
+    return f"{option} is no number", [*base, f"{option}={value}"], (option, value), must
+
+
+def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """A number that is too large, or large."""
+    options = [action for action in actions if action.type not in (None, Path)]
+    # what waits or measures as long as it is told to
+    options = [action for action in options if action.option_strings[-1] not in ("--samples", "--train", "--held-out")]
+    if not options:
+        return _unknown(rng, actions, base)
+    option, value = rng.choice(options).option_strings[-1], rng.choice(LARGE)
+    return f"{option} is large", [*base, f"{option}={value}"], (option, option[2:].replace("-", "_"), value), "either"
+
+
+def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """A file that cannot be read or written."""
+    names = [action.option_strings[-1] for action in actions]
+    option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
+    value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
+    # text without end is no mistake that can be seen
+    if value == "/dev/zero" and option != "--ckpt":
+        value = "nowhere"
+    words = [*base, option, value]
+    # in place of the right one, where there is one
+    if option in base:
+        place = base.index(option)
+        words = [*base[: place + 1], value, *base[place + 2 :]]
+    # /dev/full may be written as a device; the input may be the output of another command
+    known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
+    return f"{option} cannot be used", words, (option, option[2:], value), "refuse" if known else "either"
+
+
+def _unknown(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """An option that does not exist."""
+    names = [action.option_strings[-1] for action in actions]
+    option = misspell(rng, rng.choice(names))
+    if option in names or not option.startswith("--") or len(option) < 4:
+        option = f"--{rng.choice(('nbest', 'beam', 'batch', 'lenght', 'ünïcode'))}"
+    words = [*base, option] if rng.random() < 0.4 else [*base, option, rng.choice(("1", "x", "-1"))]
+    return "option that does not exist", words, (option,), "refuse"
+
+
+def _missing(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """A word of the command left out."""
+    if not base:
+        return _unknown(rng, actions, base)
+    place = rng.randrange(len(base))
+    return "a word left out", [*base[:place], *base[place + 1 :]], (), "either"
+
+
+def _twice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """An option of the command without its value, or one that goes with another mode."""
+    # help is printed and ends a command well; --watch waits for a sweep
+    names = [action.option_strings[-1] for action in actions if action.option_strings[-1] not in ("--help", "--watch")]
+    words = [*base, rng.choice([name for name in names if name != "--atlas"])]
+    return f"{words[-1]} without a value", words, (), "either"
+
+
+def _choice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
+    """A choice that does not exist."""
+    options = [action for action in actions if action.choices]
+    if not options:
+        return _unknown(rng, actions, base)
+    action = rng.choice(options)
+    option, value = action.option_strings[-1], misspell(rng, str(rng.choice(list(action.choices or ())))) + "x"
+    return f"{option} has no such choice", [*base, option, value], (option, value), "refuse"
+
+
+def _complete(name: str, done: Done) -> str:
+    """Return what is wrong with the output of a command that ended well."""
+    if name == "translate" and done.out.count(b"\n") not in (6, 0) and b"\t" not in done.out:
+        return "not as many lines as came in"
+    return "" if done.out or name in ("translate", "compare") else "no output"

@@ -1,0 +1,193 @@
+"""Readers of JSON lines and JSON arrays of pairs."""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from seq2seq.data import readers
+from seq2seq.data.cleaning import Pairs
+from seq2seq.data.readers import Columns, in_blocks, read_table_lines, read_text
+
+# Characters of one element of an array; more are read only for an element that never ends.
+_LONGEST_ELEMENT = 1 << 26
+_BLANK = " \t\r\n"
+
+# A record, and where it stands in messages.
+Record = tuple[str, dict[str, Any]]
+
+
+def json_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+    """Read pairs of JSON lines, one object a line, or of one array of objects; null is an empty line.
+
+    An object has the text under its columns, or under `translation` as in the WMT schema.
+
+    Raises:
+        ValueError: A line is no JSON object, a text is no string, or no object of the first block has a column.
+    """
+    records = _records(path)
+    head = list(itertools.islice(records, readers.ROWS))
+    if not head:
+        raise ValueError(f"{path} is empty: it has no JSON objects")
+    names = columns.both
+    for name in names:
+        # one record may lack a language, as null does; not all of them
+        if not any(name in _fields(record, name) for _, record in head):
+            present = head[0][1].get("translation")
+            present = present if isinstance(present, dict) else head[0][1]
+            raise ValueError(f"{path} has {columns.missing(name, present)}")
+    pairs = (
+        tuple(_text(path, where, record, name) for name in names) for where, record in itertools.chain(head, records)
+    )
+    yield from in_blocks(pairs)  # type: ignore[arg-type]  # two names give two texts
+
+
+def _fields(record: dict[str, Any], name: str | int) -> dict[str, Any]:
+    """Return the object that has the texts: the record, or its `translation`."""
+    inner = record.get("translation")
+    return inner if name not in record and isinstance(inner, dict) else record
+
+
+def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> str:
+    value = _fields(record, name).get(name)  # type: ignore[call-overload]  # a number is simply not there
+    if isinstance(value, str):
+        # lone surrogates, which JSON can escape but UTF-8 cannot encode
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    if value is None:
+        return ""
+    if type(value) is int:
+        return str(value)
+    kind = {bool: "true or false", float: "a number", list: "a list", dict: "an object"}[type(value)]
+    raise ValueError(f"{path}: {where}: {name!r} is {kind}, not text")
+
+
+def _records(path: Path) -> Iterator[Record]:
+    # decided by the first character: an object a line begins with {
+    first = next((text for line in read_table_lines(path) if (text := line.lstrip(_BLANK))), "")
+    return _array(path) if first.startswith("[") else _lines(path)
+
+
+def _lines(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(read_table_lines(path), start=1):
+        if not line.strip(_BLANK):
+            continue
+        where = f"line {number}"
+        try:
+            record = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {where} is not JSON ({_reason(error)}); {_FORMS}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
+        yield where, record
+
+
+_FORMS = 'a file holds one object a line, as in {"de": "...", "en": "..."}, or one array of such objects'
+
+
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(fields)
+    if len(record) < len(fields):
+        names = [name for name, _ in fields]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice")
+    return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "integer string conversion" in str(error):
+        return "a number has thousands of digits"
+    # without the position in the whole text: the line is named beside it
+    return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+def _array(path: Path) -> Iterator[Record]:
+    """Parse the elements of an array one by one; only the unread part of a block is in memory."""
+    text = _Window(path)
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    text.skip_blank()
+    text.position += 1  # [
+    for number in itertools.count(1):
+        text.skip_blank()
+        if text.peek() == "]" and number == 1:
+            text.position += 1
+            break
+        where = f"element {number} (line {text.line})"
+        record = text.decode(decoder, where)
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}: {where} is not a JSON object; {_FORMS}")
+        yield where, record
+        text.skip_blank()
+        if (end := text.peek()) not in (",", "]"):
+            raise ValueError(f"{path}: a comma or ] is missing after {where}: is the file complete?")
+        text.position += 1
+        if end == "]":
+            break
+    text.skip_blank()
+    if text.peek():
+        raise ValueError(f"{path}: line {text.line} follows the end of the array; {_FORMS}")
+
+
+class _Window:
+    """Part of a file's text that has not been parsed yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.blocks = read_text(path)
+        self.decode_bytes = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+        self.text = ""
+        self.position = 0
+        # number of the line at `counted`, a position at or before the current one
+        self.lines = 1
+        self.counted = 0
+
+    @property
+    def line(self) -> int:
+        """Number of the line of the position, from 1."""
+        self.lines += self.text.count("\n", self.counted, self.position)
+        self.counted = self.position
+        return self.lines
+
+    def grow(self) -> bool:
+        """Read at least as much text as is left again; False at the end of the file."""
+        rest = self.text[self.position :]
+        parts = [rest]
+        read = 0
+        assert self.line  # counts what is dropped here
+        # twice as much every time: an element that is tried again costs no more than its length in all
+        while read <= len(rest) and (block := next(self.blocks, None)):
+            parts.append(self.decode_bytes(block))
+            read += len(parts[-1])
+        self.text = "".join(parts)
+        self.position = self.counted = 0
+        return read > 0
+
+    def peek(self) -> str:
+        """Return the character at the position; nothing at the end of the file."""
+        if self.position >= len(self.text):
+            self.grow()
+        return self.text[self.position : self.position + 1]
+
+    def skip_blank(self) -> None:
+        while (character := self.peek()) and character in _BLANK:
+            self.position += 1
+
+    def decode(self, decoder: json.JSONDecoder, where: str) -> Any:
+        """Parse the value at the position."""
+        while True:
+            try:
+                value, end = decoder.raw_decode(self.text, self.position)
+            except (ValueError, RecursionError) as error:
+                # it may go on in the next block
+                left = len(self.text) - self.position
+                if isinstance(error, RecursionError) or left > _LONGEST_ELEMENT or not self.grow():
+                    reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)
+                    raise ValueError(f"{self.path}: {where} is not JSON ({reason}); {_FORMS}") from error
+            else:
+                self.position = end
+                return value

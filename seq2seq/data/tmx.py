@@ -1,0 +1,164 @@
+"""Reader of TMX (Translation Memory eXchange), streamed."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.parsers import expat
+
+from seq2seq.data.cleaning import Pairs
+from seq2seq.data.readers import Columns, in_blocks, read_blocks
+
+# Inline elements whose content is a code of another format; hi (highlighted) and anything else holds text.
+_CODES = {"bpt", "ept", "ph", "it", "ut", "sub"}
+# Budgets of one file: deeper elements, or longer texts, are not TMX but an attack or damage.
+_DEEPEST = 200
+_LONGEST_TEXT = 1 << 24
+# Units that are read before a language that none of them has is refused.
+_SEARCHED = 100_000
+_LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
+
+
+def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+    """Read the pairs of a TMX file, one of every translation unit that has both languages.
+
+    A language matches its variants (`de` finds de-DE); the exact one is preferred, then the first. Formatting codes
+    (bpt, ept, ph, it, ut) are dropped with their content, the text in other inline elements stays, and line breaks
+    become spaces.
+
+    Raises:
+        ValueError: The file is no well-formed XML, declares entities, or lacks a language.
+    """
+    yield from in_blocks(_pairs(path, columns))
+
+
+def _pairs(path: Path, columns: Columns) -> Iterator[tuple[str, str]]:
+    src, tgt = (str(name).lower().replace("_", "-") for name in columns.both)
+    reader = _Units()
+    seen: dict[str, None] = {}
+    units = found = 0
+    for unit in _units(path, reader):
+        units += 1
+        texts = _variant(unit, src), _variant(unit, tgt)
+        if texts[0] is not None and texts[1] is not None:
+            found += 1
+            yield texts[0], texts[1]
+        elif not found:
+            seen |= dict.fromkeys(unit)
+            if units >= _SEARCHED:
+                break
+    if not units:
+        raise ValueError(f"{path} has no translation units (<tu>): is it TMX?")
+    if not found:
+        first = "" if units < _SEARCHED else f"first {units:,} "
+        listed = ", ".join(map(repr, list(seen)[:8])) or "none"
+        raise ValueError(
+            f"{path}: none of its {first}translation units has both {src} and {tgt}; the languages there are {listed}: "
+            "set data.src and data.tgt, or data.columns={<language>: <code in the file>}"
+        )
+
+
+def _variant(unit: dict[str, str], language: str) -> str | None:
+    """Return the text of a language in a unit."""
+    if language in unit:
+        return unit[language]
+    return next((text for name, text in unit.items() if _is_variant(name, language)), None)
+
+
+def _is_variant(name: str, language: str) -> bool:
+    return name == language or name.startswith(f"{language}-")
+
+
+def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:
+    """Parse the translation units of a file, as texts by language."""
+    parser = reader.parser
+    line = 1
+    try:
+        for block in read_blocks(path):
+            # a block at a time may hold thousands of units; a smaller step keeps memory low
+            for start in range(0, len(block), 1 << 16):
+                parser.Parse(block[start : start + (1 << 16)], False)
+                yield from reader.take()
+        parser.Parse(b"", True)
+        yield from reader.take()
+    except expat.ExpatError as error:
+        line = error.lineno
+        reason = expat.errors.messages.get(error.code, "not well-formed")
+        raise ValueError(f"{path}: line {line} is not XML: {reason}; is the file complete?") from error
+    except _RefusedError as error:
+        raise ValueError(f"{path}: line {parser.CurrentLineNumber}: {error}") from None
+
+
+class _RefusedError(ValueError):
+    """Error of a file that this reader does not follow."""
+
+
+class _Units:
+    """Handler of expat's events that collects translation units."""
+
+    def __init__(self) -> None:
+        self.parser = expat.ParserCreate(namespace_separator=None)
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self.start
+        self.parser.EndElementHandler = self.end
+        self.parser.CharacterDataHandler = self.characters
+        self.parser.EntityDeclHandler = self.refuse_entity
+        self.parser.SkippedEntityHandler = self.skipped
+        self.done: list[dict[str, str]] = []
+        self.unit: dict[str, str] = {}
+        self.language = ""
+        self.parts: list[str] | None = None  # of the segment that is open
+        self.size = 0
+        self.depth = 0
+        self.codes = 0  # open inline elements whose content is no text
+
+    def take(self) -> list[dict[str, str]]:
+        """Return the units that are complete, and forget them."""
+        done, self.done = self.done, []
+        return done
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise _RefusedError(f"elements are nested more than {_DEEPEST} deep: this is not TMX")
+        if name == "tu":
+            self.unit = {}
+        elif name == "tuv":
+            language = attributes.get("xml:lang", attributes.get("lang", ""))
+            self.language = language.lower().replace("_", "-")
+        elif name == "seg":
+            self.parts, self.size, self.codes = [], 0, 0
+        elif name in _CODES:
+            self.codes += 1
+
+    def end(self, name: str) -> None:
+        self.depth -= 1
+        if name == "tu":
+            self.done.append(self.unit)
+        elif name == "seg" and self.parts is not None:
+            text = _LINE_BREAK.sub(" ", "".join(self.parts)).strip(" ")
+            # of two variants with one name the first stays
+            self.unit.setdefault(self.language, text)
+            self.parts = None
+        elif name in _CODES:
+            self.codes -= 1
+
+    def characters(self, text: str) -> None:
+        if self.parts is None or self.codes:
+            return
+        self.size += len(text)
+        if self.size > _LONGEST_TEXT:
+            raise _RefusedError(f"a text is longer than {_LONGEST_TEXT:,} characters: this is not TMX")
+        self.parts.append(text)
+
+    def refuse_entity(self, name: str, *_: object) -> None:
+        raise _RefusedError(f"it declares the entity {name!r}; for safety, entities of a file's own are not read")
+
+    def skipped(self, name: str, is_parameter: bool) -> None:
+        # an entity of a document type that lies elsewhere: those of HTML are known, others would be lost
+        text = html.unescape(f"&{name};")
+        if not is_parameter and text == f"&{name};":
+            raise _RefusedError(f"the entity {text} is not known")
+        self.characters(text)

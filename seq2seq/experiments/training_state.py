@@ -1,0 +1,131 @@
+"""Check the parts of a training checkpoint: a run continues from all of them, or is refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from seq2seq import checkpoint
+from seq2seq.build import build_model
+from seq2seq.experiments.folder import ORIGIN
+
+# The tensors that each optimizer keeps beside a parameter.
+_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adadelta": ("square_avg", "acc_delta")}
+
+
+class StateError(ValueError):
+    """Part of a training checkpoint from which no run can continue; the message is one line.
+
+    Args:
+        part: Its key in the file.
+        problem: A phrase that follows the part.
+    """
+
+    def __init__(self, path: object, part: str, problem: str) -> None:
+        super().__init__(
+            f"resume={path}: its '{part}' {problem}, so training cannot go on from it; name another last.ckpt, or "
+            f"start a new run from its weights with init_from={path}"
+        )
+
+
+def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> None:
+    """Check that every part is there, and fits the model and the optimizer of `config` and the other parts.
+
+    The states of loops and callbacks are checked when Lightning is there to say what they should be.
+
+    Args:
+        payload: The dictionary of a checkpoint, as `checkpoint.read` returns it.
+
+    Raises:
+        ValueError: Names the part.
+    """
+    counts = {key: payload.get(key) for key in ("global_step", "epoch", "skipped", "processes")}
+    for part, value in counts.items():
+        if not is_count(value) or (part == "processes" and value == 0):
+            raise StateError(path, part, "is missing or no whole number")
+    sums = payload.get("train_sums")
+    if not isinstance(sums, list) or len(sums) != 4 or not all(_is_number(value) for value in sums):
+        raise StateError(path, "train_sums", "are missing or no four numbers")
+    for part in ("loops", "callbacks"):
+        if not isinstance(payload.get(part), dict) or not payload[part]:
+            raise StateError(path, part, "is missing or empty")
+    _check_schedule(payload, path)
+    # the model of the settings, without memory: its parameters are what the optimizer's state belongs to
+    sizes = payload[checkpoint.KEY]["model"]
+    with torch.device("meta"):
+        model = build_model({**sizes, "model": config["model"], "mixer": config["mixer"]})
+    checkpoint.require_weights(model, payload, path)
+    _check_optimizer(payload, config["optim"]["name"], list(model.parameters()), path)
+
+
+def require_origin(payload: Mapping[str, Any], path: Path) -> None:
+    """Check the entry by which a run recognizes its own settings and text.
+
+    Raises:
+        ValueError: It is missing or of other contents.
+    """
+    origin = payload[ORIGIN]
+    kinds = {"settings": dict, "corpus": str, "max_tokens": int | None, "threads": int | None}
+    if not isinstance(origin, dict):
+        raise StateError(path, ORIGIN, "is no dictionary")
+    for key, kind in kinds.items():
+        # older files lack the last two
+        if not isinstance(origin.get(key), kind):
+            raise StateError(path, f"{ORIGIN}.{key}", "is missing or of the wrong type")
+
+
+def is_count(value: Any) -> bool:
+    """Return True for a whole number from 0; True and False are none."""
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _check_schedule(payload: Mapping[str, Any], path: Path) -> None:
+    part = "lr_schedulers"
+    states = payload.get(part)
+    if not isinstance(states, list) or len(states) != 1 or not isinstance(states[0], dict):
+        raise StateError(path, part, "is not one schedule of the learning rate")
+    share = states[0].get("share")
+    if not is_count(states[0].get("last_epoch")) or not _is_number(share) or not 0 <= share <= 1:
+        raise StateError(path, part, "has no position in the schedule")
+    if states[0]["last_epoch"] != payload["global_step"]:
+        raise StateError(path, part, f"is at update {states[0]['last_epoch']}, the rest at {payload['global_step']}")
+
+
+def _check_optimizer(payload: Mapping[str, Any], name: str, parameters: Sequence[torch.Tensor], path: Path) -> None:
+    """Refuse an optimizer's state that is not one pair of moments for each parameter."""
+    part = "optimizer_states"
+    states = payload[part]
+    if not isinstance(states, list) or len(states) != 1 or not isinstance(states[0], dict):
+        raise StateError(path, part, "is not the state of one optimizer")
+    groups, state = states[0].get("param_groups"), states[0].get("state")
+    if (
+        not isinstance(groups, list)
+        or len(groups) != 1
+        or not isinstance(groups[0], dict)
+        or not isinstance(state, dict)
+    ):
+        raise StateError(path, part, "has no parameter group or no state")
+    if groups[0].get("params") != list(range(len(parameters))):
+        raise StateError(path, part, f"is not of {len(parameters)} parameters, as the model has")
+    # none before the first update that was not skipped
+    if not state and payload["global_step"] <= payload["skipped"]:
+        return
+    for number, parameter in enumerate(parameters):
+        entry = state.get(number)
+        if not isinstance(entry, dict) or not isinstance(entry.get("step"), torch.Tensor | int | float):
+            raise StateError(path, part, f"has no state of parameter {number} of {len(parameters)}")
+        for moment in _MOMENTS[name]:
+            tensor = entry.get(moment)
+            if not isinstance(tensor, torch.Tensor) or not checkpoint.is_whole(tensor):
+                raise StateError(path, part, f"has no '{moment}' of parameter {number}")
+            if tensor.shape != parameter.shape or not tensor.is_floating_point():
+                shapes = f"{tuple(tensor.shape)}, not {tuple(parameter.shape)}"
+                raise StateError(path, part, f"has '{moment}' of parameter {number} in the shape {shapes}")

@@ -1,0 +1,96 @@
+"""The campaign of wrong settings and files: its rule for outcomes, and its processes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.hostile import __main__ as campaign
+from benchmarks.hostile import attempts, report, settings
+from benchmarks.hostile.attempts import Attempt
+from benchmarks.hostile.processes import Command, Done, Limits, run
+
+
+def done(status=2, err="error: --beam is no option\n", out=b"", exceeded=""):
+    return Done(status=status, out=out, err=err, exceeded=exceeded, cpu=0.1, wall=0.2, megabytes=3)
+
+
+def attempt(**values):
+    return Attempt(what="x", command=Command("seq2seq.translate"), **{"named": ("--beam",), **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "ended", "outcome"),
+    [
+        ({}, done(), "refused"),
+        ({}, done(err="warning: odd\nerror: --beam is no option\n(a hint)\n"), "refused"),
+        ({}, done(status=0), "worked"),
+        ({"must": "refuse"}, done(status=0), "else"),
+        ({"must": "work"}, done(), "else"),
+        ({"check": lambda _: "a line is missing"}, done(status=0), "else"),
+        ({}, done(err="error: something\n"), "else"),
+        ({}, done(err=""), "else"),
+        ({"silent": True, "statuses": (141,)}, done(status=141, err=""), "refused"),
+        ({}, done(err="error: --beam\nand more\n"), "else"),
+        ({}, done(status=1), "else"),
+        ({}, done(status=-11), "else"),
+        ({}, done(exceeded="more than 4 CPU seconds"), "else"),
+        ({}, done(err="Traceback (most recent call last):\n  x\nValueError: --beam\n"), "else"),
+        ({}, done(err="error: --beam" + "x" * 5000), "else"),
+    ],
+)
+def test_an_outcome_is_sorted_by_the_rule(values, ended, outcome, tmp_path):
+    assert attempts.judge(attempt(**values), ended, tmp_path)[0] == outcome
+
+
+def test_a_file_that_is_left_half_written_is_a_defect(tmp_path):
+    (tmp_path / ".out.tmp").touch()
+    assert attempts.judge(attempt(), done(), tmp_path) == ("else", "left .out.tmp")
+
+
+def test_a_command_runs_in_a_fork_as_python_m_would(tmp_path):
+    # refused before torch is imported, so the fork needs nothing of it
+    result = attempts.carry_out(
+        Attempt(what="x", command=Command("seq2seq.translate", ("--ckpt", "x", "--beam=0")), named=("--beam",)),
+        tmp_path,
+    )
+    assert (result.outcome, result.status) == ("refused", 2)
+    assert result.command == "python -m seq2seq.translate --ckpt x --beam=0"
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path):
+
+    command = Command("http.server", ("0", "--bind", "127.0.0.1"), limits=Limits(wall=0.3))
+    assert run(command, tmp_path, tmp_path).exceeded == "more than 0 seconds"
+
+
+def test_an_attempt_follows_from_seed_and_number():
+    kinds = list(campaign.KINDS)
+    drawn = [campaign.kind_of(0, number, kinds) for number in range(300)]
+    assert drawn == [campaign.kind_of(0, number, kinds) for number in range(300)]
+    assert set(drawn) == set(kinds)
+    first, second = (settings.misspell(random.Random(3), "optim.weight_decay") for _ in range(2))
+    assert first == second != "optim.weight_decay"
+
+
+def test_every_setting_with_one_type_is_known():
+    known = settings.known(())
+    assert known["optim.lr"] is float
+    assert known["trainer.test"] is bool
+    assert known["data.clean.empty"] is bool
+    # a duration is written in several ways
+    assert "trainer.max_time" not in known
+
+
+def test_the_summary_counts_all_that_is_neither_worked_nor_refused():
+    rows = [
+        {"number": n, "kind": "options", "outcome": o, "cpu": 0.1 * n}
+        for n, o in enumerate(["worked", "refused", "broken"])
+    ]
+    summary = report.summarize(rows, [{"cpu": 3.5, "what": "x"}])
+    assert summary["kinds"] == {"options": {"worked": 1, "refused": 1, "else": 1}}
+    assert summary["else"] == 1
+    assert [item["what"] for item in summary["fresh_over_goal"]] == ["x"]
+    machine = {"date": "2026-01-01", "torch": "2", "python": "3"}
+    assert "| all | 3 | 1 | 1 | 1 | |" in report.table({**summary, "machine": machine, "seed": 0, "seconds": 1})
