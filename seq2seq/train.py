@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import hydra
@@ -15,6 +16,7 @@ from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import refuse_mistakes
+from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
@@ -39,6 +41,7 @@ def main(config: DictConfig) -> float:
     """
     try:
         plan = _plan(config)
+        validate_section(plan.config["data"], cache_dir=Path(plan.config["cache"]))
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:
