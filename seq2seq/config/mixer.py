@@ -32,10 +32,10 @@ _TYPES = {
     "str | None": str | None,
     "Sequence[int] | None": tuple[int, ...] | None,
 }
-# Ranges of arguments that mean the same in every mixer.
+# Ranges and choices of arguments that mean the same in every mixer.
 _PROBABILITY = {"least": 0, "below": 1}
 _SIZE = {"least": 1, "most": 2**20}
-_LIMITS: dict[str, dict[str, Any]] = {
+LIMITS: dict[str, dict[str, Any]] = {
     "dropout": _PROBABILITY,
     "weight_dropout": _PROBABILITY,
     "num_heads": _SIZE,
@@ -51,6 +51,12 @@ _LIMITS: dict[str, dict[str, Any]] = {
     "max_len": _SIZE,
     "reduction": _SIZE,
     "rank": _SIZE,
+    "backend": {"choices": ("auto", "triton", "torch")},
+    "reset": {"choices": ("before", "after")},
+    "encoding": {"choices": ("learned", "sinusoidal")},
+    "readout": {"choices": ("linear", "maxout")},
+    "initial": {"choices": ("mean", "backward")},
+    "pairwise": {"choices": ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")},
 }
 
 
@@ -139,7 +145,7 @@ def _check_argument(value: Any, known: Mapping[str, str], name: Any, path: str) 
     hint = _TYPES.get(known[name])
     if hint is None:
         return value
-    checked = check_value(value, hint, _LIMITS.get(name, {}), key)
+    checked = check_value(value, hint, LIMITS.get(name, {}), key)
     # As YAML and checkpoints have it: other values stay as they were written.
     return checked if isinstance(value, float) and type(checked) is int else value
 

@@ -7,7 +7,12 @@ import copy
 import pytest
 
 from seq2seq.config.compose import presets, resolved_settings
-from seq2seq.config.mixer import check_mixer
+from seq2seq.config.mixer import LIMITS, check_mixer
+from seq2seq.kernels.dispatch import BACKENDS
+from seq2seq.mixers.bahdanau import INITIALS, READOUTS
+from seq2seq.mixers.gru import RESETS
+from seq2seq.mixers.nonlocal_ import PAIRWISE
+from seq2seq.mixers.relative import ENCODINGS
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +82,19 @@ def test_another_packages_mixer_is_left_to_its_class(stack):
 def test_every_preset_passes_unchanged(name):
     config = resolved_settings([f"mixer={name}"])
     assert check_mixer(config["mixer"], config["model"]) == config["mixer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("backend", BACKENDS),
+        ("reset", RESETS),
+        ("encoding", ENCODINGS),
+        ("readout", READOUTS),
+        ("initial", INITIALS),
+        ("pairwise", PAIRWISE),
+    ],
+)
+def test_choices_are_those_of_the_mixers(name, choices):
+    """The settings import no torch, so the names stand in both places."""
+    assert LIMITS[name]["choices"] == choices

@@ -167,10 +167,10 @@ def test_a_misspelt_choice_is_told_with_what_is_like_it():
         check_value("adma", str, {"choices": ("adam", "adadelta")}, "optim.name")
 
 
-@pytest.mark.parametrize("value", [10**5000, "x" * 10_000, [[[[[[[[[]]]]]]]]] * 1000, {"a": "b\nc"}, "", None])
-def test_any_value_is_shown_on_a_short_line(value):
-    assert 0 < len(shown(value)) <= 100
-    assert "\n" not in shown(value)
+def test_any_value_is_shown_on_a_short_line():
+    for value in (*WRONG.values(), [[[[[[[[[]]]]]]]]] * 1000, {"a": "b\nc"}):
+        assert 0 < len(shown(value)) <= 100
+        assert "\n" not in shown(value)
 
 
 def test_choices_are_those_of_the_model():
