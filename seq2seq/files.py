@@ -59,15 +59,16 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with _named_errors(path), open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            # content before the rename: after a power cut the new name must not lead to an empty file
-            os.fsync(file.fileno())
-        if final.exists():
-            # the permissions of the file that is replaced stay
-            os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
-        os.replace(temporary, final)
+        with _named_errors(path, temporary):
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                # content before the rename: after a power cut the new name must not lead to an empty file
+                os.fsync(file.fileno())
+            if final.exists():
+                # the permissions of the file that is replaced stay
+                os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
+            os.replace(temporary, final)
     # KeyboardInterrupt and SystemExit, too, leave nothing behind
     except BaseException:
         with contextlib.suppress(OSError):
@@ -77,12 +78,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to the error of a disk that is full, which a failed write does not have."""
+def _named_errors(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+    """Let an error name the file: that of a disk that is full has no name, others that of the temporary file."""
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno in _FULL:
+        if (error.filename is None and error.errno in _FULL) or error.filename == str(temporary):
             error.filename = str(path)
         raise
 
