@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import arrow_tables, open_split, sample_pairs
+from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
+from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
@@ -38,6 +39,7 @@ class Corpus(NamedTuple):
         read: Training pairs before cleaning.
         fingerprint: Hash of the raw data and of all settings that decide the text.
         folder: Cache folder of the text.
+        train_rows: Sorted rows of train.arrow, if the training split is a subset of the text.
     """
 
     splits: DatasetDict
@@ -45,6 +47,22 @@ class Corpus(NamedTuple):
     read: int
     fingerprint: str
     folder: Path
+    train_rows: np.ndarray | None = None
+
+    def with_training_rows(self, rows: np.ndarray, fingerprint: str, dropped: Dropped) -> Corpus:
+        """Return the corpus with a subset of its training pairs.
+
+        Args:
+            rows: Sorted rows of the training split.
+            fingerprint: Hash of the raw data and of the subset.
+            dropped: Line of the cleaning table for the pairs that are left out.
+        """
+        splits = type(self.splits)({**self.splits, "train": self.splits["train"].select(rows)})
+        _, held = _split_files(self.folder, "train")
+        # with pairs held out, the training split has rows of train.arrow itself
+        inside = np.load(held, mmap_mode="r")[rows] if held.is_file() else rows
+        table = [*self.dropped, dropped]
+        return self._replace(splits=splits, fingerprint=fingerprint, dropped=table, train_rows=inside)
 
     def blocks(self, split: str) -> Iterator[Pairs]:
         """Read the pairs of a split in their order, without keeping any in memory.
@@ -55,6 +73,8 @@ class Corpus(NamedTuple):
         own, rows = _split_files(self.folder, split)
         # sorted rows of train.arrow, for a split that was held out of it
         chosen = np.load(rows, mmap_mode="r") if rows.is_file() else None
+        if split == "train" and self.train_rows is not None:
+            chosen = self.train_rows
         start = 0
         with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:
@@ -69,7 +89,7 @@ class Corpus(NamedTuple):
 
 
 def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
-    """Check languages, files, columns and direction cheaply; of a remote corpus, the languages alone.
+    """Check languages, files, columns and direction cheaply; of a remote corpus, the languages and that it is there.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
@@ -89,10 +109,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
-    # a name on the hub is looked up only when it is loaded; a path is checked here
-    if settings.path and not resolve(settings.path).is_dir():
-        if settings.path.startswith(("package://", "/", ".", "~")):
-            raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+    # a name on the hub, or a path
+    on_hub = bool(settings.path) and not resolve(settings.path).is_dir()
+    if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
+        raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+    # text that was prepared before needs neither the hub nor its cache
+    if is_remote(settings) and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
+        require_remote(settings)
+    if on_hub:
         return
     # one sample for the direction; of the other splits a row, which shows that they can be opened
     samples = []
@@ -103,6 +127,12 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
+
+
+def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:
+    """Check all corpora of a plain section `data`, without importing torch; ValueError as of `validate_corpus`."""
+    for part in parts_of(data):
+        validate_corpus(part.corpus, cache_dir=cache_dir)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
