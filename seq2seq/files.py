@@ -94,6 +94,9 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
     except Exception as error:
         # a failed write has no name, and torch, Arrow and datasets have errors of their own
         fault = disk_error(error)
+        # a folder that is missing or not one, and other errors of the system, have the temporary name
+        if fault is None and isinstance(error, OSError) and str(error.filename).startswith(str(ours)):
+            fault = error
         if fault is None:
             raise
         unknown = fault.filename is None or str(fault.filename).startswith(str(ours))

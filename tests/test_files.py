@@ -348,3 +348,11 @@ def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, ca
     with files.reserved(tmp_path / "run", otherwise="wait"):
         (tmp_path / "run" / "file").touch()
     assert "has no file locks" in caplog.text
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
+    """Not by the name of the temporary file beside it."""
+    path = tmp_path / "missing" / "out"
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
+        pass
+    assert caught.value.filename == str(path)
