@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from seq2seq.files import disk_message
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
@@ -230,7 +231,7 @@ def exit_status(work: Callable[[], int]) -> int:
     except (ValueError, FloatingPointError) as error:
         return fail(error)
     except OSError as error:
-        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        return fail(disk_message(error) or f"{error.filename or 'input or output'}: {error.strerror or error}")
 
 
 def require_standard_output(option: str) -> None:

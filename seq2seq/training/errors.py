@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seq2seq import files
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -47,10 +49,12 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
-    # A full disk, or a file that is gone; an OSError without a message is not from a system call.
+    if (fault := files.disk_error(error)) is not None:
+        return TrainingFault(str(files.disk_message(fault)))
+    # A file that is gone; an OSError without a message is not from a system call.
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return TrainingFault(f"{where}{error.strerror}: make room or mend it")
+        return TrainingFault(f"{where}{error.strerror}; see that it is there and can be read")
     return None
 
 
@@ -80,10 +84,12 @@ class SkippedUpdates:
 
     Args:
         limit: Skipped updates that the run survives.
+        remedies: What to change, for the message of the fault.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, remedies: str = "lower the learning rate") -> None:
         self.limit = limit
+        self.remedies = remedies
         self.count = 0
         self._rows: list[Tensor] = []
         self._updates: list[_Update] = []
@@ -133,7 +139,6 @@ class SkippedUpdates:
             if self.count > self.limit:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
-                    f"{self.limit}: lower optim.lr, raise optim.warmup_steps, set optim.clip_norm=1, or look at the "
-                    "sentences of the last one",
+                    f"{self.limit}: {self.remedies}, or look at the sentences of the last one",
                     {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
                 )

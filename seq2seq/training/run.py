@@ -25,6 +25,8 @@ from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.assemble import STATE_KEYS, make_callbacks
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.divergence import Divergence
+from seq2seq.training.dry_run import dry_run
 from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.training.extensions import user_callbacks
 from seq2seq.training.loggers import check_loggers, log_settings, make_loggers
@@ -51,6 +53,8 @@ def train(plan: RunPlan) -> float:
     # From the checks on; while Lightning trains, `Signals` has handlers of its own.
     with interruptible():
         try:
+            if plan.trainer.dry_run:
+                return dry_run(plan, lambda short: Run(short).execute())
             return Run(plan).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
@@ -156,8 +160,10 @@ class Run:
             state=state,
         )
         report.write(trainer, task)
-        log.info("results: %s", self.folder.results)
-        log.info("translate with: %s", translate_command(self.folder.best))
+        # Those of a dry run are deleted.
+        if not self.plan.trainer.dry_run:
+            log.info("results: %s", self.folder.results)
+            log.info("translate with: %s", translate_command(self.folder.best))
         return state.best.bleu
 
     def _loggers(self) -> list[Logger]:
@@ -220,13 +226,17 @@ class Run:
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to go on; return any other error as it is."""
+        if isinstance(error, Divergence):
+            return error
         fault = error if isinstance(error, TrainingFault) else None
         fault = fault or as_fault(error, shape=self._batch_shape(), max_tokens=self.data_plan.max_tokens)
         if fault is None:
             return error
         if fault.details:
             path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
-            files.write_json(path, {"fault": str(fault), **fault.details})
+            # The fault itself matters more than a full disk.
+            with contextlib.suppress(OSError):
+                files.write_json(path, {"fault": str(fault), **fault.details})
         return TrainingFault(f"{fault}; {self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
