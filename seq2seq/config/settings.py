@@ -118,7 +118,9 @@ def read_section(
             raise unknown(shown(key), name, [*known, *extra])
     for key, field in known.items():
         if complete and key not in section:
-            raise ValueError(f"{join(name, key)} is deleted; only entries of data.corpora, mixer, logger and callbacks can be")
+            raise ValueError(
+                f"{join(name, key)} is deleted; only entries of data.corpora, mixer, logger and callbacks can be"
+            )
         # `???` was passed over above, so it counts as missing.
         if key not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{join(name, key)} is missing; {name} takes {', '.join(known)}")
