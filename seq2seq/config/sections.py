@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from seq2seq.config.data import DataSettings
-from seq2seq.config.loggers import check_entries
+from seq2seq.config.extensions import require_classes
 from seq2seq.config.mixer import check_mixer
 from seq2seq.config.model import ModelSettings
 from seq2seq.config.moved import modernize
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, is_section, read_section
+from seq2seq.config.settings import defaults, nested_class, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.values import shown
@@ -65,8 +65,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
         if name
     }
     check_mixer(config["mixer"], config["model"])
-    check_entries(config["logger"], "logger")
-    check_entries(run.callbacks, "callbacks")
+    require_classes(config)
     return Sections(run=run, **read)
 
 
@@ -94,6 +93,6 @@ def _filled(cls: type, section: Mapping[str, Any]) -> dict[str, Any]:
         key: value | section[key]
         for key, value in known.items()
         # An open mapping, such as data.tokenize, is a value and not a section.
-        if is_section(cls, key) and isinstance(section.get(key), dict)
+        if nested_class(cls, key) and isinstance(section.get(key), dict)
     }
     return known | dict(section) | nested

@@ -8,7 +8,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.config.loggers import require_installed
 from seq2seq.config.mixer import check_mixer
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
@@ -55,7 +54,6 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
             f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
             "(seq2seq.translate --n-best lists more)"
         )
-    require_installed(config["logger"])
     require_creatable(Path(sections.run.runs), "runs")
     require_creatable(Path(sections.run.cache), "cache")
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.

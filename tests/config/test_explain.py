@@ -43,7 +43,7 @@ def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
     "words",
     [
         ["trainer.max_time=3", "mixer=dynamicconv", "mixer/self@mixer.encoder=attention"],
-        ["~logger.csv", "~mixer.encoder.per_layer"],
+        ["~logger.csv", "~mixer.encoder.per_layer", "logger.tensorboard=null"],
         ["data.corpora={a: {train: x}}", "mixer.encoder.per_layer.kernel_size=[3,7]"],
         ["run=it-${seed}", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
         ["optim.lr=interval(1e-4,1e-3)", "seed=range(1,4)", "run=2024"],
@@ -139,7 +139,7 @@ def settings() -> list[str]:
         *("trainer.precision", "trainer.precision=[1", 'data.train="a', "no override", "seed=${foo}", "seed=${seed}"),
         *("~trainer.patience", "~nonsense", "~data", "~mixer", "+experiment=tatoeba", "hydra/launcher=bad"),
         *("hydra.mode=foo", "hydra.launcher.foo=1", "+hydra.launcher.foo=1", "+hydra.foo=1", "hydra.run.dir=${foo}"),
-        *("+foo=1", "++foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1", "logger.csv=null"),
+        *("+foo=1", "++foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1"),
         *("logger.csv=3", "+callbacks.x=3", "mixer/slf@mixer.decoder=gru", "mixer/self@mixer.decodr=gru"),
         *(
             "+hydra.sweeper.params.optim.lrr=1",
