@@ -255,8 +255,14 @@ def build_once(
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder that is deleted after the block, or by the next caller if this process is killed."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """Make a folder in `parent` that is deleted after the block, or by the next caller if this process is killed.
+
+    Where `parent` cannot be written it is made among the system's temporary files.
+    """
+    with contextlib.suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
     # what killed processes left; "files" exists only after its owner has taken the lock
     for old in parent.glob(".local-*"):
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -260,6 +261,14 @@ with scratch_folder(Path({str(tmp_path)!r})) as folder:
     assert not folder.parent.exists()
     processes[1].send_signal(signal.SIGKILL)
     processes[1].communicate()
+
+
+def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    with scratch_folder(tmp_path / "file" / "cache") as folder:
+        assert folder.parent.parent == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_progress_tells_rate_and_share(monkeypatch, caplog):
