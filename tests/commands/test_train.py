@@ -438,6 +438,24 @@ def test_a_diverged_run_ends_before_it_validates_nonsense(corpus, tmp_path, mixe
     assert "\n" not in str(fault.value)
 
 
+@pytest.mark.parametrize("during", ["validation", "test"])
+def test_scores_of_a_search_that_are_not_finite_end_the_run_in_one_line(corpus, tmp_path, during):
+    class Overflow(L.Callback):
+        def on_validation_batch_start(self, *_: Any) -> None:
+            self.fail("validation")
+
+        def on_test_batch_start(self, *_: Any) -> None:
+            self.fail("test")
+
+        def fail(self, phase: str) -> None:
+            if phase == during:
+                raise FloatingPointError("the scores are not finite")
+
+    with pytest.raises(TrainingFault, match="the scores are not finite") as fault:
+        execute(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.max_steps=2"), Overflow())
+    assert ("training is done" in str(fault.value)) == (during == "test")
+
+
 def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto", "trainer.max_steps=2", "trainer.test=false")
     early = Run(resolve(config, mixer="transformer"))
