@@ -22,7 +22,7 @@ def write_runs(folder: Path) -> dict[str, float]:
     scores = {name: random.uniform(1, 99) for name in presets()}
     for name, bleu in scores.items():
         run = RunFolder(folder / name)
-        run.create(yaml.safe_dump({"seed": 1, "data": {"name": "toy"}}))
+        run.create(yaml.safe_dump({"seed": 1, "data": {"name": "toy"}, "mixer": {}}))
         numbers = {"parameters": 2_345_678, "steps": 1234, "target_tokens_per_second": 5678, "training_seconds": 9}
         score = {"bleu": bleu, "chrf": 50.0}
         run.results.write_text(json.dumps({"mixer": name, "test": score, "valid": score, **numbers}))

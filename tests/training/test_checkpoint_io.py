@@ -88,7 +88,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("train_sums", [1.0], "train_sums"),
     ("run", {}, "run.settings"),
     ("run", 5, "run"),
-    ("run/settings", {"model": 3}, "run.settings"),
+    ("run/settings", {"model": 3}, "model was"),
     ("run/settings/trainer", 5, "run.settings"),
     ("run/corpus", 5, "run.corpus"),
     ("run/threads", "many", "run.threads"),
