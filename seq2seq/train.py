@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.typed import typed_settings
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
@@ -63,6 +64,8 @@ def _plan(config: DictConfig) -> RunPlan:
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
+        # what was not chosen is the checkpoint's
+        typed=typed_settings(overrides) if config.init_from else None,
     )
 
 

@@ -23,12 +23,15 @@ class RunPlan(Sections):
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
+        typed: Keys that the user chose (see `seq2seq.config.typed`), where a run starts from a checkpoint; None if
+            unknown.
     """
 
     config: dict[str, Any]
     mixer: str
     command: str | None = None
     job: Path | None = None
+    typed: frozenset[str] | None = None
 
     @property
     def config_yaml(self) -> str:
@@ -40,7 +43,14 @@ class RunPlan(Sections):
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
 
-def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, job: Path | None = None) -> RunPlan:
+def resolve(
+    config: dict[str, Any],
+    *,
+    mixer: str,
+    command: str | None = None,
+    job: Path | None = None,
+    typed: frozenset[str] | None = None,
+) -> RunPlan:
     """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
 
     Raises:
@@ -64,5 +74,6 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
         mixer=mixer,
         command=command,
         job=job,
+        typed=typed,
         **vars(sections),
     )
