@@ -94,6 +94,9 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
     except Exception as error:
         # a failed write has no name, and torch, Arrow and datasets have errors of their own
         fault = disk_error(error)
+        # a folder that is missing or not one, and other errors of the system, have the temporary name
+        if fault is None and isinstance(error, OSError) and str(error.filename).startswith(str(ours)):
+            fault = error
         if fault is None:
             raise
         unknown = fault.filename is None or str(fault.filename).startswith(str(ours))
@@ -169,6 +172,25 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def require_creatable(folder: Path, setting: str) -> None:
+    """Check that files can be written in a folder, which need not exist yet; nothing is left there.
+
+    Raises:
+        ValueError: It cannot be made or written; names `setting`.
+    """
+    existing = folder.absolute()
+    try:
+        # the nearest ancestor that exists decides; the root always does
+        existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
+        # tried, since neither the permissions of root nor those of /proc say what works
+        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"{setting}={folder} cannot be written ({existing}: {reason}): set {setting}=<another folder>"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -252,8 +274,14 @@ def build_once(
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder that is deleted after the block, or by the next caller if this process is killed."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """Make a folder in `parent` that is deleted after the block, or by the next caller if this process is killed.
+
+    Where `parent` cannot be written it is made among the system's temporary files.
+    """
+    with contextlib.suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
     # what killed processes left; "files" exists only after its owner has taken the lock
     for old in parent.glob(".local-*"):
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):

@@ -213,7 +213,9 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
     except (RuntimeError, ImportError) as error:
         extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
-        remedy = f"install {extra}, or score with tokenize=char"
+        # the language of ja-mecab is ja
+        key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
+        remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
         raise ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}") from error
 
 
