@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import require_output
+from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
 from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.evaluation.moses_bleu import check_convention
@@ -49,7 +49,9 @@ def score_checkpoint(
         check_convention(settings.convention, settings.lang or meta["tgt_lang"])
     section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
     if save:
-        require_output(save, "--save", inputs=data_files(section, split))
+        corpus = [file for each in ("train", "valid", "test") for file in data_files(section, each)]
+        require_output(save, "--save", inputs=corpus, what="corpus")
+        require_no_corpus(save, "--save", [section["src"], section["tgt"]])
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with
     settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
     sources, references = load_pairs(section, split, cache=cache, limit=limit)

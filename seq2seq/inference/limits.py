@@ -11,3 +11,5 @@ CPU_TOKENS = 2048
 GPU_TOKENS = 8192
 # Number formats that weights can be stored in.
 DTYPES = ("float32", "bfloat16")
+# CPU threads that may be asked for; torch ends the process when the system has no more of them.
+MOST_THREADS = 1024
