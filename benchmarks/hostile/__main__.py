@@ -32,7 +32,7 @@ from benchmarks.hostile import processes, report
 
 # Kinds of attempts, one module each, and their shares of all.
 KINDS = {
-    "settings": 30, "options": 18, "checkpoints": 20, "corpora": 10, "caches": 6, "input": 12, "interruptions": 4,
+    "settings": 27, "options": 22, "checkpoints": 20, "corpora": 9, "caches": 4, "input": 15, "interruptions": 3,
 }  # fmt: skip
 # An attempt may run several commands, each with limits of its own.
 LONGEST = 900.0
@@ -59,7 +59,11 @@ def attempt(world: object, seed: int, number: int, kind: str, folder: Path) -> d
 
 @dataclasses.dataclass
 class Campaign:
-    """Attempts that run side by side, each in a fork of this process."""
+    """Attempts that run side by side, each in a fork of this process.
+
+    Args:
+        keep: Keep the files of all attempts, not only of those with another outcome.
+    """
 
     world: object
     seed: int
@@ -105,14 +109,19 @@ class Campaign:
             if path.exists():
                 found = json.loads(path.read_text())
             self.results.append(found)
-            if not self.keep:
+            right = found["outcome"] in ("worked", "refused")
+            if right and not self.keep:
                 shutil.rmtree(self.root / str(number), ignore_errors=True)
-            if found["outcome"] not in ("worked", "refused"):
+            if not right:
                 print(report.line(found), flush=True)
 
     def carry_out(self, numbers: Sequence[int], jobs: int) -> list[dict[str, object]]:
         """Run the attempts of these numbers, `jobs` at a time."""
-        waiting = list(reversed(numbers))
+        self.results = [
+            json.loads(path.read_text()) for path in (self.root / f"{n}.json" for n in numbers) if path.exists()
+        ]
+        there = {row["number"] for row in self.results}
+        waiting = [number for number in reversed(numbers) if number not in there]
         while waiting or self.running:
             while waiting and len(self.running) < jobs:
                 self.start(waiting.pop())
@@ -129,8 +138,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", choices=KINDS, help="attempts of one kind")
     add("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="attempts at a time (the number of cores)")
     add("--fresh", type=int, default=40, metavar="N", help="refusals repeated in fresh processes (40)")
+    text = "an earlier report of this seed: carry out again what had another outcome there, and count it anew"
+    add("--again", type=Path, metavar="FILE", help=text)
     add("--repeat", type=int, metavar="NUMBER", help="carry out this attempt alone, and print all of its outcome")
-    add("--keep", type=Path, metavar="DIR", help="a new folder for the files of all attempts, which stay there")
+    text = (
+        "folder for outcomes and the files of attempts with another outcome; a campaign that was stopped goes on there"
+    )
+    add("--keep", type=Path, metavar="DIR", help=text)
     return parser
 
 
@@ -148,18 +162,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = [options.only] if options.only else list(KINDS)
     with contextlib.ExitStack() as stack:
         root = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
-        campaign = Campaign(world.build(root / "world"), options.seed, kinds, root, keep=options.keep is not None)
+        shutil.rmtree(root / "world", ignore_errors=True)
+        campaign = Campaign(world.build(root / "world"), options.seed, kinds, root, keep=options.repeat is not None)
         numbers = range(options.first, options.first + options.attempts)
+        earlier: list[dict[str, object]] = []
+        if options.again:
+            kept = json.loads(options.again.read_text("utf-8"))["outcomes"]
+            earlier = [row for row in kept if row["outcome"] in ("worked", "refused")]
+            numbers = [row["number"] for row in kept if row not in earlier]
         if options.repeat is not None:
             numbers = [options.repeat]
         found = campaign.carry_out(numbers, options.jobs)
+        # settings and options that were refused, of these attempts alone
         fresh = report.time_refusals(found, root, options.fresh if options.repeat is None else 0)
     if options.repeat is not None:
         print(json.dumps(found[0], indent=1, ensure_ascii=False))
+    found = sorted([*earlier, *found], key=lambda row: int(str(row["number"])))
     summary = {
         "machine": harness.machine(),
         "seed": options.seed,
-        "first": numbers[0],
+        "first": found[0]["number"],
         "seconds": round(time.monotonic() - start),
         **report.summarize(found, fresh),
     }

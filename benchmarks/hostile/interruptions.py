@@ -41,6 +41,10 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
     wrong = _interrupted(done, SIGNALS[number], work)
     if wrong:
         return result(attempt, done, "else", wrong)
+    if done.status == -9 and name in ("translate", "average"):
+        # nobody can take away what a process was writing that is no more; only a run's folder has an owner
+        for path in work.glob(".*.tmp"):
+            path.unlink()
     again = run(command, work, kept)
     outcome, why = judge(attempt, again, work)
     return result(attempt, again, outcome, f"run again: {why}" if why else "")
@@ -52,7 +56,7 @@ def _command(name: str, world: World, folder: Path) -> tuple[Command, Callable[[
     if name == "train":
         words = world.train_words(folder, *world.longer, "run=base", "resume=auto")
         return Command("seq2seq.train", words), lambda _: same_run(
-            world.root / "runs" / "longer", work / "runs" / "base"
+            world.root / "longer" / "base", work / "runs" / "base"
         )
     if name == "prepare":
         words = world.train_words(folder, cache=False)

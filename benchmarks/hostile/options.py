@@ -107,6 +107,9 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
     names = [action.option_strings[-1] for action in actions]
     option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
     value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
+    # text without end is no mistake that can be seen
+    if value == "/dev/zero" and option != "--ckpt":
+        value = "nowhere"
     words = [*base, option, value]
     # in place of the right one, where there is one
     if option in base:

@@ -50,6 +50,7 @@ class Limits:
     cpu: float = 40.0
     wall: float = 180.0
     megabytes: int = 4000
+    threads: int = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +148,12 @@ def _watch(pid: int, command: Command, start: float) -> str:
             if pending and elapsed >= pending[0]:
                 os.kill(pid, pending[1])
                 pending = None
-            cpu, megabytes = _usage(pid)
+            cpu, megabytes, threads = _usage(pid)
             for what, value, limit in (
                 ("CPU seconds", cpu, limits.cpu),
                 ("seconds", elapsed, limits.wall),
                 ("MB", megabytes, limits.megabytes),
+                ("threads", threads, limits.threads),
             ):
                 if value > limit:
                     return f"more than {limit:.0f} {what}"
@@ -159,20 +161,23 @@ def _watch(pid: int, command: Command, start: float) -> str:
         os.close(handle)
 
 
-def _usage(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds and resident megabytes of a process and its children."""
+def _usage(pid: int) -> tuple[float, float, int]:
+    """Return the CPU seconds, resident megabytes and threads of a process and its children."""
     cpu = megabytes = 0.0
+    threads = 0
     with contextlib.suppress(OSError, IndexError):
-        # after the command's name, which may hold spaces: user and system time are the fields 14 and 15
+        # after the command's name, which may hold spaces: user and system time are the fields 14 and 15, threads 20
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = int(fields[17])
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         megabytes = pages * resource.getpagesize() / 1e6
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             more = _usage(int(child))
             cpu += more[0]
             megabytes += more[1]
-    return cpu, megabytes
+            threads += more[2]
+    return cpu, megabytes, threads
 
 
 def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:

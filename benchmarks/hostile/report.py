@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 OUTCOMES = ("worked", "refused", "else")
+# What is kept of every attempt.
+ROW = ("number", "kind", "what", "outcome", "status", "cpu", "megabytes")
 # CPU seconds that a wrong value may cost.
 GOAL = 3.0
 
@@ -28,14 +31,18 @@ def time_refusals(found: Sequence[Mapping[str, Any]], root: Path, count: int) ->
 
     Only those whose command needs no file of the attempt can be repeated: settings and options.
     """
-    refused = [item for item in found if item.get("outcome") == "refused" and item["kind"] in ("settings", "options")]
+    known = [item for item in found if item["kind"] in ("settings", "options") and "command" in item]
+    refused = [item for item in known if item["outcome"] == "refused"]
     random.Random(0).shuffle(refused)
     # one for each thing that was wrong, as far as they go
     different = {item["what"]: item for item in reversed(refused)}
     work = root / "fresh"
     times = []
-    for item in list(different.values())[:count]:
+    if different and count:
         work.mkdir(exist_ok=True)
+        for name, side in (("input", "de"), ("references", "en")):
+            shutil.copyfile(root / "world" / "corpus" / f"test.{side}", work / name)
+    for item in list(different.values())[:count]:
         module = item["command"].split()[2]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
@@ -61,18 +68,20 @@ def summarize(found: Sequence[Mapping[str, Any]], fresh: Sequence[Mapping[str, A
         row[item["outcome"] if item["outcome"] in OUTCOMES else "else"] += 1
     defects = [dict(item) for item in found if item["outcome"] not in ("worked", "refused")]
     refusals = {
-        kind: [item["cpu"] for item in found if item["kind"] == kind and item["outcome"] == "refused"] for kind in kinds
+        kind: [float(item["cpu"]) for item in found if item["kind"] == kind and item["outcome"] == "refused"]
+        for kind in kinds
     }
     return {
         "attempts": len(found),
         "kinds": dict(sorted(kinds.items())),
         **{outcome: sum(row[outcome] for row in kinds.values()) for outcome in OUTCOMES},
         "cpu_of_refusals": {kind: _quantiles(times) for kind, times in sorted(refusals.items()) if times},
-        "peak_megabytes": max((item.get("megabytes", 0) for item in found), default=0),
+        "peak_megabytes": max((item.get("megabytes") or 0 for item in found), default=0),
         "fresh": list(fresh),
         "fresh_cpu": _quantiles([item["cpu"] for item in fresh]) if fresh else None,
         "fresh_over_goal": [item for item in fresh if item["cpu"] > GOAL],
         "defects": defects,
+        "outcomes": [{key: item.get(key) for key in ROW} for item in found],
     }
 
 

@@ -129,7 +129,10 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     """Draw a wrong setting of train, or now and then of prepare."""
     maker = rng.choices((_value, _key, _choice, _doubtful, _contradiction, _syntax), (40, 22, 10, 15, 9, 4))[0]
     module = rng.choices(("seq2seq.train", "seq2seq.prepare"), (8, 1))[0]
-    mixer = () if rng.random() < 0.6 else (f"mixer={rng.choice(presets())}",)
+    mixer: tuple[str, ...] = ()
+    if rng.random() < 0.4:
+        # some give each layer a value of its own, for up to four layers
+        mixer = (f"mixer={rng.choice(presets())}", "model.encoder_layers=4", "model.decoder_layers=4")
     what, words, named, must = maker(rng, mixer)
     if module == "seq2seq.prepare" and maker is _contradiction:
         must = "either"
@@ -163,15 +166,18 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     # what a mixer takes, and null, its own checks decide
     if key.startswith(NEGATIVE) and value not in ("banana", "{a:1}", "nan"):
         must = "either"
+    # null turns a rule off
+    if value == "null" and key.startswith("data.clean."):
+        must = "either"
     last = key.rpartition(".")[2]
-    return f"{key} of the wrong type", (f"{key}={value}",), (last, value.strip("'")), must
+    return f"{key} of the wrong type", (f"{key}={value}",), (last, value.strip("'${}")), must
 
 
 def _doubtful(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
     """A value that may be wrong."""
     key = rng.choice(sorted(known(mixer)))
     value = rng.choice(DOUBTFUL)
-    return f"{key} of an odd value", (f"{key}={value}",), (key.rpartition(".")[2], value.strip("'")), "either"
+    return f"{key} of an odd value", (f"{key}={value}",), (key.rpartition(".")[2], value.strip("'${}")), "either"
 
 
 def _key(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:

@@ -96,8 +96,9 @@ def build(root: Path) -> World:
     files = ("data=files", "data.src=de", "data.tgt=en")
     files += tuple(f"data.{split}={corpus / split}.jsonl" for split in PAIRS)
     words = (*SIZES, *files, *RUN)
-    must_work(root, "seq2seq.train", (*words, "cache=cache", "run=base"))
-    must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "run=longer"))
+    must_work(root, "seq2seq.train", (*words, "cache=cache", "run=base", "trainer.test=true"))
+    # in a folder of its own: compare reads all of `runs`
+    must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "runs=longer", "run=base"))
     must_work(root, "seq2seq.prepare", (*words, "cache=prepared"))
     lines = "".join(f"{pair['de']}\n" for pair in pairs[:LINES]).encode()
     ckpt = root / "runs" / "base" / "checkpoints" / "best.ckpt"

@@ -63,6 +63,9 @@ class CorpusSettings(Section):
     )
     format: str | None = setting(None, "text, json, csv, tsv, tmx or parquet; null goes by the file's suffix")
     holdout: int = setting(1000, "pairs taken out of training for each of valid and test that is null", least=1)
+    limit: int | None = setting(
+        None, "training pairs to use of each corpus, a sample by `seed` (of a stream its first); null = all", least=1
+    )
     clean: CleanSettings = setting(CleanSettings(), "rules that drop training pairs; null or false turns one off")
     # Set by the program for an entry of data.corpora.
     splits: tuple[str, ...] = internal(SPLITS)

@@ -66,6 +66,16 @@ class TrainerSettings(Section):
     val_beam_size: int = setting(
         1, "beam of a validation; the test set is decoded with search.beam_size", least=1, most=1000
     )
+    val_max_len_ratio: float = setting(
+        1.3, "a translation of a validation has at most val_max_len_ratio * source + val_max_len_extra tokens", least=0
+    )
+    val_max_len_extra: int = setting(10, "see val_max_len_ratio; neither exceeds the limit of search", least=1)
+    val_share: float = setting(
+        0.05,
+        "where the clock alone ends the run or asks for validations: wait until they take at most this share of it",
+        above=0,
+        most=1,
+    )
     patience: int | None = setting(None, "validations without a better BLEU before stopping early; null = off", least=1)
     # Checkpoints and sweeps.
     save_time: float | None = duration("10m", "time between writes of last.ckpt, which every validation writes, too")
@@ -107,6 +117,9 @@ class TrainerSettings(Section):
     profile: bool = setting(False, "write a table and a trace of where the time of some updates goes")
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
+    dry_run: bool = setting(
+        False, "try all stages in seconds: 2 updates, a validation and a test of 8 sentences each; nothing is kept"
+    )
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
     lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")
 

@@ -80,7 +80,7 @@ def token_batches(
         return []
     # no state beyond (seed, epoch): a resumed run computes the same batches
     rng = np.random.default_rng([seed, epoch])
-    classes = _WidthClasses.of(int(max(src_lengths.max(), tgt_lengths.max())))
+    classes = _WidthClasses.of(src_lengths, tgt_lengths)
     ranks = classes.rank(src_lengths, tgt_lengths)  # (N,)
     ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))  # (classes,): rows up to the end of each
     order = _stable_order(ranks, rng if shuffle else None)  # (N,)
@@ -128,21 +128,21 @@ class _WidthClasses(NamedTuple):
     cost: np.ndarray  # (classes,) int64: the wider side, rising
 
     @classmethod
-    def of(cls, longest: int) -> _WidthClasses:
-        """Order the classes of pairs with sides of at most `longest` tokens: by rising width, close in both sides."""
-        # W distinct widths; the classes are their W * W pairs, flattened
-        widths, width_of = np.unique(padded_width(np.arange(longest + 1)), return_inverse=True)
+    def of(cls, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> _WidthClasses:
+        """Order the classes of these pairs: by rising width of the longer side, then of the shorter."""
+        longest = int(max(src_lengths.max(), tgt_lengths.max()))
+        every = padded_width(np.arange(longest + 1))
+        # only widths that occur: their pairs are W * W, and a single line may have a hundred thousand tokens
+        widths = np.unique(every[_occurring(src_lengths, longest) | _occurring(tgt_lengths, longest)])
         src, tgt = (side.ravel() for side in np.meshgrid(widths, widths, indexing="ij"))  # (W * W,)
         longer = np.maximum(src, tgt).astype(np.int64)
-        shorter = np.minimum(src, tgt).astype(np.int64)
-        # Serpentine: the shorter side rises and falls in turn, so that neighbors across a step stay alike.
-        second = np.where(longer % 2 == 0, shorter, (1 << 30) - shorter)
-        # one sort key: the longer side in the high bits, then `second`, then which side it is
-        order = np.argsort(((longer << 31) | second) * 2 + (src > tgt))
+        # one sort key: the longer side in the high bits, then the shorter, then which side it is
+        order = np.argsort(((longer << 31) | np.minimum(src, tgt)) * 2 + (src > tgt))
         # the inverse permutation; 16 bits where they do, which numpy sorts by counting
         position = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
         position[order] = np.arange(len(order))
-        return cls(width_of.astype(np.uint32), position.reshape(len(widths), -1), longer[order])
+        width_of = np.searchsorted(widths, every).astype(np.uint32)
+        return cls(width_of, position.reshape(len(widths), -1), longer[order])
 
     def rank(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> np.ndarray:
         """Compute the class of every pair, (N,)."""
@@ -152,6 +152,15 @@ class _WidthClasses(NamedTuple):
             part = slice(start, start + (1 << 20))
             ranks[part] = self.order_of[self.width_of[src_lengths[part]], self.width_of[tgt_lengths[part]]]
         return ranks
+
+
+def _occurring(lengths: np.ndarray, longest: int) -> np.ndarray:
+    """Mark the lengths from 0 to `longest` that occur, (longest + 1,)."""
+    found = np.zeros(longest + 1, dtype=bool)
+    # a million rows at a time: `bincount` makes a copy of 8 bytes a row
+    for start in range(0, len(lengths), 1 << 20):
+        found |= np.bincount(lengths[start : start + (1 << 20)], minlength=longest + 1) > 0
+    return found
 
 
 def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:
@@ -215,8 +224,14 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
 
 
 def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more."""
+    """Return `count` batches: halve the fullest if there are fewer, leave out the last if there are more.
+
+    Raises:
+        ValueError: There are fewer rows than `count`.
+    """
     batches = batches[:count]
+    if (total := sum(map(len, batches))) < count:
+        raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
     while missing := count - len(batches):
         rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
         # from the end, so that earlier positions stay valid while the list grows

@@ -38,6 +38,7 @@ class Corpus(NamedTuple):
         read: Training pairs before cleaning.
         fingerprint: Hash of the raw data and of all settings that decide the text.
         folder: Cache folder of the text.
+        train_rows: Sorted rows of train.arrow, if the training split is a subset of the text.
     """
 
     splits: DatasetDict
@@ -45,6 +46,22 @@ class Corpus(NamedTuple):
     read: int
     fingerprint: str
     folder: Path
+    train_rows: np.ndarray | None = None
+
+    def with_training_rows(self, rows: np.ndarray, fingerprint: str, dropped: Dropped) -> Corpus:
+        """Return the corpus with a subset of its training pairs.
+
+        Args:
+            rows: Sorted rows of the training split.
+            fingerprint: Hash of the raw data and of the subset.
+            dropped: Line of the cleaning table for the pairs that are left out.
+        """
+        splits = type(self.splits)({**self.splits, "train": self.splits["train"].select(rows)})
+        _, held = _split_files(self.folder, "train")
+        # with pairs held out, the training split has rows of train.arrow itself
+        inside = np.load(held, mmap_mode="r")[rows] if held.is_file() else rows
+        table = [*self.dropped, dropped]
+        return self._replace(splits=splits, fingerprint=fingerprint, dropped=table, train_rows=inside)
 
     def blocks(self, split: str) -> Iterator[Pairs]:
         """Read the pairs of a split in their order, without keeping any in memory.
@@ -55,6 +72,8 @@ class Corpus(NamedTuple):
         own, rows = _split_files(self.folder, split)
         # sorted rows of train.arrow, for a split that was held out of it
         chosen = np.load(rows, mmap_mode="r") if rows.is_file() else None
+        if split == "train" and self.train_rows is not None:
+            chosen = self.train_rows
         start = 0
         with pa.OSFile(str(own), "rb") as file, pa.ipc.open_stream(file) as batches:
             for batch in batches:

@@ -14,11 +14,14 @@ import pyarrow as pa
 from seq2seq.config.data import CorpusSettings
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
+from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import COMPRESSIONS, ROWS, Columns, parquet_head, read_blocks, table_pairs, text_pairs
 from seq2seq.data.sources import Source, find_source, resolve
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.files import scratch_folder
+
+log = logging.getLogger(__name__)
 
 # Own readers of files with both sides, by type: they end lines at \\n alone, and name the line of an error.
 _READERS = {"csv": csv_pairs, "json": json_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
@@ -91,6 +94,12 @@ def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[p
         return _local_file_tables(source, cache_dir)
     if source.type not in ("json", "parquet"):
         raise ValueError(f"{source.files[0]}: {source.type} is read from this machine only; download the file")
+    repository = Repository.of_address(source.files[0])
+    # the hub keeps what it has downloaded; an address with a revision always means the same text
+    if repository and (files := repository.copies()):
+        return _local_file_tables(Source(source.type, files), cache_dir)
+    if repository and (reason := repository.unreachable()):
+        raise repository.advice(reason)
     # downloads stay, for the next run
     options: dict[str, Any] = {"cache_dir": str(cache_dir / "hub")}
     if source.type == "json":
@@ -131,9 +140,29 @@ def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming
     # a folder on this machine is read without its revision and without the hub's cache
     if path.startswith("package://") or resolve(path).is_dir():
         return _local_hub_tables(path, options, cache_dir)
+    repository = Repository(path, settings.revision, settings.data_dir or settings.config)
+    if copy := repository.copy_of(str(settings.place(split)).partition("[")[0]):
+        log.info("%s: reading the copy in %s", path, copy)
+        if not (copy / "README.md").is_file():
+            # subsets are named in the README; without it, by their folders
+            options |= {"name": None, "data_dir": repository.files}
+        return _local_hub_tables(str(copy), options, cache_dir)
     if streaming:
         options["streaming"] = True
-    return _tables(path, {**options, "revision": settings.revision}, remote=True)
+    return _remote_hub_tables(repository, {**options, "revision": settings.revision})
+
+
+def _remote_hub_tables(repository: Repository, options: dict[str, Any]) -> Iterator[pa.Table]:
+    reason = repository.unreachable()
+    if reason is None:
+        yield from _tables(repository.name, options, remote=True)
+        return
+    try:
+        # `datasets` may have its own converted copy (HF_DATASETS_CACHE)
+        with no_network():
+            yield from _tables(repository.name, options, remote=True)
+    except ValueError as error:
+        raise repository.advice(reason) from error
 
 
 def _local_hub_tables(path: str, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
@@ -148,6 +177,7 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     """Load Arrow tables with `datasets`; its many errors become one ValueError with the remedy."""
     import datasets
     from datasets.exceptions import DatasetsError
+    from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
 
     # one line of ours says more to a user than the library's warnings
     datasets.utils.logging.set_verbosity_error()
@@ -160,9 +190,9 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     try:
         # inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
-    except (OSError, RuntimeError, ValueError, ConnectionError, DatasetsError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"{name or path} could not be loaded: {reason}. A hub corpus needs the network once (or HF_HOME with a "
-            "copy); a local copy works too: data.path=<folder>, or data=files (see data/README.md)"
-        ) from error
+    except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        hint = (
+            "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""
+        )
+        raise ValueError(f"{name or path} could not be loaded: {reason}{hint}") from error

@@ -14,7 +14,7 @@ from seq2seq.data.tokenizer import language_tag
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")
-_KEYS = (*_PLACE, "src", "tgt", "clean", "weight", "tag")
+_KEYS = (*_PLACE, "src", "tgt", "clean", "limit", "weight", "tag")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.sources import resolve
 from seq2seq.data.streaming import PairStream
+from seq2seq.data.subset import limited
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
@@ -174,7 +175,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     if validate:
         validate_corpora(plan)
     # text, then tokenizer, then ids: each needs the one before
-    loaded = [load_corpus(part.corpus, cache_dir=plan.cache_dir) for part in plan.parts]
+    loaded = [_load_part(part, plan) for part in plan.parts]
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
@@ -198,6 +199,13 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
     log.info("%s", _summary(prepared))
     return prepared
+
+
+def _load_part(part: Part, plan: DataPlan) -> Corpus:
+    """Load the corpus of a part, with at most `data.limit` training pairs."""
+    corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
+    name = part.name if len(plan.parts) > 1 else "the corpus"
+    return limited(corpus, part.corpus.limit, seed=plan.seed, cache_dir=plan.cache_dir, name=name)
 
 
 def _summary(data: PreparedData) -> str:

@@ -256,5 +256,7 @@ def parquet_head(path: Path, size: int) -> pa.Table:
             # one batch: a row group may be large, its first rows are enough
             batches = list(itertools.islice(file.iter_batches(batch_size=size), 1))
             return pa.Table.from_batches(batches, file.schema_arrow)
-    except pa.ArrowException as error:
-        raise ValueError(f"{path} is not a parquet file ({error})") from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
+            raise
+        raise ValueError(f"{path} is not a parquet file ({str(error).strip().splitlines()[0]})") from error

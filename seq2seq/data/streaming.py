@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,8 @@ from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.token_cache import Encoder
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +67,22 @@ class StreamSettings:
     def fingerprint(self) -> str:
         """Hash of the text and its rules, and the size of the pools."""
         # the pool's size decides which pairs are batched together
-        return f"{corpus_fingerprint(self.corpus)}-{self.pool}"
+        text = f"{corpus_fingerprint(self.corpus)}-{self.pool}"
+        return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
 
     def blocks(self) -> Iterator[Pairs]:
-        """Read the raw text from its beginning."""
-        return open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
+        """Read the raw text from its beginning, up to `data.limit` pairs: a sample would have to read all of it."""
+        left = self.corpus.limit
+        for src, tgt in open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True):
+            if left is None:
+                yield src, tgt
+                continue
+            yield src[:left], tgt[:left]
+            left -= len(src)
+            if left <= 0:
+                return
+        if left is not None:
+            _warn_of_limit(self.corpus.limit, self.corpus.limit - left)
 
     def head(self, pairs: int) -> Iterator[Pairs]:
         """Read the first `pairs` pairs."""
@@ -76,6 +91,12 @@ class StreamSettings:
             pairs -= len(src)
             if pairs <= 0:
                 return
+
+
+@functools.cache
+def _warn_of_limit(limit: int, size: int) -> None:
+    # cached: the text is read again and again, and one warning is enough
+    log.warning("data.limit=%d is more than the %s pairs of the stream: all are used", limit, f"{size:,}")
 
 
 def refuse_epochs(trainer: Any) -> None:

@@ -42,9 +42,11 @@ class Encoder:
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
         sample = sample_seed is not None
-        # one sampling seed for the block: its draws do not depend on blocks before it
+        # a sampling seed of the block's own: its draws do not depend on blocks before it
         src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
-        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=sample_seed)
+        # another seed, so that both sides are not cut by the same draws
+        other_seed = None if sample_seed is None else sample_seed + 1
+        tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
         return (
             Ragged.from_rows(src, dtype=self.dtypes[0], prefix=self.tags),
             Ragged.from_rows(tgt, dtype=self.dtypes[1]),

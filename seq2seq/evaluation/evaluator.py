@@ -13,7 +13,9 @@ from torch import Tensor
 from seq2seq.data.batching import Batch
 from seq2seq.data.multi_corpus import Direction
 from seq2seq.evaluation import metrics
+from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Note, Translator
+from seq2seq.search import target_limits
 
 # Loss, negative log-likelihood and target tokens, each summed over a batch.
 Losses = tuple[Tensor, Tensor, Tensor]
@@ -74,10 +76,12 @@ class Texts(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """Results of one rank: sums of losses, and translations by the number of their sentence."""
+    """Results of one rank: sums of losses, translations by the number of their sentence, and the numbers of some."""
 
     sums: Tensor
     hypotheses: dict[int, str]
+    cut: frozenset[int] = frozenset()
+    beyond: frozenset[int] = frozenset()
 
 
 class Evaluator:
@@ -92,6 +96,10 @@ class Evaluator:
         tokenize: sacreBLEU's tokenizer for BLEU.
         directions: Parts of the split that are scored separately as well.
         limit: Number of sentences that are evaluated, spread over the file (default: all).
+
+    Attributes:
+        cut: Numbers of the sentences of which a side was cut to the longest line.
+        beyond: Numbers of the sentences whose reference is longer than a translation may be.
     """
 
     def __init__(
@@ -118,6 +126,8 @@ class Evaluator:
         # float64, in which the sums of losses over a large split lose nothing
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._hypotheses: dict[int, str] = {}
+        self.cut: set[int] = set()
+        self.beyond: set[int] = set()
 
     def add(self, batch: Batch, losses: Callable[[Batch], Losses]) -> None:
         """Decode a batch and sum its losses, of its pairs as they are cut to the longest line.
@@ -144,13 +154,15 @@ class Evaluator:
 
     def partial(self) -> Partial:
         """Return the results of this rank, on the CPU, for `merge`."""
-        return Partial(self._sums.cpu(), self._hypotheses)
+        return Partial(self._sums.cpu(), self._hypotheses, frozenset(self.cut), frozenset(self.beyond))
 
     def merge(self, parts: Sequence[Partial]) -> None:
         """Replace the results by those of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
         # keyed by the number of a sentence, so that one that two ranks decoded counts once
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
+        self.cut = {number for part in parts for number in part.cut}
+        self.beyond = {number for part in parts for number in part.beyond}
 
     def texts(self) -> Texts:
         """Return the sentences that were decoded, in file order."""
@@ -169,10 +181,19 @@ class Evaluator:
         return Evaluation(bleu, chrf, loss / count, nll / count, *texts, directions=self._score_directions(texts))
 
     def _crop(self, batch: Batch) -> Batch:
-        tokenizer = self.translator.tokenizer
+        translator = self.translator
+        tokenizer = translator.tokenizer
         # a picture has a fixed size and is never cut
-        longest = tokenizer.patches.length if tokenizer.patches else self.translator.max_len
-        return crop(batch, longest, self.translator.settings.max_len, eos_id=tokenizer.eos_id)
+        longest = tokenizer.patches.length if tokenizer.patches else translator.max_len
+        # attention's memory grows with the square of a target, too
+        tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)
+        cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)
+        tgt = batch.tgt_mask.sum(1)  # (B,)
+        cut = (batch.src_mask.sum(1) > longest) | (tgt > tgt_longest)  # (B,)
+        beyond = tgt > target_limits(cropped.src_mask, translator.settings)  # (B,)
+        self.cut |= set(batch.index[cut].tolist())
+        self.beyond |= set(batch.index[beyond].tolist())
+        return cropped
 
     def _decode(self, batch: Batch) -> dict[int, str]:
         """Translate each sentence as the translator does lines: that of a blank source is empty."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # Settings that change neither the data, the model nor the course of training.
 _HARMLESS_TRAINER = (
     "accelerator", "devices", "nodes", "threads", "strategy", "checkpoint_activations", "max_skipped", "profile",
-    "log_steps", "line_time", "samples", "save_time", "test", "keep_last", "keep_best", "median_stop",
+    "log_steps", "line_time", "samples", "save_time", "test", "dry_run", "keep_last", "keep_best", "median_stop",
 )  # fmt: skip
 HARMLESS = (
     "resume",

@@ -21,6 +21,7 @@ from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.checkpoint_io import plugins
 from seq2seq.training.checks import picture_sizes
+from seq2seq.training.dry_run import DRY_SENTENCES
 from seq2seq.training.fsdp import make_strategy
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.task import TranslationTask
@@ -80,11 +81,24 @@ def make_task(
         tokenizer=tokenizer,
         description=description,
         optim=plan.optim,
-        search=dataclasses.replace(search, beam_size=plan.trainer.val_beam_size),
+        search=validation_search(search, plan.trainer),
         seed=plan.run.seed,
-        val_sentences=plan.trainer.val_sentences,
+        sentences={"valid": plan.trainer.val_sentences, "test": DRY_SENTENCES if plan.trainer.dry_run else None},
         max_skipped=plan.trainer.max_skipped,
         budget=budget,
+    )
+
+
+def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:
+    """Return the search of validations: a beam of their own, and translations no longer than theirs may be.
+
+    An untrained model repeats itself up to the limit of length, and the test's limit is generous.
+    """
+    return dataclasses.replace(
+        search,
+        beam_size=settings.val_beam_size,
+        max_len_ratio=min(search.max_len_ratio, settings.val_max_len_ratio),
+        max_len_extra=min(search.max_len_extra, settings.val_max_len_extra),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ class Budget:
         self.ended_by: str | None = None  # one of BOUNDS
         # Clocks differ between ranks: the share that all of them agreed on after the last update.
         self.agreed_share = 0.0
-        self._validation_seconds = 0.0
+        self.validation_seconds = 0.0  # of the last one
 
     def used_share(self, trainer: L.Trainer) -> float:
         """Return the used share, 0 to 1, of the bound that will be reached first."""
@@ -85,9 +86,27 @@ class Budget:
         patience = self.settings.patience
         return patience is not None and self.bad_validations >= patience
 
+    @property
+    def by_clock_alone(self) -> bool:
+        """True if the clock ends the run and no count does."""
+        return bool(self.settings.max_time) and not (self.settings.max_steps or self.settings.max_epochs)
+
+    def updates_left(self, trainer: L.Trainer) -> float:
+        """Return the updates up to the bound of updates or epochs that is reached first, infinite without one."""
+        left = math.inf
+        if self.settings.max_steps:
+            left = self.settings.max_steps - trainer.global_step
+        if self.settings.max_epochs:
+            window = trainer.accumulate_grad_batches
+            # The last window of an epoch may be shorter.
+            epoch = -(-trainer.num_training_batches // window)
+            done = -(-(trainer.fit_loop.epoch_loop.batch_idx + 1) // window)
+            left = min(left, (self.settings.max_epochs - trainer.current_epoch) * epoch - done)
+        return left
+
     def reserve(self, validation_seconds: float) -> None:
         """Reserve time for a last validation that takes as long as the one before."""
-        self._validation_seconds = validation_seconds
+        self.validation_seconds = validation_seconds
 
     def reached(self, trainer: L.Trainer) -> int:
         """Return which of BOUNDS is reached, counted from 1; 0 for none."""
@@ -117,7 +136,7 @@ class Budget:
         return {
             "elapsed": self.clock.seconds,
             "bad_validations": self.bad_validations,
-            "validation_seconds": self._validation_seconds,
+            "validation_seconds": self.validation_seconds,
             # With its value: a resumed run under another value of the same bound goes on.
             "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
         }
@@ -126,7 +145,7 @@ class Budget:
         """Continue from an earlier part of the run."""
         self.clock.load(state["elapsed"])
         self.bad_validations = state["bad_validations"]
-        self._validation_seconds = state["validation_seconds"]
+        self.validation_seconds = state["validation_seconds"]
         # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and getattr(self.settings, bound) == limit else None
@@ -143,7 +162,7 @@ class Budget:
         if not limit:
             return 0.0
         # At most a twentieth is reserved: an early validation takes longer, for its translations do not end.
-        return (self.clock.seconds + min(self._validation_seconds, limit / 20)) / limit
+        return (self.clock.seconds + min(self.validation_seconds, limit / 20)) / limit
 
 
 def epochs_done(trainer: L.Trainer) -> float:

@@ -80,10 +80,12 @@ class SkippedUpdates:
 
     Args:
         limit: Skipped updates that the run survives.
+        remedies: What to change, for the message of the fault.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, remedies: str = "lower the learning rate") -> None:
         self.limit = limit
+        self.remedies = remedies
         self.count = 0
         self._rows: list[Tensor] = []
         self._updates: list[_Update] = []
@@ -133,7 +135,6 @@ class SkippedUpdates:
             if self.count > self.limit:
                 raise TrainingFault(
                     f"{self.count} updates had a gradient that is not finite, more than trainer.max_skipped="
-                    f"{self.limit}: lower optim.lr, raise optim.warmup_steps, set optim.clip_norm=1, or look at the "
-                    "sentences of the last one",
+                    f"{self.limit}: {self.remedies}, or look at the sentences of the last one",
                     {"update": update.step + 1, "training_pairs": [part.tolist() for part in update.rows]},
                 )

@@ -24,6 +24,8 @@ from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.assemble import make_callbacks
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.divergence import Divergence
+from seq2seq.training.dry_run import dry_run
 from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.training.loggers import make_loggers
 from seq2seq.training.plan import RunPlan
@@ -49,6 +51,8 @@ def train(plan: RunPlan) -> float:
     # From the checks on; while Lightning trains, `Signals` has handlers of its own.
     with interruptible():
         try:
+            if plan.trainer.dry_run:
+                return dry_run(plan, lambda short: Run(short).execute())
             return Run(plan).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
@@ -155,8 +159,10 @@ class Run:
             state=state,
         )
         report.write(trainer, task)
-        log.info("results: %s", self.folder.results)
-        log.info("translate with: %s", translate_command(self.folder.best))
+        # Those of a dry run are deleted.
+        if not self.plan.trainer.dry_run:
+            log.info("results: %s", self.folder.results)
+            log.info("translate with: %s", translate_command(self.folder.best))
         return state.best.bleu
 
     def _prepared_data(self) -> TranslationDataModule:
@@ -211,6 +217,8 @@ class Run:
 
     def _fault(self, error: Exception) -> Exception:
         """Explain an error of the data or the machine, and how to go on; return any other error as it is."""
+        if isinstance(error, Divergence):
+            return error
         fault = error if isinstance(error, TrainingFault) else None
         fault = fault or as_fault(error, shape=self._batch_shape(), max_tokens=self.data_plan.max_tokens)
         if fault is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -16,16 +17,16 @@ from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.evaluation.evaluator import Evaluation, Evaluator
-from seq2seq.inference.limits import LONGEST_SOURCE
-from seq2seq.inference.translator import Translator
+from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
+from seq2seq.training.divergence import remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
+from seq2seq.training.split_evaluation import log_lengths, make_evaluator, result_of_all_ranks
 
 # The name of this range in a profile; callbacks/profiler.py looks it up.
 FORWARD = "forward pass"
@@ -40,6 +41,7 @@ class TranslationTask(L.LightningModule):
     Args:
         description: The model, languages and search that a checkpoint keeps for translation.
         search: How validations decode; the test sets its own.
+        sentences: Sentences of "valid" and "test" that are evaluated (default: all).
     """
 
     def __init__(
@@ -51,21 +53,25 @@ class TranslationTask(L.LightningModule):
         optim: OptimSettings,
         search: SearchSettings,
         seed: int,
-        val_sentences: int | None = None,
+        sentences: Mapping[str, int | None] | None = None,
         max_skipped: int = 10,
         budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.tokenizer, self.description = tokenizer, description
-        self.optim, self.search, self.seed, self.val_sentences = optim, search, seed, val_sentences
+        self.optim, self.search, self.seed = optim, search, seed
+        self.sentences = sentences or {}
         self.evaluation: Evaluation | None = None
+        self._evaluator: Any = None
+        self._split = "valid"
+        self._told: set[str] = set()  # splits whose lengths have been logged
         self.budget = budget  # whose used share an annealed learning rate follows
         # Plain attributes, as they are not part of the weights. Sums over ranks: loss, nll, tokens, sentences.
         self.train_sums = torch.zeros(4, dtype=torch.float64)
         self.grad_norm = torch.zeros(())
         self._window_sums = torch.zeros(4, dtype=torch.float64)
-        self.skipped = SkippedUpdates(max_skipped)
+        self.skipped = SkippedUpdates(max_skipped, remedies=remedies(optim))
         self.batch_shape = (0, 0, 0)  # of the last one: sentences, source and target width
 
     def configure_model(self) -> None:
@@ -81,10 +87,7 @@ class TranslationTask(L.LightningModule):
         # Numbers over all ranks: R ranks with windows of A draw the dropout that one rank with R * A draws.
         micro_batch = batch_idx % window * self.trainer.world_size + self.trainer.global_rank
         seed_generator(micro_batch_seed(self.seed, self.trainer.global_step, micro_batch), batch.src.device)
-        self.batch_shape = (
-            *batch.src.shape,
-            batch.tgt_in.shape[1],
-        )  # (B, S, T), for `as_fault`
+        self.batch_shape = (*batch.src.shape, batch.tgt_in.shape[1])  # (B, S, T), for `as_fault`
         self.skipped.note(batch.index)  # to name its sentences if the gradient is not finite
         with record_function(FORWARD):
             sums = self.sum_losses(batch)
@@ -111,7 +114,11 @@ class TranslationTask(L.LightningModule):
         # Lightning's division by the window is undone in `training_step`; DDP's mean over ranks is undone here.
         scale = ranks / sums[2].clamp(min=1).float()
         self.grad_norm = scale_and_clip(self.parameters(), scale, clip_norm=self.optim.clip_norm)
+        skipped = self.skipped.count
         bad = self.skipped.judge(self.grad_norm, optimizer, self.trainer.global_step)
+        # Of sharded weights each rank has a part, and the limit of skipped updates ends such a run.
+        if self.skipped.count > skipped and self.device_mesh is None:
+            require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
         self.train_sums = self.train_sums.to(sums.device) + torch.where(bad, torch.zeros_like(sums), sums)
         self._window_sums = torch.zeros_like(sums)
 
@@ -140,58 +147,48 @@ class TranslationTask(L.LightningModule):
     # Validation and test
 
     def on_validation_epoch_start(self) -> None:
-        """Start a validation; ranks decode different numbers of steps, so gather sharded weights first."""
-        self._start_evaluation("valid", self.val_sentences)
+        """Start a validation, unless its weights are useless."""
+        self._start_evaluation("valid")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        self._evaluator.add(batch, self.sum_losses)
+        self._evaluator.add(batch, self._finite_losses)
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""
         self._finish_evaluation("val")
 
     def on_test_epoch_start(self) -> None:
-        """Start the test as a validation of all its sentences."""
-        self._start_evaluation("test", None)
+        """Start the test."""
+        self._start_evaluation("test")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        self._evaluator.add(batch, self.sum_losses)
+        self._evaluator.add(batch, self._finite_losses)
 
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""
         self._finish_evaluation("test")
 
-    def _start_evaluation(self, split: str, limit: int | None) -> None:
+    def _start_evaluation(self, split: str) -> None:
+        # Ranks decode different numbers of steps, so sharded weights are gathered first.
         make_whole(self.model)
-        self._evaluator = Evaluator(
-            self._translator(),
-            self._data.sources(split),
-            self._data.references(split),
-            tokenize=self.description["tokenize"],
-            directions=self._data.directions(split),
-            limit=limit,
-        )
+        require_finite_weights(self.model, self.optim, step=self.trainer.global_step)
+        self._split = split
+        self._evaluator = make_evaluator(self, self._data, split)
 
-    def _translator(self) -> Translator:
-        return Translator(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            meta=self.description,
-            settings=self.search,
-            device=self.device,
-            max_len=min(LONGEST_SOURCE, self.search.max_len or LONGEST_SOURCE),
-        )
+    def _finite_losses(self, batch: Batch) -> LossSums:
+        """Compute the summed losses of a batch, which come before its translations."""
+        sums = self.sum_losses(batch)
+        require_finite_loss(sums.loss, self.optim, step=self.trainer.global_step, split=self._split)
+        return sums
 
     def _finish_evaluation(self, name: str) -> None:
-        if self.trainer.world_size > 1:
-            # Every rank decoded sentences of its own: gather their texts and losses.
-            parts: list[Any] = [None] * self.trainer.world_size
-            dist.all_gather_object(parts, self._evaluator.partial())
-            self._evaluator.merge(parts)
-        self.evaluation = self._evaluator.result()
-        del self._evaluator  # and the texts of the split
+        evaluator, self._evaluator = self._evaluator, None  # its texts go with it
+        self.evaluation = result_of_all_ranks(evaluator, world_size=self.trainer.world_size)
+        if self._split not in self._told:
+            log_lengths(evaluator, self._split)
+        self._told.add(self._split)
         # Every rank has the same values already: they come from gathered texts and summed losses.
         values = {f"{name}/{key}": value for key, value in self.evaluation.numbers().items()}
         self.log_dict(values, logger=False, batch_size=1, rank_zero_only=True)

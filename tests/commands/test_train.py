@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import errno
 import io
 import itertools
 import json
@@ -29,12 +30,14 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings
 from seq2seq.data.preparation import prepare_corpora
+from seq2seq.experiments.folder import folder_of
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
+from seq2seq.training.divergence import Divergence
 from seq2seq.training.errors import TrainingFault
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run, train
@@ -391,6 +394,48 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     with pytest.raises(ValueError, match="resume=auto"):
         checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
     assert checked(corpus, tmp_path, "trainer.max_steps=2").resumed is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), ("trainer.accumulate=2", "resume=auto", "data.streaming=true", "trainer.val_steps=9", "trainer.test=false")],
+)
+def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog, more):
+    caplog.set_level("INFO")
+    given = ("run=it", "trainer.max_steps=1000000", "trainer.dry_run=true", *more)
+    config = toycorpus.settings(corpus, tmp_path, *given)
+    # what a dry run left that was killed
+    leftover = tmp_path / "runs" / "it.dry-run" / "checkpoints" / "last.ckpt"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    train(resolve(config, mixer="transformer"))
+    assert list((tmp_path / "runs").iterdir()) == []
+    words = "a validation" if more else "a validation and a test"
+    assert f"dry run: all stages work (2 updates, a checkpoint, {words} of 8 sentences each)" in caplog.text
+    assert ("test: BLEU" in caplog.text) != bool(more)
+    # the run itself has the name that it had
+    plain = toycorpus.settings(corpus, tmp_path, *given, "run=null", "trainer.dry_run=false")
+    assert folder_of(plain, "x") == folder_of({**config, "run": None}, "x")
+
+
+def test_a_dry_run_that_fails_says_so_and_leaves_nothing(corpus, tmp_path, monkeypatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "best.ckpt")
+
+    monkeypatch.setattr("seq2seq.checkpoint.save", full)
+    config = toycorpus.settings(corpus, tmp_path, "trainer.dry_run=true")
+    with pytest.raises(TrainingFault, match="No space left on device"):
+        train(resolve(config, mixer="transformer"))
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize("mixer", ["identity", "transformer"])
+def test_a_diverged_run_ends_before_it_validates_nonsense(corpus, tmp_path, mixer):
+    given = ("run=it", "optim.lr=1e30", "trainer.max_steps=20", "trainer.val_steps=1", "trainer.test=false")
+    config = toycorpus.settings(corpus, tmp_path, f"mixer={mixer}", *given)
+    with pytest.raises(Divergence, match=r"the run has diverged: at update [2-5] .* lower optim\.lr=1e\+30") as fault:
+        execute(config, mixer=mixer)
+    assert "\n" not in str(fault.value)
 
 
 def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):

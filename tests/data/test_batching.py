@@ -132,6 +132,13 @@ def test_too_long_pair_is_refused_in_training_and_alone_in_evaluation():
     assert [rows.tolist() for rows in batches] == [[1], [0, 2]]
 
 
+def test_a_line_of_a_million_tokens_costs_no_memory():
+    """Classes are pairs of the widths that occur: of all widths up to here they would take a hundred gigabytes."""
+    src, tgt = np.array([5, 1_000_000, 7, 20_000]), np.array([5, 6, 1_000_000, 20_000])
+    batches = token_batches(src, tgt, max_tokens=100, shuffle=False)
+    assert [rows.tolist() for rows in batches] == [[2], [1], [3], [0]]
+
+
 def test_evaluation_order_is_longest_first():
     src = np.arange(1, 200)
     firsts = [src[rows].max() for rows in token_batches(src, src, max_tokens=250, shuffle=False)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 import shutil
 import sys
@@ -84,7 +85,7 @@ def test_damage_is_named_and_repaired(tmp_path, caplog, name, damage):
     assert contents(tmp_path) == before
     # without its checksums a folder is one of an earlier version
     if name != CHECKSUMS or damage is not Path.unlink:
-        (line,) = caplog.messages
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert str(target / name) in line
         assert line.endswith(": making the toy again")
 

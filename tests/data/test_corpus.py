@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import CleanSettings, CorpusSettings, corpus_settings
 from seq2seq.config.settings import read_section
-from seq2seq.data import corpus
+from seq2seq.data import corpus, hub
 from seq2seq.data.cleaning import Cleaner, cleaning_table, length_rules
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.fingerprints import corpus_fingerprint, file_fingerprint
@@ -301,6 +301,7 @@ def test_missing_split_and_missing_hub_are_explained(tmp_path, monkeypatch):
         raise ConnectionError("Couldn't reach the hub")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.setattr(hub.Repository, "unreachable", lambda _: None)
     with pytest.raises(ValueError, match=r"wmt/wmt14 could not be loaded: Couldn't reach the hub.*data\.path"):
         load(options(tmp_path, path="wmt/wmt14", train="train"), tmp_path / "c")
 
@@ -319,6 +320,7 @@ def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch
     pinned = data["revision"] or data["train"].split("@")[1].split("/")[0]
     assert pinned == "refs/convert/parquet" or len(pinned) == 40
     calls = []
+    monkeypatch.setattr(hub.Repository, "unreachable", lambda _: None)
 
     def served(path, name=None, **values):
         calls.append((path, name, values))

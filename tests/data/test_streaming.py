@@ -16,6 +16,7 @@ from seq2seq.config.data import CorpusSettings
 from seq2seq.data import loading
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
@@ -141,6 +142,20 @@ def test_segmentations_are_drawn_anew_every_round(folder):
     assert len(dict(rows[:SIZE]).items() & dict(rows[SIZE:]).items()) < SIZE / 2
     assert all(max(batch.src.numel(), batch.tgt_in.numel()) <= 300 for batch in batches)
     assert same(first(streamed(folder, tokenizer={"sampling_alpha": 0.2}), 20), batches[:20])
+
+
+def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
+    made = streamed(folder, tokenizer={"sampling_alpha": 0.2})
+    seeds = []
+    encode = Tokenizer._encode
+
+    def noted(self, model, lines, sample, seed):
+        seeds.append(seed)
+        return encode(self, model, lines, sample, seed)
+
+    monkeypatch.setattr(Tokenizer, "_encode", noted)
+    rounds(made, SIZE)
+    assert len(set(seeds)) == len(seeds) > 2
 
 
 def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,27 @@ def test_select_rows(translator):
     selected = select_rows(batches(translator, [4, 5, 6])[0], np.array([True, False, True]))
     assert selected.index.tolist() == [4, 6]
     assert selected.tgt_mask.shape[0] == 2
+
+
+def test_cut_pairs_and_references_out_of_reach_are_known(translator, monkeypatch):
+    monkeypatch.setattr("seq2seq.evaluation.evaluator.LONGEST_SOURCE", 11)
+    limits = dataclasses.replace(translator.settings, max_len_ratio=0.0, max_len_extra=6)
+    monkeypatch.setattr(translator, "settings", limits)
+    lengths = [len(row) for row in translator.tokenizer.encode_tgt(REFERENCES)]  # each with its end
+    seen: list[int] = []
+
+    def widths(batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        seen.append(batch.tgt_in.shape[1])
+        return losses(batch)
+
+    result = evaluator(translator)
+    for batch in batches(translator, list(range(16))):
+        result.add(batch, widths)
+    sources = [len(row) for row in translator.tokenizer.encode_src(SOURCES)]
+    assert result.cut == {row for row in range(16) if lengths[row] > 11 or sources[row] > translator.max_len}
+    assert 15 in result.cut
+    assert result.beyond == {row for row, length in enumerate(lengths) if length > 6}
+    assert max(seen) == 11 < max(lengths)
+    merged = evaluator(translator)
+    merged.merge([result.partial(), evaluator(translator).partial()])
+    assert (merged.cut, merged.beyond) == (result.cut, result.beyond)

@@ -58,7 +58,8 @@ def set_at(payload: dict[str, Any], place: str, value: Any) -> None:
         node[key] = value
 
 
-DELETE = object()
+# a word, so that the names of the cases are the same in every process
+DELETE = "<deleted>"
 ADAM = "optimizer_states/0"
 FIT = "loops/fit_loop"
 WRONG: list[tuple[str, Any, str]] = [

@@ -88,7 +88,7 @@ def make(*, dropout: float = 0.0, cls: type[TranslationTask] = Task, val_sentenc
         optim=OptimSettings(**optim),
         search=SearchSettings(beam_size=1, max_len_ratio=0, max_len_extra=4),
         seed=7,
-        val_sentences=val_sentences,
+        sentences={"valid": val_sentences},
     )
 
 

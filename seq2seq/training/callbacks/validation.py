@@ -12,6 +12,7 @@ from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
+from seq2seq.training.validation_schedule import ValidationSchedule
 
 
 class RecordScores(L.Callback):
@@ -39,20 +40,17 @@ class RecordScores(L.Callback):
 
 
 class Validation(L.Callback):
-    """Callback that validates every `val_steps` updates or `val_time` seconds, else every epoch; and once at the end.
+    """Callback that validates when the schedule says so, and once at the end.
 
     A validation that a signal or a kill interrupted is made up for before the resumed run trains on.
     """
 
     def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
-        self.settings = settings
+        self.schedule = ValidationSchedule(settings, state.budget)
         self.budget = state.budget
         self.last = last
         self.validated_step = -1
         self.pending = False  # a validation is due, or under way, at this update
-        # Seconds of the run's clock: the end of the last validation, and the start of this one.
-        self._validated = 0.0
-        self._started = 0.0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Make up for an unfinished validation, and do not train at all if the budget is spent."""
@@ -65,7 +63,7 @@ class Validation(L.Callback):
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if a validation is due."""
-        return (float(self._is_due(trainer)),)
+        return (float(self.schedule.is_due(trainer)),)
 
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
@@ -75,37 +73,26 @@ class Validation(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start to measure how long a validation takes."""
-        self._started = self.budget.clock.seconds
+        self.schedule.begin()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record that this update is validated."""
         if trainer.state.fn != "fit":
             return
-        # The interval counts from here, so validations slower than it do not follow one another.
-        self._validated = self.budget.clock.seconds
-        self.budget.reserve(self._validated - self._started)
+        self.schedule.end()
         self.validated_step = trainer.global_step
         # `SaveLast` is called after this: last.ckpt says that the validation is done.
         self.pending = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""
-        return {"validated": self._validated, "validated_step": self.validated_step, "pending": self.pending}
+        return self.schedule.state_dict() | {"validated_step": self.validated_step, "pending": self.pending}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self._validated = state_dict["validated"]
+        self.schedule.load_state_dict(state_dict)
         self.validated_step = state_dict["validated_step"]
         self.pending = state_dict["pending"]
-
-    def _is_due(self, trainer: L.Trainer) -> bool:
-        steps = self.settings.val_steps
-        seconds = self.settings.val_time
-        if steps is None and seconds is None:
-            # Neither interval: at the end of the epoch.
-            return trainer.is_last_batch
-        by_steps = steps is not None and trainer.global_step % steps == 0
-        return by_steps or (seconds is not None and self.budget.clock.seconds - self._validated >= seconds)
 
     def _validate_first(self, trainer: L.Trainer) -> None:
         """Validate before the first batch, as Lightning does between two."""

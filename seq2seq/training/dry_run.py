@@ -1,0 +1,83 @@
+"""Try every stage of a run in seconds: `trainer.dry_run=true`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+
+from seq2seq import distributed
+from seq2seq.experiments.folder import RunFolder, folder_of
+from seq2seq.files import LOCK
+from seq2seq.training.plan import RunPlan, resolve
+
+log = logging.getLogger(__name__)
+
+# Sentences of the validation and of the test, and updates.
+DRY_SENTENCES, DRY_UPDATES = 8, 2
+# What makes the run short, whatever was asked for. Batches, windows, model, precision and processes stay.
+_SHORT = {
+    "max_steps": DRY_UPDATES, "max_time": None, "patience": None, "median_stop": None, "val_time": None,
+    "val_sentences": DRY_SENTENCES, "log_steps": 1,
+}  # fmt: skip
+
+
+def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
+    """Execute `plan` with two updates, one validation and one test, in a folder that is deleted afterwards.
+
+    Args:
+        execute: Trains by a plan and returns the best validation BLEU, which is returned.
+    """
+    began = time.monotonic()
+    short = shortened(plan)
+    folder = RunFolder(folder_of(short.config, short.mixer))
+    if plan.run.resume:
+        log.info("dry run: resume=%s is left out, and a new run is tried", plan.run.resume)
+    # No page on a server.
+    os.environ["WANDB_MODE"] = "offline"
+    first = distributed.is_first_process()
+    if first:
+        _clear(folder)  # of a dry run that was killed
+    try:
+        score = execute(short)
+    finally:
+        if first:
+            # Another one may have come between.
+            with contextlib.suppress(ValueError):
+                _clear(folder)
+    log.info(
+        "dry run: all stages work (%d updates, a checkpoint, a validation%s of %d sentences each) after %.0f s; "
+        "nothing was kept",
+        DRY_UPDATES, " and a test" if short.trainer.test else "", DRY_SENTENCES, time.monotonic() - began,
+    )  # fmt: skip
+    return score
+
+
+def shortened(plan: RunPlan) -> RunPlan:
+    """Return the plan of the dry run, which has a name that no run has."""
+    # A number of threads that is set is tried, too; measuring one takes seconds.
+    trainer = {**plan.config["trainer"], **_SHORT, "threads": plan.trainer.threads or 1}
+    # What is refused in the run must be refused here: streams need an interval, and allow no epochs.
+    if plan.trainer.val_steps or plan.trainer.val_time:
+        trainer["val_steps"] = DRY_UPDATES
+    name = f"{folder_of(plan.config, plan.mixer).name}.dry-run"
+    config = {**plan.config, "run": name, "resume": None, "trainer": trainer}
+    return resolve(config, mixer=plan.mixer, command=plan.command, job=plan.job)
+
+
+def _clear(folder: RunFolder) -> None:
+    """Delete the folder.
+
+    Raises:
+        ValueError: Another dry run of these settings is in it.
+    """
+    with folder.reserved():
+        for path in folder.path.iterdir():
+            # The lock goes by itself, and with it the folder.
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != LOCK:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""Evaluate a split during a run: its evaluator, the results of all ranks, and what its lengths mean for the score."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
+from seq2seq.inference.limits import LONGEST_SOURCE
+from seq2seq.inference.translator import Translator
+
+if TYPE_CHECKING:
+    from seq2seq.training.task import TranslationTask
+
+log = logging.getLogger(__name__)
+
+# A warning comes beyond this share of references that no translation can reach the length of.
+_MANY = 0.01
+
+
+def make_evaluator(task: TranslationTask, data: EvalData, split: str) -> Evaluator:
+    """Make the evaluator of a split, with the search of the task at this moment."""
+    search = task.search
+    translator = Translator(
+        model=task.model,
+        tokenizer=task.tokenizer,
+        meta=task.description,
+        settings=search,
+        device=task.device,
+        max_len=min(LONGEST_SOURCE, search.max_len or LONGEST_SOURCE),
+    )
+    return Evaluator(
+        translator,
+        data.sources(split),
+        data.references(split),
+        tokenize=task.description["tokenize"],
+        directions=data.directions(split),
+        limit=task.sentences.get(split),
+    )
+
+
+def result_of_all_ranks(evaluator: Evaluator, *, world_size: int) -> Evaluation:
+    """Score what every rank decoded; all of them call it together, and compute the same."""
+    if world_size > 1:
+        # Every rank decoded sentences of its own: gather their texts and losses.
+        parts: list[Any] = [None] * world_size
+        dist.all_gather_object(parts, evaluator.partial())
+        evaluator.merge(parts)
+    return evaluator.result()
+
+
+def log_lengths(evaluator: Evaluator, split: str) -> None:
+    """Warn of pairs that were cut, and of references that are longer than a translation may be."""
+    size = len(evaluator.texts().sources)
+    translator = evaluator.translator
+    if evaluator.cut:
+        log.warning(
+            "%s set: %d of %d pairs have a side of more than %d pieces, and count as cut there (%s)",
+            split, len(evaluator.cut), size, translator.max_len, _first_lines(evaluator.cut),
+        )  # fmt: skip
+    if len(evaluator.beyond) > _MANY * size:
+        search = translator.settings
+        prefix = "trainer.val_" if split == "valid" else "search."
+        log.warning(
+            "%s set: %d of %d references are longer than a translation may be (%g * source + %d pieces): "
+            "raise %smax_len_ratio",
+            split, len(evaluator.beyond), size, search.max_len_ratio, search.max_len_extra, prefix,
+        )  # fmt: skip
+
+
+def _first_lines(rows: set[int]) -> str:
+    lines = [f"{row + 1:,}" for row in sorted(rows)[:3]]
+    return f"line{'s' if len(lines) > 1 else ''} {', '.join(lines)}{', ...' if len(rows) > 3 else ''}"

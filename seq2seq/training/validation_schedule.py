@@ -1,0 +1,97 @@
+"""Decide when a run is validated, and when a validation would cost more than it tells."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import lightning as L
+
+    from seq2seq.config.trainer import TrainerSettings
+    from seq2seq.training.budget import Budget
+
+log = logging.getLogger(__name__)
+
+# The last validation comes at the end of the run: none is made within this share of `val_steps` before it.
+_NEAR = 0.1
+
+
+class ValidationSchedule:
+    """Schedule of validations: every `val_steps` updates or `val_time` seconds, else every epoch.
+
+    Where updates or epochs end the run and count the intervals, the clock has no say, so that the run repeats. Where
+    the clock alone ends it, or asks for a validation, one waits until all of them take at most `val_share` of the time,
+    and is left out if the end is nearer than the last one took.
+    """
+
+    def __init__(self, settings: TrainerSettings, budget: Budget) -> None:
+        self.settings = settings
+        self.budget = budget
+        # Seconds of the run's clock: the end of the last validation, the start of this one, and all of them together.
+        self._validated = 0.0
+        self._started = 0.0
+        self._spent = 0.0
+        self._told = False
+
+    def begin(self) -> None:
+        """Start to measure a validation."""
+        self._started = self.budget.clock.seconds
+
+    def end(self) -> None:
+        """Record the duration of a validation."""
+        # The interval counts from here, so validations slower than it do not follow one another.
+        self._validated = self.budget.clock.seconds
+        took = self._validated - self._started
+        self._spent += took
+        self.budget.reserve(took)
+
+    def is_due(self, trainer: L.Trainer) -> bool:
+        """Return True if the run is to be validated after this update."""
+        seconds = self.settings.val_time
+        if self._is_counted(trainer) and not self._is_near_end(trainer):
+            return not self.budget.by_clock_alone or self._is_worth_its_time(trainer)
+        asked = seconds is not None and self.budget.clock.seconds - self._validated >= seconds
+        return asked and self._is_worth_its_time(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a resumed run continues from."""
+        return {"validated": self._validated, "spent": self._spent}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self._validated = state["validated"]
+        # Older checkpoints do not know it.
+        self._spent = state.get("spent", 0.0)
+
+    def _is_counted(self, trainer: L.Trainer) -> bool:
+        steps = self.settings.val_steps
+        if steps is None and self.settings.val_time is None:
+            # Neither interval: at the end of the epoch.
+            return trainer.is_last_batch
+        return steps is not None and trainer.global_step % steps == 0
+
+    def _is_near_end(self, trainer: L.Trainer) -> bool:
+        steps = self.settings.val_steps
+        return steps is not None and self.budget.updates_left(trainer) < _NEAR * steps
+
+    def _is_worth_its_time(self, trainer: L.Trainer) -> bool:
+        passed = self.budget.clock.seconds
+        # As long as the one before; nothing is known of the first.
+        took = self.budget.validation_seconds
+        used = self.budget.used_share(trainer)
+        left = passed * (1 - used) / used if used else math.inf
+        if left < took:
+            return False
+        if self._spent + took > self.settings.val_share * (passed + took) and took:
+            if not self._told:
+                log.info(
+                    "the last validation took %.0f s: the next one waits until they take at most %g%% of the time "
+                    "(trainer.val_share)",
+                    took, 100 * self.settings.val_share,
+                )  # fmt: skip
+            self._told = True
+            return False
+        return True

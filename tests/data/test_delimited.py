@@ -1,0 +1,92 @@
+"""CSV by RFC 4180 and TSV: against Python's own reader, and the layouts that programs write."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seq2seq.data.delimited import csv_pairs, tsv_pairs
+from seq2seq.data.readers import Columns, one_line
+
+NAMED = Columns("de", "en")
+NUMBERED = Columns("de", "en", {"de": 1, "en": 0})
+# what a cell may hold: what is special to CSV, what ends lines elsewhere, and anything
+CELL = st.text(st.sampled_from("\",;\t\n\r\x0b\x85\u2028 ab'") | st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def read(reader, path: Path, content: str | bytes, columns: Columns = NAMED) -> list[tuple[str, str]]:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return [pair for src, tgt in reader(path, columns) for pair in zip(src, tgt, strict=True)]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=8), st.sampled_from(",;\t"), st.booleans())
+def test_csv_agrees_with_pythons_writer(tmp_path_factory, rows, delimiter, header):
+    path = tmp_path_factory.mktemp("csv") / "x.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+        writer.writerows([["en", "de", "other"]] * header + [list(row) for row in rows])
+    found = read(csv_pairs, path, path.read_bytes(), NAMED if header else NUMBERED)
+    expected = [(one_line(de), one_line(en)) for en, de, _ in rows]
+    # a headless table whose first row is the languages' names has a header after all
+    assert found == (expected if header or rows[0][1::-1] != ("de", "en") else expected[1:])
+
+
+@settings(max_examples=150)
+@given(st.text(st.sampled_from('",\n\rab'), max_size=30))
+def test_any_text_is_read_as_python_reads_it_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("csv") / "x.csv"
+    found: object
+    try:
+        found = read(csv_pairs, path, f"de,en\n{text}")
+    except ValueError as error:
+        found = str(error)
+    if isinstance(found, str):
+        assert "\n" not in found
+        return
+    # a lone CR ends a line for Python's reader and none here
+    plain = text.replace("\r\n", "\n")
+    if "\r" not in plain:
+        rows = [row for row in csv.reader(plain.splitlines(keepends=True), strict=True) if row]
+        assert found == [(one_line(src), one_line(tgt)) for src, tgt in rows]
+
+
+def test_layouts(tmp_path):
+    path = tmp_path / "x.csv"
+    expected = [("a, b", "c"), ('d "e"', "f g")]
+    assert read(csv_pairs, path, 'de,en\n"a, b",c\n\n"d ""e""","f\ng"') == expected
+    assert read(csv_pairs, path, '\ufeffid;en;de\r\n1;c;a, b\r\n2;"f\r\ng";"d ""e"""\r\n') == expected
+    assert read(csv_pairs, path, 'de\ten\na, b\tc\n"d ""e"""\tf g\n') == expected
+    assert read(csv_pairs, path, "x,y,z\n", Columns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
+    # lone returns are text
+    assert read(csv_pairs, path, 'de,en\na\rb,"c\rd\r\n"\n') == [("a\rb", "c\rd ")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("de,en\na,b\nc, d,e\n", r"line 3 has 3 fields where the first row has 2: .*must be in quotes"),
+        ('de,en\na,b\n"c,d\ne,f\n', "line 3 is not CSV: a quote is not closed"),
+        ('de,en\n"a" b,c\n', r"line 2 is not CSV: ',' expected after '\"'"),
+        ("de,en,de\na,b,c\n", "the column 'de' 2 times"),
+        ("source,target\na,b\n", r"no language column 'de'; .*'data.columns=\{de: source, en: target\}'"),
+        ("a,b\nc,d\n", r"it has 'a', 'b': .*numbers from 0 if its first line is no header"),
+        ("", "is empty"),
+    ],
+)
+def test_wrong_tables_name_the_line(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        read(csv_pairs, tmp_path / "x.csv", content)
+
+
+def test_tsv_has_no_quotes_unless_its_header_has(tmp_path):
+    path = tmp_path / "x.tsv"
+    assert read(tsv_pairs, path, 'de\ten\n"a\tb"\n') == [('"a', 'b"')]
+    assert read(tsv_pairs, path, '"de"\t"en"\n"a\tb"\t"c ""d"""\n') == [("a\tb", 'c "d"')]
+    assert read(tsv_pairs, path, "b\ta\nd\tc\n", NUMBERED) == [("a", "b"), ("c", "d")]
+    with pytest.raises(ValueError, match=r"line 3 has 1 columns where 2 are needed; .*data\.format=csv"):
+        read(tsv_pairs, path, 'de\ten\na\tb\n"c\n')

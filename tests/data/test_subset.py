@@ -1,0 +1,136 @@
+"""Subsets of training text: seeded, nested, the same whatever the order of the files, in every kind of corpus."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toycorpus
+
+from seq2seq.data import streaming
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.experiments.folder import config_hash
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    return toycorpus.write(tmp_path_factory.mktemp("toy"))
+
+
+def plan(corpus: Path, *, seed: int = 1, cache: Path | None = None, **changes: Any) -> DataPlan:
+    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data |= {split: str(corpus / split) for split in ("train", "valid", "test")} | changes
+    tokenizer = {"vocab_size": 60, "byte_fallback": False}
+    return DataPlan.from_mapping(data, tokenizer=tokenizer, seed=seed, cache_dir=cache or corpus / "cache")
+
+
+def prepare(corpus: Path, **changes: Any) -> PreparedData:
+    return prepare_corpora(plan(corpus, **changes))
+
+
+def pairs(prepared: PreparedData, split: str = "train") -> list[tuple[str, str]]:
+    return list(zip(prepared.sources(split), prepared.references(split), strict=True))
+
+
+def decoded(prepared: PreparedData) -> list[str]:
+    """The targets as the ids have them."""
+    data = prepared.split("train")
+    rows = data.ids(list(range(len(data))))[1]  # type: ignore[union-attr]
+    return prepared.tokenizer.decode([rows.row(i).tolist() for i in range(len(rows.lengths))])
+
+
+def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
+    with caplog.at_level(logging.INFO):
+        small, large = prepare(corpus, limit=40), prepare(corpus, limit=100)
+    whole = prepare(corpus)
+    assert [each.size("train") for each in (small, large, whole)] == [40, 100, 240]
+    assert set(pairs(small)) < set(pairs(large)) < set(pairs(whole))
+    # in the order of the corpus, and the ids are those of the text
+    assert pairs(small) == [pair for pair in pairs(whole) if pair in set(pairs(small))]
+    assert decoded(small) == [target for _, target in pairs(small)]
+    other = prepare(corpus, limit=40, seed=2)
+    assert len(set(pairs(other)) & set(pairs(small))) < 20
+    for split in ("valid", "test"):
+        assert pairs(small, split) == pairs(other, split) == pairs(whole, split)
+    # the corpus, and so a resumed run, knows which subset it is; another mixer has nothing to do with it
+    assert len({each.fingerprint for each in (small, large, whole, other)}) == 4
+    assert "limit                200" in caplog.text
+
+
+def test_a_subset_depends_on_text_not_on_its_order(corpus, tmp_path):
+    lines = [(corpus / f"train.{language}").read_text().splitlines() for language in ("de", "en")]
+    shuffled = random.Random(3).sample(list(zip(*lines, strict=True)), k=len(lines[0]))
+    for language, side in zip(("de", "en"), zip(*shuffled, strict=True), strict=True):
+        (tmp_path / f"train.{language}").write_text("\n".join(side) + "\n")
+    changed = prepare(corpus, train=str(tmp_path / "train"), cache=tmp_path / "cache", limit=40)
+    assert set(pairs(changed)) == set(pairs(prepare(corpus, limit=40)))
+
+
+def test_held_out_pairs_are_those_of_the_whole_corpus(corpus):
+    held: dict[str, Any] = {"valid": None, "test": None, "holdout": 30}
+    small, whole = (prepare(corpus, **held, **more) for more in ({"limit": 40}, {}))
+    assert small.size("train") == 40
+    assert set(pairs(small)) < set(pairs(whole))
+    assert decoded(small) == [target for _, target in pairs(small)]
+    for split in ("valid", "test"):
+        assert pairs(small, split) == pairs(whole, split)
+
+
+def test_a_limit_beyond_the_corpus_is_told(corpus, caplog):
+    whole = prepare(corpus)
+    assert prepare(corpus, limit=240).fingerprint == whole.fingerprint
+    assert caplog.text == ""
+    assert prepare(corpus, limit=100_000).fingerprint == whole.fingerprint
+    assert "data.limit=100000 is more than the 240 training pairs of the corpus: all are used" in caplog.text
+
+
+def test_each_of_several_corpora_is_limited_and_may_have_its_own(corpus):
+    files = {"train": str(corpus / "valid")}
+    entries = {"train": {"weight": 3}, "more": {**files, "weight": 1}, "all": {**files, "limit": None, "weight": 1}}
+    mixed = prepare(corpus, limit=12, corpora=entries)
+    assert [len(part) for part in mixed.split("train").parts] == [12, 12, 20]  # type: ignore[union-attr]
+    mixture = mixed.mixture()
+    assert mixture is not None
+    assert mixture.counts == [26, 9, 9]
+    with pytest.raises(ValueError, match=r"limit=0"):
+        plan(corpus, corpora={"train": {"limit": 0}})
+
+
+def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
+    options = {"streaming": True, "shuffle_buffer": 10}
+    streaming._warn_of_limit.cache_clear()
+    limited = prepare(corpus, limit=25, **options)
+    stream = limited.stream()
+    seen: set[int] = set()
+    drawn = 0
+    for batch in stream:
+        seen |= set(batch.index.tolist())
+        drawn += len(batch.index)
+        if drawn >= 50:
+            break
+    assert drawn == 50
+    assert seen == set(range(25))
+    assert limited.fingerprint != prepare(corpus, limit=26, **options).fingerprint
+    assert caplog.text == ""
+    blocks = plan(corpus, limit=100_000, **options).stream.blocks  # type: ignore[union-attr]
+    for _ in range(2):
+        assert sum(len(src) for src, _ in blocks()) == 240
+    assert caplog.text.count("data.limit=100000 is more than the 240 pairs of the stream: all are used") == 1
+
+
+def test_the_embedded_corpus_is_limited(tmp_path):
+    phrasebook = {"path": "package://phrasebook", "train": "train", "valid": "validation", "test": "test"}
+    data = {"src": "de", "tgt": "en", "max_tokens": 1000, "limit": 500, **phrasebook}
+    prepared = prepare_corpora(
+        DataPlan.from_mapping(data, tokenizer={"vocab_size": 400}, seed=1, cache_dir=tmp_path / "cache")
+    )
+    assert prepared.size("train") == 500
+
+
+def test_a_limit_is_part_of_a_runs_name(corpus, tmp_path):
+    composed = [toycorpus.settings(corpus, tmp_path, *more) for more in ((), ("data.limit=40",), ("data.limit=41",))]
+    assert len({config_hash(each) for each in composed}) == 3
