@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, file_name, is_zip, positive, require_output, run_command
+from seq2seq.cli import Parser, UsageError, exit_status, is_zip, nonempty, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
@@ -21,11 +21,11 @@ be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.average", description=__doc__, epilog=EPILOG)
     parser.add_argument(
-        "checkpoints", nargs="+", type=file_name, metavar="CKPT", help="checkpoints; with --last, one run's folder"
+        "checkpoints", nargs="+", type=nonempty, metavar="CKPT", help="checkpoints; with --last, one run's folder"
     )
     parser.add_argument("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
     parser.add_argument(
-        "--out", type=file_name, metavar="FILE", help="checkpoint to write (with --last: checkpoints/average.ckpt)"
+        "--out", type=nonempty, metavar="FILE", help="checkpoint to write (with --last: checkpoints/average.ckpt)"
     )
     return parser
 

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_THREADS
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
+
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
 class UsageError(ValueError):
@@ -101,9 +104,9 @@ def number(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def file_name(text: str) -> str:
-    """Parse the name of a file or folder, for argparse."""
-    # an empty one, as an unset variable of the shell gives it, would mean the current folder
+def nonempty(text: str) -> str:
+    """Parse a name, for argparse."""
+    # an empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
@@ -219,9 +222,7 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
         # the last character may be cut
         codecs.utf_8_decode(start, "strict", False)
     except UnicodeDecodeError:
-        start = b"\0"
-    if b"\0" in start:
-        raise UsageError(f"{option} {path} is there and is no text; choose another file, or remove it first")
+        raise UsageError(f"{option} {path} is there and is no text; choose another file, or remove it first") from None
 
 
 def is_zip(path: Path) -> bool:
@@ -277,8 +278,8 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
-    add("--max-len", type=positive, default=LONGEST_SOURCE, metavar="N", help=text)
-    add("--tgt-lang", type=file_name, metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
     add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
@@ -345,6 +346,13 @@ def exit_status(work: Callable[[], int]) -> int:
     # wrong options, files and checkpoints, and a model whose scores are not finite
     except (ValueError, FloatingPointError) as error:
         return fail(error)
+    except (MemoryError, RuntimeError) as error:
+        # torch's allocators raise RuntimeError, known by its words alone
+        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+            raise
+        return fail(
+            "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"
+        )
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
 

@@ -10,7 +10,7 @@ from seq2seq.cli import (
     Parser,
     exit_status,
     fail,
-    file_name,
+    nonempty,
     positive,
     require_folder,
     require_standard_output,
@@ -36,14 +36,14 @@ Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wr
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.compare", description=__doc__, epilog=EPILOG)
     text = "run folders, sweep folders, folders of runs, or globs"
-    parser.add_argument("runs", nargs="+", type=file_name, metavar="RUNS", help=text)
+    parser.add_argument("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
     text = "a mixer, a row's label or a run's folder to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     parser.add_argument(
         "--samples", type=whole_number(1, MOST_SAMPLES), default=1000, metavar="N", help="bootstrap resamples (1000)"
     )
-    parser.add_argument("--out", type=file_name, metavar="DIR", help="write comparison.md and comparison.csv there")
+    parser.add_argument("--out", type=nonempty, metavar="DIR", help="write comparison.md and comparison.csv there")
     parser.add_argument(
         "--figure",
         action="store_true",

@@ -11,7 +11,7 @@ from seq2seq.cli import (
     Parser,
     UsageError,
     exit_status,
-    file_name,
+    nonempty,
     positive,
     require_folder,
     require_standard_output,
@@ -44,7 +44,7 @@ def _parser() -> Parser:
     add("--height", type=pixels, default=10, metavar="N", help="pixels from top to bottom (10)")
     add("--width", type=pixels, default=32, metavar="N", help="pixels from left to right (32)")
     add("--seed", type=seed, default=1, metavar="N", help="another number, other pictures (1)")
-    add("--corpus", type=file_name, metavar="DIR", help="write a corpus to this folder instead of reading lines")
+    add("--corpus", type=nonempty, metavar="DIR", help="write a corpus to this folder instead of reading lines")
     add(
         "--letters", type=whole_number(1, 100), default=6, metavar="N", help="at most so many in a text of --corpus (6)"
     )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, file_name, number, run_command, seed, sentence, whole_number
+from seq2seq.cli import Parser, exit_status, nonempty, number, run_command, seed, sentence, whole_number
 from seq2seq.inference.limits import LONGEST_SOURCE
 
 EPILOG = """\
@@ -37,7 +37,7 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.inspect", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of a model with random weights, mixer=<name> first")
-    add("--ckpt", type=file_name, metavar="FILE", help="the checkpoint to look into")
+    add("--ckpt", type=nonempty, metavar="FILE", help="the checkpoint to look into")
     add("--text", type=sentence, metavar="TEXT", help="the source sentence (with --ckpt)")
     add("--target", type=sentence, metavar="TEXT", help="the target sentence (the model's own translation)")
     add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
@@ -54,7 +54,7 @@ def _parser() -> Parser:
     text = "most time for measuring how a mixer's cost grows; 0: no growth (10; with --atlas)"
     add("--limit", type=number(0, 1e6), metavar="SECONDS", help=text)
     add("--figure", action="store_true", help="draw the map too (with --atlas)")
-    add("--out", type=file_name, metavar="DIR", help="where figures and tables go (inspect/<name>)")
+    add("--out", type=nonempty, metavar="DIR", help="where figures and tables go (inspect/<name>)")
     add("--seed", type=seed, default=1, metavar="N", help="of random weights and inputs (1)")
     return parser
 

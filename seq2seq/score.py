@@ -13,8 +13,8 @@ from seq2seq.cli import (
     Parser,
     add_model_options,
     exit_status,
-    file_name,
     load_translator,
+    nonempty,
     positive,
     require_standard_output,
     require_text_output,
@@ -43,22 +43,23 @@ SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.score", description=__doc__, epilog=EPILOG)
     mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--hypotheses", type=file_name, metavar="FILE", help="translations to score; - is standard input")
-    mode.add_argument("--ckpt", type=file_name, metavar="FILE", help="checkpoint to score on a data set")
+    mode.add_argument("--hypotheses", type=nonempty, metavar="FILE", help="translations to score; - is standard input")
+    mode.add_argument("--ckpt", type=nonempty, metavar="FILE", help="checkpoint to score on a data set")
     mode.add_argument(
         "--compare",
         nargs="+",
-        type=file_name,
+        type=nonempty,
         metavar="FILE",
         help="translations to compare; the first is the baseline",
     )
     parser.add_argument(
-        "--references", nargs="+", type=file_name, metavar="FILE", help="one or more reference translations"
+        "--references", nargs="+", type=nonempty, metavar="FILE", help="one or more reference translations"
     )
     add = parser.add_argument_group("scores").add_argument
     add("--metrics", nargs="+", choices=METRICS, default=list(METRICS), help="which scores (bleu chrf ter)")
-    add("--tokenize", metavar="NAME", help="sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)")
-    add("--lang", metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
+    text = "sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)"
+    add("--tokenize", type=nonempty, metavar="NAME", help=text)
+    add("--lang", type=nonempty, metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
     add("--lowercase", action="store_true", help="ignore case")
     text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)
@@ -72,15 +73,15 @@ def _parser() -> Parser:
     add("--json", action="store_true", help="print JSON")
     add = parser.add_argument_group("data set, with --ckpt").add_argument
     text = "a name in conf/data, or a run's config.yaml, then settings (the checkpoint's own data)"
-    add("--data", nargs="+", default=[], metavar="NAME|KEY=VALUE", help=text)
+    add("--data", nargs="+", type=nonempty, default=[], metavar="NAME|KEY=VALUE", help=text)
     add("--split", choices=("train", "valid", "test"), default="test", help="which part of it (test)")
     add("--limit", type=positive, metavar="N", help="only its first N sentences")
-    add("--save", type=file_name, metavar="FILE", help="write the translations here")
+    add("--save", type=nonempty, metavar="FILE", help="write the translations here")
     # the variable that conf/train.yaml reads, too
     cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
     add(
         "--cache",
-        type=file_name,
+        type=nonempty,
         default=cache,
         metavar="FOLDER",
         help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",

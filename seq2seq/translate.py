@@ -15,8 +15,8 @@ from seq2seq.cli import (
     add_model_options,
     exit_status,
     fail,
-    file_name,
     load_translator,
+    nonempty,
     require_no_corpus,
     require_standard_output,
     require_text_output,
@@ -43,10 +43,10 @@ Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong opti
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
-    parser.add_argument("--ckpt", required=True, type=file_name, metavar="FILE", help="checkpoint to translate with")
-    parser.add_argument("--input", type=file_name, metavar="FILE", help="text to translate (standard input)")
+    parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
     text = "where the translation goes, all at once (standard output)"
-    parser.add_argument("--output", type=file_name, metavar="FILE", help=text)
+    parser.add_argument("--output", type=nonempty, metavar="FILE", help=text)
     add = parser.add_argument
     add(
         "--n-best",

@@ -5,6 +5,8 @@ from __future__ import annotations
 # Pieces of a source line, its end of sentence counted; a longer line is cut.
 # Attention's memory grows with the square of this.
 LONGEST_SOURCE = 1024
+# The most that may be asked for instead.
+MOST_SOURCE = 10_000
 # Source pieces in a batch, padding counted.
 # A GPU needs larger batches to be busy.
 CPU_TOKENS = 2048

@@ -232,7 +232,7 @@ def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
         (run / name).write_text("of the run\n")
     for lang in ("de", "en"):
         write(tmp_path / f"other.{lang}", ["a line"])
-    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n\0")
+    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n")
     write(tmp_path / "alone.en", ["an earlier output"])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--limit", "2", "--save"]

@@ -119,7 +119,7 @@ assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaco
         (["--threads", "100000"], "'100000' is no whole number from 1 to 1,024"),
         (["--threads", "0"], "'0' is no whole number from 1 to 1,024"),
         (["--length-penalty", "300"], "'300' is no number from 0 to 10"),
-        (["--length-penalty", "-1e300"], "'-1e300' is no number from 0 to 10"),
+        (["--length-penalty=-1e300"], "'-1e300' is no number from 0 to 10"),
         (["--max-tokens", "9" * 23], "is no whole number from 1 to 1,000,000,000"),
         (["--beam-size", "1" + "0" * 5000], "is no whole number from 1 to 1,000"),
         (["--max-len-extra", "1" + "0" * 30], "is no whole number from 1 to 10,000"),
@@ -409,7 +409,7 @@ def test_wide_beams_get_smaller_batches(ckpt, monkeypatch):
     whole = translator.texts(lines)
     sizes = []
     monkeypatch.setattr(inference, "search", lambda *a, **k: (sizes.append(len(a[1])), search.search(*a, **k))[1])
-    monkeypatch.setattr(inference, "_STEP_SCORES", 3 * 4 * translator.tokenizer.tgt_vocab_size)
+    monkeypatch.setattr(inference, "_STEP_NUMBERS", 3 * 4 * 4 * inference._SLOTS)
     assert translator.texts(lines) == whole
     assert max(sizes) == 3
 
