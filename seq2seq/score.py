@@ -13,6 +13,7 @@ from seq2seq.cli import (
     Parser,
     add_model_options,
     exit_status,
+    fail,
     load_translator,
     nonempty,
     positive,
@@ -34,7 +35,8 @@ Examples:
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
-BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
+BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and count as
+empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
@@ -115,6 +117,8 @@ def _run(options: argparse.Namespace) -> int:
 
     report = _score_checkpoint(options) if options.ckpt else _score_files(options)
     print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else report_text(report), flush=True)
+    if failed := report.get("failed"):
+        return fail(f"{failed:,} of {report['lines']:,} sentences could not be translated and count as empty", 1)
     return 0
 
 

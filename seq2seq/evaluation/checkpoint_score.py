@@ -13,7 +13,7 @@ from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
-from seq2seq.inference.translator import Translator
+from seq2seq.inference.translator import Note, Translator
 
 
 def score_checkpoint(
@@ -57,8 +57,14 @@ def score_checkpoint(
     sources, references = load_pairs(section, split, cache=cache, limit=limit)
     # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
+    failed = []
+
+    def take(note: Note) -> None:
+        failed.extend([note.position] if note.error else [])
+        warn(f"sentence {note.position + 1} {note}")
+
     began = time.perf_counter()
-    evaluator.translate(lambda note: warn(f"sentence {note.position + 1} {note}"))
+    evaluator.translate(take)
     # decoding alone: neither loading the model nor scoring counts
     seconds = time.perf_counter() - began
     hypotheses = evaluator.texts().hypotheses
@@ -70,6 +76,7 @@ def score_checkpoint(
         "split": split,
         "direction": f"{section['src']}-{section['tgt']}",
         "lines": len(sources),
+        "failed": len(failed),
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,

@@ -224,6 +224,18 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
         report(capsys, *common, tmp_path / "out", "--cache", tmp_path / "cache")
 
 
+def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypatch):
+    """They count as empty, so the score is not that of the model."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr("seq2seq.inference.translator.search", broken)
+    common = ["--ckpt", str(ckpt), "--device", "cpu", "--cache", str(tmp_path), "--metrics", "chrf", "--limit", "2"]
+    assert score.main(common) == 1
+    assert "error: 2 of 2 sentences could not be translated and count as empty" in capsys.readouterr().err
+
+
 def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
     """A run's, a side of another corpus, and what is no text; an earlier output is."""
     run = tmp_path / "run"
