@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
+from seq2seq.files import disk_message
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
@@ -354,7 +355,7 @@ def exit_status(work: Callable[[], int]) -> int:
             "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"
         )
     except OSError as error:
-        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}")
+        return fail(disk_message(error) or f"{error.filename or 'input or output'}: {error.strerror or error}")
 
 
 def require_standard_output(option: str) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -29,8 +30,17 @@ REPORT_SECONDS = 30.0
 LOCK = ".lock"
 # Between two messages of progress.
 PACE_SECONDS = 5.0
-# A full disk, a used quota, and a file larger than the process or the system may write.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Errors of a disk, and what helps.
+_ELSEWHERE = "or choose another folder"
+_REMEDIES = {
+    errno.ENOSPC: f"make room there, {_ELSEWHERE}",
+    errno.EDQUOT: f"delete some files, have the quota raised, {_ELSEWHERE}",
+    errno.EFBIG: f"raise the limit on the size of a file (ulimit -f), {_ELSEWHERE}",
+    errno.EROFS: "choose a folder that is not read-only",
+    errno.EACCES: f"see that you may read and write there, {_ELSEWHERE}",
+    errno.EPERM: f"see that you may read and write there, {_ELSEWHERE}",
+    errno.EIO: f"check the disk, {_ELSEWHERE}",
+}
 # Raised by filelock where a file system has no locks.
 _NO_LOCKS = (OSError, NotImplementedError)
 
@@ -49,7 +59,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file() and not final.is_dir():
         # a device or pipe cannot be replaced by rename
-        with _named_errors(path), open(final, "wb") as file:
+        with _named_errors(path, final), open(final, "wb") as file:
             yield file
         return
     # os.replace would report this only after the work
@@ -59,7 +69,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
-        with _named_errors(path), open(temporary, "xb") as file:
+        with _named_errors(path, temporary), open(temporary, "xb") as file:
             yield file
             file.flush()
             # content before the rename: after a power cut the new name must not lead to an empty file
@@ -77,14 +87,60 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def _named_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the file's name to the error of a disk that is full, which a failed write does not have."""
+def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
+    """Raise errors of a disk as OSErrors that name `path`, for which the file or folder `ours` is written."""
     try:
         yield
-    except OSError as error:
-        if error.filename is None and error.errno in _FULL:
-            error.filename = str(path)
-        raise
+    except Exception as error:
+        # a failed write has no name, and torch, Arrow and datasets have errors of their own
+        fault = disk_error(error)
+        if fault is None:
+            raise
+        unknown = fault.filename is None or str(fault.filename).startswith(str(ours))
+        raise OSError(fault.errno, fault.strerror, str(path) if unknown else fault.filename) from error
+
+
+def disk_error(error: BaseException) -> OSError | None:
+    """Find the error of a disk (full, over quota, read-only and so on) behind an exception of whatever library.
+
+    Returns:
+        An OSError with number and message, and a name if one is known; None for any other error.
+    """
+    # a ValueError is a message to the user already
+    if isinstance(error, ValueError):
+        return None
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    # a number first, wherever it is: torch's own error comes after the one that has it
+    for link in chain:
+        if isinstance(link, OSError) and link.errno in _REMEDIES and "errno" not in str(link.strerror):
+            return OSError(link.errno, link.strerror, link.filename)
+    for link in chain:
+        if number := _guessed_errno(link):
+            return OSError(number, os.strerror(number), getattr(link, "filename", None))
+    return None
+
+
+def disk_message(error: OSError) -> str | None:
+    """Describe an error of a disk and its remedy in one line; None for any other error."""
+    if error.errno not in _REMEDIES:
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or os.strerror(error.errno)}; {_REMEDIES[error.errno]}"
+
+
+def _guessed_errno(error: BaseException) -> int | None:
+    """Return the number of an error of a disk that only its message has."""
+    if not isinstance(error, OSError | RuntimeError):
+        return None
+    text = str(error)
+    # Arrow writes it there, numpy counts what was written, torch notes a wrong position
+    if match := re.search(r"Detail: \[errno (\d+)\]", text):
+        return int(match[1]) if int(match[1]) in _REMEDIES else None
+    return errno.ENOSPC if re.search(r"requested and \d+ written|inline_container.* unexpected pos", text) else None
 
 
 def _sync_folder(folder: Path) -> None:
@@ -127,7 +183,8 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        yield building
+        with _named_errors(target.parent, building):
+            yield building
         # mkdtemp makes a folder that only its owner can read; caches are shared
         building.chmod(0o755)
         if replace:

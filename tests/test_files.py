@@ -12,12 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import tiny
 import toycorpus
 from conftest import PATIENCE
+from fulldisk import largest_file
 
 from seq2seq import files
-from seq2seq.files import Pace, build_once, scratch_folder
+from seq2seq.files import LOCK, Pace, build_once, reserved, scratch_folder
 
 # Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
 # argv[2], writes the file "whole".
@@ -130,6 +134,109 @@ def test_without_locks_every_process_builds_and_whole_folders_stay(tmp_path, mon
     assert names(build_once(tmp_path / "toy-1", "the toy", build)) == {"theirs"}
     assert "every process prepares the toy for itself" in caplog.text
     assert (tmp_path / ".toy-1-abcd").is_dir()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_reported_and_gets_no_other_kind_of_lock(tmp_path, monkeypatch, caplog, number):
+    """No lock that is a mere file: one that a killed process left would shut out all that follow."""
+
+    def none(file: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with reserved(tmp_path / "run", otherwise="wait"), reserved(tmp_path / "run", otherwise="wait"):
+        (tmp_path / "run" / "x").touch()
+    assert caplog.text.count("has no file locks") == 2
+    assert "nothing keeps a second run out of it" in caplog.text
+    build_once(tmp_path / "toy-1", "the toy", lambda folder: (folder / "x").touch())
+    assert f"{tmp_path} has no file locks" in caplog.text
+    with scratch_folder(tmp_path) as folder:
+        assert folder.is_dir()
+        # nobody can tell whether it is in use, so it stays
+        with scratch_folder(tmp_path):
+            assert folder.is_dir()
+    # a file that looks like a lock shuts nobody out
+    (tmp_path / "run" / LOCK).write_text("99999999")
+    with reserved(tmp_path / "run", otherwise="wait"):
+        pass
+    assert "x" in names(tmp_path / "run")
+
+
+def test_a_lock_that_is_held_shuts_out_and_names_its_holder(tmp_path):
+    with (
+        reserved(tmp_path, otherwise="wait"),
+        pytest.raises(ValueError, match=rf"in use: process {os.getpid()} on .* has been running there.*; wait"),
+        reserved(tmp_path, otherwise="wait"),
+    ):
+        pass
+    # and a second time, once it is free
+    with reserved(tmp_path, otherwise="wait"):
+        pass
+
+
+# ---- disks that are full
+
+
+def chain(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), errno.EDQUOT),
+        (OSError(errno.EROFS, "Read-only file system", "/x"), errno.EROFS),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), errno.EACCES),
+        # Arrow
+        (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), errno.ENOSPC),
+        # numpy
+        (OSError("100000 requested and 12484 written"), errno.ENOSPC),
+        # torch
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"), errno.ENOSPC),
+        # datasets
+        (
+            chain(Exception("An error occurred while generating the dataset"), OSError(28, "No space left on device")),
+            errno.ENOSPC,
+        ),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), None),
+        (RuntimeError("shapes do not match"), None),
+        (chain(ValueError("a message to the user"), OSError(28, "No space")), None),
+        (OSError("disk full"), None),
+    ],
+)
+def test_an_error_of_the_disk_is_found_behind_that_of_any_library(error, number):
+    fault = files.disk_error(error)
+    assert (fault.errno if fault else None) == number
+    if fault:
+        message = files.disk_message(fault)
+        assert message
+        assert os.strerror(fault.errno) in message
+        assert "folder" in message
+
+
+def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
+    def by_numpy(folder: Path) -> None:
+        np.save(folder / "x.npy", np.zeros(10_000))
+
+    def by_arrow(folder: Path) -> None:
+        with pa.OSFile(str(folder / "x"), "wb") as file:
+            file.write(bytes(100_000))
+
+    writers = {
+        "text": lambda: files.write_text(tmp_path / "a.txt", "x" * 100_000),
+        "checkpoint": lambda: tiny.save(tmp_path),
+        "numpy": lambda: build_once(tmp_path / "b-1", "the toy", by_numpy),
+        "arrow": lambda: build_once(tmp_path / "c-1", "the toy", by_arrow),
+    }
+    tiny.payload()
+    for name, write in writers.items():
+        with largest_file(50_000), pytest.raises(OSError, match=r"File too large|No space") as caught:
+            write()
+        assert str(caught.value.filename).startswith(str(tmp_path)), name
+        assert ".tmp" not in str(caught.value.filename)
+        assert not names(tmp_path), name
 
 
 def test_scratch_of_the_dead_goes_and_of_the_living_stays(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import COMPRESSIONS, ROWS, Columns, parquet_head, read_blocks, table_pairs, text_pairs
 from seq2seq.data.sources import Source, find_source, resolve
 from seq2seq.data.tmx import tmx_pairs
-from seq2seq.files import scratch_folder
+from seq2seq.files import disk_error, scratch_folder
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +192,9 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
         # inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
+        # a full disk is no fault of the corpus
+        if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise fault from error
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         hint = (
             "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seq2seq import files
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -47,10 +49,12 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
-    # A full disk, or a file that is gone; an OSError without a message is not from a system call.
+    if (fault := files.disk_error(error)) is not None:
+        return TrainingFault(str(files.disk_message(fault)))
+    # A file that is gone; an OSError without a message is not from a system call.
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
-        return TrainingFault(f"{where}{error.strerror}: make room or mend it")
+        return TrainingFault(f"{where}{error.strerror}; see that it is there and can be read")
     return None
 
 

@@ -225,7 +225,9 @@ class Run:
             return error
         if fault.details:
             path = self.folder.path / f"fault-{distributed.rank()}.json"  # several ranks may fail at once
-            files.write_json(path, {"fault": str(fault), **fault.details})
+            # The fault itself matters more than a full disk.
+            with contextlib.suppress(OSError):
+                files.write_json(path, {"fault": str(fault), **fault.details})
         return TrainingFault(f"{fault}; {self._how_to_go_on()}")
 
     def _how_to_go_on(self) -> str:
