@@ -49,22 +49,15 @@ def score_checkpoint(
         check_convention(settings.convention, settings.lang or meta["tgt_lang"])
     section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
     if save:
-        corpus = [file for each in ("train", "valid", "test") for file in data_files(section, each)]
-        require_output(save, "--save", inputs=corpus, what="corpus")
-        require_no_corpus(save, "--save", [section["src"], section["tgt"]])
+        _require_free(save, section)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with
     settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
     sources, references = load_pairs(section, split, cache=cache, limit=limit)
     # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
-    failed = []
-
-    def take(note: Note) -> None:
-        failed.extend([note.position] if note.error else [])
-        warn(f"sentence {note.position + 1} {note}")
-
+    errors: list[str] = []
     began = time.perf_counter()
-    evaluator.translate(take)
+    evaluator.translate(lambda note: _report(note, errors, warn))
     # decoding alone: neither loading the model nor scoring counts
     seconds = time.perf_counter() - began
     hypotheses = evaluator.texts().hypotheses
@@ -76,9 +69,22 @@ def score_checkpoint(
         "split": split,
         "direction": f"{section['src']}-{section['tgt']}",
         "lines": len(sources),
-        "failed": len(failed),
+        "failed": sum(map(bool, errors)),
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
         "scores": settings.scores(hypotheses, [references]),
     }
+
+
+def _require_free(save: Path, section: dict[str, Any]) -> None:
+    """Refuse a file that belongs to a corpus, the one that is scored or another."""
+    corpus = [file for split in ("train", "valid", "test") for file in data_files(section, split)]
+    require_output(save, "--save", inputs=corpus, what="corpus")
+    require_no_corpus(save, "--save", [section["src"], section["tgt"]])
+
+
+def _report(note: Note, errors: list[str], warn: Warn) -> None:
+    """Warn of a line that is cut or fails, and keep its error, which is empty for one that is cut."""
+    errors.append(note.error)
+    warn(f"sentence {note.position + 1} {note}")
