@@ -62,6 +62,12 @@ class Parser(argparse.ArgumentParser):
         # argparse would print the whole usage first
         sys.exit(fail(f"{message} (--help lists the options)"))
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse itself takes the value of --option=-- for a separator, and sets the option to an empty list
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected a value, not '--'")
+        return super()._get_values(action, arg_strings)
+
     def print_help(self, file: Any = None) -> None:
         """Print the help and exit: argparse ignores an output that is full."""
         if file is None:
@@ -378,4 +384,8 @@ def run_command(main: Callable[[], int]) -> NoReturn:
         # as an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    # before `exit_status` has begun, or after its end
+    except KeyboardInterrupt:
+        sys.exit(fail("interrupted", 130))

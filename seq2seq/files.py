@@ -94,6 +94,9 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
     except Exception as error:
         # a failed write has no name, and torch, Arrow and datasets have errors of their own
         fault = disk_error(error)
+        # a folder that is missing or not one, and other errors of the system, have the temporary name
+        if fault is None and isinstance(error, OSError) and str(error.filename).startswith(str(ours)):
+            fault = error
         if fault is None:
             raise
         unknown = fault.filename is None or str(fault.filename).startswith(str(ours))
@@ -252,8 +255,14 @@ def build_once(
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder that is deleted after the block, or by the next caller if this process is killed."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """Make a folder in `parent` that is deleted after the block, or by the next caller if this process is killed.
+
+    Where `parent` cannot be written it is made among the system's temporary files.
+    """
+    with contextlib.suppress(OSError):
+        parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(parent, os.W_OK):
+        parent = Path(tempfile.gettempdir())
     # what killed processes left; "files" exists only after its owner has taken the lock
     for old in parent.glob(".local-*"):
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):

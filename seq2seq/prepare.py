@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.config.compose import refuse_mistakes
 from seq2seq.config.sections import read_sections
+from seq2seq.data.corpus import validate_section
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -48,14 +49,15 @@ def prepare(config: dict[str, Any]) -> None:
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
+    # refuses wrong settings of every section, then corpora that cannot be read, before any work
+    read_sections(config)
+    validate_section(config["data"], cache_dir=Path(config["cache"]))
     # not at the top of the file: these import torch
     from seq2seq import checkpoint
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
     from seq2seq.training import finetune
 
-    # refuses wrong settings of every section, before any work
-    read_sections(config)
     start = time.monotonic()
     cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
     # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache

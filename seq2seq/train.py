@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
@@ -14,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.config.compose import refuse_mistakes
+from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
@@ -38,6 +40,7 @@ def main(config: DictConfig) -> float:
     """
     try:
         plan = _plan(config)
+        validate_section(plan.config["data"], cache_dir=Path(plan.config["cache"]))
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:

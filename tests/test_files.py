@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -262,6 +263,14 @@ with scratch_folder(Path({str(tmp_path)!r})) as folder:
     processes[1].communicate()
 
 
+def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    with scratch_folder(tmp_path / "file" / "cache") as folder:
+        assert folder.parent.parent == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_progress_tells_rate_and_share(monkeypatch, caplog):
     monkeypatch.setattr(files, "PACE_SECONDS", 0.0)
     with caplog.at_level(logging.INFO):
@@ -339,3 +348,11 @@ def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, ca
     with files.reserved(tmp_path / "run", otherwise="wait"):
         (tmp_path / "run" / "file").touch()
     assert "has no file locks" in caplog.text
+
+
+def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
+    """Not by the name of the temporary file beside it."""
+    path = tmp_path / "missing" / "out"
+    with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
+        pass
+    assert caught.value.filename == str(path)

@@ -20,7 +20,7 @@ NO_NUMBER = ("0", "-1", "banana", "nan", "", "1.5", "-inf", "１.５", "1e400", 
 LARGE = ("99999999999999999999999", "1000000000000", "4294967296", "1e5", "300", "1e300", "inf", "5000")
 # Files that cannot be read, or written.
 UNREADABLE = ("nowhere", "/proc/self/mem", "/", "/dev/null/x", "", "a\tb", "x" * 300, "/dev/zero", "loop", "~nobody/x")
-UNWRITABLE = ("/proc/x", "/", "/dev/null/x", "", "no/such/folder/x", "x" * 300, "/dev/full", "loop/x", "input")
+UNWRITABLE = ("/proc/x", "/dev/null/x", "", "no/such/folder/x", "x" * 300, "/dev/full", "loop/x", "input")
 FILES = ("--ckpt", "--input", "--hypotheses", "--references", "--compare", "--data")
 OUTPUTS = ("--output", "--out", "--save", "--corpus")
 
@@ -117,7 +117,12 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
         words = [*base[: place + 1], value, *base[place + 2 :]]
     # /dev/full may be written as a device; the input may be the output of another command
     known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
-    return f"{option} cannot be used", words, (option, option[2:], value), "refuse" if known else "either"
+    return (
+        f"{option} cannot be used",
+        words,
+        (option, option[2:], value) if value else (),
+        "refuse" if known else "either",
+    )
 
 
 def _unknown(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:

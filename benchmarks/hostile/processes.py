@@ -113,19 +113,33 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     (kept / "stdin").write_bytes(command.stdin or b"")
     sys.stdout.flush()
     sys.stderr.flush()
+    # a pipe, which no bound on the size of files shortens
+    reader, writer = os.pipe()
     start = time.monotonic()
     pid = os.fork()
     if pid == 0:
+        os.dup2(writer, 2)
+        os.close(writer)
+        os.close(reader)
         _become(command, cwd, kept)
-    exceeded = _watch(pid, command, start)
+    os.close(writer)
+    err = bytearray()
+    exceeded = _watch(pid, command, start, reader, err)
     # what the command has started ends with it
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     _, state, usage = os.wait4(pid, 0)
+    # not blocking: a process that has left the group may hold the pipe open
+    os.set_blocking(reader, False)
+    with contextlib.suppress(BlockingIOError):
+        while block := os.read(reader, 1 << 16):
+            err += block
+    os.close(reader)
+    (kept / "stderr").write_bytes(err)
     return Done(
         status=os.waitstatus_to_exitcode(state),
         out=(kept / "stdout").read_bytes() if command.stdout is None else b"",
-        err=(kept / "stderr").read_text("utf-8", "replace"),
+        err=err.decode("utf-8", "replace"),
         exceeded=exceeded,
         cpu=usage.ru_utime + usage.ru_stime,
         wall=time.monotonic() - start,
@@ -133,17 +147,28 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     )
 
 
-def _watch(pid: int, command: Command, start: float) -> str:
-    """Wait for the end of a command, send its signal, and return the limit that it passed, or ""."""
+def _watch(pid: int, command: Command, start: float, reader: int, err: bytearray) -> str:
+    """Wait for the end of a command, send its signal, and return the limit that it passed, or "".
+
+    Args:
+        reader: The command's standard error, whose bytes are added to `err`.
+    """
     handle = os.pidfd_open(pid)
     pending = command.signals
     limits = command.limits
+    open_reader = [reader]
     try:
         while True:
             elapsed = time.monotonic() - start
             pause = TICK if pending is None else max(0.0, min(TICK, pending[0] - elapsed))
-            if select.select([handle], [], [], pause)[0]:
+            ready = select.select([handle, *open_reader], [], [], pause)[0]
+            if handle in ready:
                 return ""
+            if ready:
+                block = os.read(reader, 1 << 16)
+                err += block
+                # closed by the command
+                open_reader = open_reader if block else []
             elapsed = time.monotonic() - start
             if pending and elapsed >= pending[0]:
                 os.kill(pid, pending[1])
@@ -201,13 +226,12 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
 
 def _connect(command: Command, kept: Path) -> None:
     """Give the process its standard streams."""
-    for number in (0, 1, 2):
+    for number in (0, 1):
         os.close(number)
     # each open takes the lowest number that is free
     os.open(kept / "stdin", os.O_RDONLY)
     target = str(kept / "stdout") if command.stdout is None else (command.stdout or os.devnull)
     os.open(target, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if command.stdout is None else 0), 0o644)
-    os.open(kept / "stderr", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)))
     # as PYTHONUNBUFFERED has it: raw, so that a write may write a part
     raw = "PYTHONUNBUFFERED" in command.environment

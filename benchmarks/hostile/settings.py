@@ -44,7 +44,19 @@ WRONG: dict[type, tuple[str, ...]] = {
 # Values that may be right for one setting and wrong for another.
 DOUBTFUL = (
     *("0", "1", "inf", "1e400", "1e308", "1e-300", "1000000000", "1000000000000000000", "1" + "0" * 30, "-0.0"),
-    *("null", "''", "'\U0001f600'", "'a b'", "../x", "'" + "x" * 300 + "'", "'???'", "'${nope}'", "1e3", "/", "'\\n'"),
+    *(
+        "null",
+        "''",
+        "'\U0001f600'",
+        "'a b'",
+        "../x",
+        "'" + "x" * 300 + "'",
+        "'???'",
+        "'${nope}'",
+        "1e3",
+        "/proc",
+        "'\\n'",
+    ),
 )
 # Words that must be one of a few.
 CHOICES = (

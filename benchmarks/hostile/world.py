@@ -20,7 +20,7 @@ SIZES = (
 RUN = (
     "trainer.max_steps=2", "trainer.val_steps=2", "trainer.val_sentences=2",
     "trainer.samples=1", "trainer.test=false", "trainer.accelerator=cpu", "trainer.threads=1", "logger=csv",
-    "search.max_len_extra=4",
+    "search.max_len_extra=4", "search.max_len_ratio=0.5",
 )  # fmt: skip
 # A run that is worth interrupting: it validates and saves again and again.
 LONGER = ("trainer.max_steps=24", "trainer.val_steps=6", "trainer.save_time=0.05s", "trainer.log_steps=3")

@@ -14,7 +14,7 @@ from seq2seq.config.moved import modernize, new_key
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.run import RunSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.config.settings import defaults, is_section, read_section
+from seq2seq.config.settings import defaults, nested_class, read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.config.trainer import TrainerSettings, bounded
 from seq2seq.config.values import check_value, shown
@@ -96,7 +96,7 @@ def _filled(cls: type, section: Mapping[str, Any]) -> dict[str, Any]:
         key: value | section[key]
         for key, value in known.items()
         # An open mapping, such as data.tokenize, is a value and not a section.
-        if is_section(cls, key) and isinstance(section.get(key), dict)
+        if nested_class(cls, key) and isinstance(section.get(key), dict)
     }
     return known | dict(section) | nested
 

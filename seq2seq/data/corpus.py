@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,8 @@ from seq2seq.config.data import SPLITS, CorpusSettings
 from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
-from seq2seq.data.loading import arrow_tables, open_split, sample_pairs
+from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
+from seq2seq.data.multi_corpus import parts_of
 from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
@@ -88,7 +89,7 @@ class Corpus(NamedTuple):
 
 
 def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
-    """Check languages, files, columns and direction cheaply; of a remote corpus, the languages alone.
+    """Check languages, files, columns and direction cheaply; of a remote corpus, the languages and that it is there.
 
     Raises:
         ValueError: Something is missing or looks swapped; the message says what to change.
@@ -108,10 +109,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
-    # a name on the hub is looked up only when it is loaded; a path is checked here
-    if settings.path and not resolve(settings.path).is_dir():
-        if settings.path.startswith(("package://", "/", ".", "~")):
-            raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+    # a name on the hub, or a path
+    on_hub = bool(settings.path) and not resolve(settings.path).is_dir()
+    if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
+        raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+    # text that was prepared before needs neither the hub nor its cache
+    if is_remote(settings) and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
+        require_remote(settings)
+    if on_hub:
         return
     # one sample for the direction; of the other splits a row, which shows that they can be opened
     samples = []
@@ -122,6 +127,12 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
+
+
+def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:
+    """Check all corpora of a plain section `data`, without importing torch; ValueError as of `validate_corpus`."""
+    for part in parts_of(data):
+        validate_corpus(part.corpus, cache_dir=cache_dir)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:

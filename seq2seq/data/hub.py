@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import threading
@@ -69,6 +70,14 @@ class Repository(NamedTuple):
         if missing_files(found) or not any(word in name for word in words for name in relative):
             return None
         return folder
+
+    def converted(self) -> bool:
+        """Return True if `datasets` has converted a version of it to files of its own."""
+        from huggingface_hub import constants
+
+        # as `datasets` finds it, whose import takes a second
+        folder = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
+        return (Path(folder).expanduser() / self.name.replace("/", "___")).is_dir()
 
     def advice(self, reason: str) -> ValueError:
         """Return the error of a data set that is neither here nor to be had."""

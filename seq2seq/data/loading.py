@@ -79,6 +79,39 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     return src[:size], tgt[:size]
 
 
+def require_remote(settings: CorpusSettings) -> None:
+    """Raise ValueError if a split is on the hub, and neither the hub nor a copy of it can be had; nothing is read."""
+    asked = set()
+    for split in settings.splits:
+        repository = _repository(split, settings)
+        if repository is None or repository[:2] in asked:
+            continue
+        place = str(settings.place(split)).partition("[")[0]
+        if repository.copy_of(place) if settings.path else repository.copies():
+            continue
+        asked.add(repository[:2])
+        # what `datasets` has converted (HF_DATASETS_CACHE) is only known when it is loaded
+        if (reason := repository.unreachable()) and not (settings.path and repository.converted()):
+            raise repository.advice(reason)
+
+
+def is_remote(settings: CorpusSettings) -> bool:
+    """Return True if a split is on the hub."""
+    return any(_repository(split, settings) for split in settings.splits)
+
+
+def _repository(split: str, settings: CorpusSettings) -> Repository | None:
+    """Return the data set of the hub that a split is in; None for files of this machine and other addresses."""
+    place = settings.place(split)
+    if place is None:
+        return None
+    if settings.path:
+        local = str(settings.path).startswith("package://") or resolve(settings.path).is_dir()
+        files = settings.data_dir or settings.config
+        return None if local else Repository(settings.path, settings.revision, files)
+    return Repository.of_address(place) if isinstance(place, str) else None
+
+
 def arrow_tables(dataset: Any) -> Iterator[pa.Table]:
     """Iterate over a data set of `datasets` as Arrow tables."""
     # Arrow tables: text becomes Python strings only block by block
@@ -96,7 +129,7 @@ def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[p
     if source.type not in ("json", "parquet"):
         raise ValueError(f"{source.files[0]}: {source.type} is read from this machine only; download the file")
     repository = Repository.of_address(source.files[0])
-    # the hub keeps what it has downloaded; an address with a revision always means the same text
+    # the hub's cache keeps what it has downloaded; an address with a revision always means the same text
     if repository and (files := repository.copies()):
         return _local_file_tables(Source(source.type, files), cache_dir)
     if repository and (reason := repository.unreachable()):
@@ -138,10 +171,10 @@ def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming
     """Read a split of `data.path`: a data set on the hub, or a folder in the hub's layout."""
     path = str(settings.path)
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
+    repository = _repository(split, settings)
     # a folder on this machine is read without its revision and without the hub's cache
-    if path.startswith("package://") or resolve(path).is_dir():
+    if repository is None:
         return _local_hub_tables(path, options, cache_dir)
-    repository = Repository(path, settings.revision, settings.data_dir or settings.config)
     if copy := repository.copy_of(str(settings.place(split)).partition("[")[0]):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():

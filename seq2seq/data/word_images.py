@@ -19,6 +19,7 @@ from seq2seq.resources import data_dir
 
 FONT_SIZES = (9, 10)  # in pixels
 MARGIN = 3  # pixels at most before the text
+LARGEST = 10_000  # pixels of a side
 NOISE = 12.0  # largest standard deviation of a pixel, of 255
 _WORD = re.compile(r"[A-Za-z']+")
 
@@ -27,11 +28,20 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class WordPictures:
-    """Pictures of words: height and width in pixels; letters, position, ink, paper and noise follow the seed."""
+    """Pictures of words: height and width in pixels; letters, position, ink, paper and noise follow the seed.
+
+    Raises:
+        ValueError: A side is out of range.
+    """
 
     height: int = 10
     width: int = 32
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("height", self.height), ("width", self.width)):
+            if not 1 <= value <= LARGEST:
+                raise ValueError(f"--{name} {value}: choose 1 to {LARGEST:,} pixels")
 
     def line(self, text: str, number: int) -> str:
         """Draw `text` as the line of a file, the base64 of a PNG; a blank line stays blank.

@@ -174,6 +174,72 @@ def test_tsv(tmp_path, header):
         load(chosen, tmp_path / "c")
 
 
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".json", ".csv.gz", ".tsv.xz", ".json.zst"])
+def test_one_file_of_both_sides_by_its_suffix(tmp_path, ending):
+    format_, _, packed = ending[1:].partition(".")
+    content = {
+        "csv": "en,de\n" + "".join(f'"{tgt}","{src}"\n' for src, tgt in PAIRS),
+        "tsv": "de\ten\n" + "".join(f"{src}\t{tgt}\n" for src, tgt in PAIRS),
+        "json": json.dumps([{"de": src, "en": tgt} for src, tgt in PAIRS]),
+    }[format_].encode()
+    compress = {
+        "": bytes,
+        "gz": gzip.compress,
+        "xz": lzma.compress,
+        "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+    }
+    file = tmp_path / f"train{ending}"
+    file.write_bytes(compress[packed](content))
+    chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file))
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS
+    # the suffix is a habit; the setting decides
+    other = tmp_path / "corpus.txt"
+    other.write_bytes(content)
+    chosen = options(tmp_path, train=str(other), valid=str(other), test=str(other), format=format_)
+    assert load(chosen, tmp_path / "c") == PAIRS
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("language", ["de", "en"])
+def test_one_of_two_files_finds_the_other(tmp_path, ending, language):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split, ending=ending)
+    chosen = options(tmp_path, train=str(tmp_path / f"train.{language}{ending}"))
+    assert load(chosen, tmp_path / "c") == PAIRS
+    (tmp_path / f"train.en{ending}").unlink()
+    (tmp_path / f"train.de{ending}").rename(tmp_path / f"train.de{ending}.kept")
+    (tmp_path / f"train.{language}{ending}").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"the file .*train\.(de|en) .* does not exist; there are"):
+        load(chosen, tmp_path / "c")
+
+
+def test_one_file_of_unknown_kind_says_what_to_type(tmp_path):
+    (tmp_path / "corpus.txt").write_text("a\n")
+    with pytest.raises(ValueError, match=r"with \.de nor with \.en.*'data\.train=\[.*corpus\.txt,<target file>\]'"):
+        validate_corpus(options(tmp_path, train=str(tmp_path / "corpus.txt")), cache_dir=tmp_path / "c")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ValueError, match=r"folder\.csv is a folder"):
+        validate_corpus(options(tmp_path, train=str(tmp_path / "folder.csv")), cache_dir=tmp_path / "c")
+
+
+def test_sides_are_no_languages(tmp_path):
+    file = write_jsonl(tmp_path / "x.jsonl", [{"src": src, "tgt": tgt} for src, tgt in PAIRS])
+    chosen = options(tmp_path, train=file, valid=file, test=file)
+    with pytest.raises(ValueError, match=r"say which column is which language.*'data\.columns=\{de: src, en: tgt\}'"):
+        validate_corpus(chosen, cache_dir=tmp_path / "c")
+    with pytest.raises(ValueError, match=r"data\.src=src is no language: .*'data\.columns=\{de: src, en: tgt\}'"):
+        validate_corpus(replace(chosen, src="src", tgt="tgt"), cache_dir=tmp_path / "c")
+    assert load(replace(chosen, columns={"de": "src", "en": "tgt"}), tmp_path / "c") == PAIRS
+
+
+def test_columns_of_other_types_are_refused(tmp_path):
+    for value, kind in ((1.5, "double"), (b"x", "binary"), ([1], "list"), (True, "bool")):
+        file = write_parquet(tmp_path / "x.parquet", [{"de": value, "en": "b"}])
+        with pytest.raises(ValueError, match=f"the column 'de' holds values of type {kind}.*, not text"):
+            validate_corpus(options(tmp_path, train=file, valid=file, test=file), cache_dir=tmp_path / "c")
+
+
 def test_patterns_and_addresses(tmp_path):
     write_parquet(tmp_path / "train-00000-of-00002.parquet", wmt(PAIRS[:30]))
     write_parquet(tmp_path / "train-00001-of-00002.parquet", wmt(PAIRS[30:]))

@@ -15,7 +15,7 @@ from huggingface_hub.utils import httpx
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.data import CorpusSettings, corpus_settings
 from seq2seq.data import hub
-from seq2seq.data.corpus import load_corpus
+from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.hub import Repository, missing_files
 
 SIZES = {"train": 6400, "validation": 7, "test": 5}
@@ -33,6 +33,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     # its own folder of converted data: what other tests or users have there must not be found
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
     return tmp_path / "hub"
 
 
@@ -141,6 +142,22 @@ def test_no_copy_and_no_network_is_one_line(cache, tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r"cannot be reached \(\[Errno -2\].*--include '[a-z0-9-]+/") as told:
             sizes(settings(name), tmp_path / "c")
         assert "\n" not in str(told.value)
+
+
+def test_no_copy_and_no_network_is_known_before_any_work(cache, tmp_path):
+    for name in ("wmt14_de_en", "wmt16_newstest2014"):
+        with pytest.raises(ValueError, match="HF_HUB_OFFLINE is set, and no copy is in"):
+            validate_corpus(settings(name), cache_dir=tmp_path / "c")
+    download(cache, "wmt/wmt14", WMT14, "de-en")
+    validate_corpus(settings("wmt14_de_en"), cache_dir=tmp_path / "c")
+    with pytest.raises(ValueError, match=r"wmt/wmt16: .*hf download wmt/wmt16"):
+        validate_corpus(settings("wmt16_newstest2014"), cache_dir=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    # text that was prepared before needs no copy
+    chosen = settings("wmt14_de_en")
+    load_corpus(chosen, cache_dir=tmp_path / "c")
+    cache.rename(tmp_path / "away")
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
 
 
 def test_a_network_that_swallows_packets_is_told(cache, tmp_path, monkeypatch):

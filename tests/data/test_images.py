@@ -30,7 +30,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
-from seq2seq.data.word_images import has_letter
+from seq2seq.data.word_images import WordPictures, has_letter
 from seq2seq.embedding import GridPositions, PatchProjection, SinusoidalPositions
 from seq2seq.inference.translator import Translator
 from seq2seq.mixers.quadratic import Quadratic
@@ -442,3 +442,10 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     )
     places = next(name for name in made if name.endswith("centers"))
     assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a centre, but not far
+
+
+@pytest.mark.parametrize("sizes", [{"width": 4294967296}, {"height": 10_001}, {"height": 0}])
+def test_pictures_of_an_impossible_size_are_refused(sizes):
+    (name,) = sizes
+    with pytest.raises(ValueError, match=f"--{name} {sizes[name]}: choose 1 to 10,000 pixels"):
+        WordPictures(**sizes)

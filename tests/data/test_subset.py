@@ -83,7 +83,7 @@ def test_held_out_pairs_are_those_of_the_whole_corpus(corpus):
 def test_a_limit_beyond_the_corpus_is_told(corpus, caplog):
     whole = prepare(corpus)
     assert prepare(corpus, limit=240).fingerprint == whole.fingerprint
-    assert caplog.text == ""
+    assert "data.limit" not in caplog.text
     assert prepare(corpus, limit=100_000).fingerprint == whole.fingerprint
     assert "data.limit=100000 is more than the 240 training pairs of the corpus: all are used" in caplog.text
 
@@ -115,7 +115,7 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
     assert drawn == 50
     assert seen == set(range(25))
     assert limited.fingerprint != prepare(corpus, limit=26, **options).fingerprint
-    assert caplog.text == ""
+    assert "data.limit" not in caplog.text
     blocks = plan(corpus, limit=100_000, **options).stream.blocks  # type: ignore[union-attr]
     for _ in range(2):
         assert sum(len(src) for src, _ in blocks()) == 240
