@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from seq2seq.config.names import suggestion
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
@@ -38,6 +39,27 @@ def warn(message: str) -> None:
     print_error(f"warning: {message}")
 
 
+# Names that other programs have for options.
+OTHERS = {
+    "--batch-size": "--max-tokens",
+    "--max-batch-size": "--max-tokens",
+    "--num-beams": "--beam-size",
+    "--beams": "--beam-size",
+    "--lenpen": "--length-penalty",
+    "--alpha": "--length-penalty",
+    "--checkpoint": "--ckpt",
+    "--model": "--ckpt",
+    "--path": "--ckpt",
+    "--gpu": "--device",
+    "--fp16": "--dtype",
+    "--tokenizer": "--tokenize",
+    "--target-lang": "--tgt-lang",
+    "--num-threads": "--threads",
+    "--refs": "--references",
+    "--hyps": "--hypotheses",
+}
+
+
 def fail(message: object, status: int = 2) -> int:
     """Print an error, one line, on standard error and return the exit status."""
     print_error(f"error: {' '.join(str(message).split())}")
@@ -46,6 +68,9 @@ def fail(message: object, status: int = 2) -> int:
 
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
+
+    # What is parsed.
+    _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
         super().__init__(
@@ -57,10 +82,27 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, and keep the words for `error`."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and one line."""
+        """Exit with status 2 and one line, which names options that are spelled like an unknown one."""
         # argparse would print the whole usage first
-        sys.exit(fail(f"{message} (--help lists the options)"))
+        sys.exit(fail(f"{message}{self._suggestion()} (--help lists the options)"))
+
+    def _suggestion(self) -> str:
+        """Suggest an option for the first word that looks like one and is none; "" if there is none."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        words = [word.partition("=")[0] for word in self._words]
+        # also where argparse first misses an option that is required: --checkpoint for --ckpt
+        for word in words[: words.index("--")] if "--" in words else words:
+            if word.startswith("--") and word not in known:
+                named = OTHERS.get(word.lower().replace("_", "-"))
+                found = f"; did you mean {named}?" if named in known else suggestion(word, known)
+                return f"; there is no {word}{found}"
+        return ""
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         # argparse itself takes the value of --option=-- for a separator, and sets the option to an empty list

@@ -15,7 +15,8 @@ from seq2seq.analysis.html_report import Pair
 from seq2seq.analysis.mixing_matrix import views
 from seq2seq.build import build_model
 from seq2seq.cli import UsageError, require_folder
-from seq2seq.config.compose import presets, require_known, resolved_settings
+from seq2seq.config.compose import presets, resolved_settings
+from seq2seq.config.names import require_known
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.cleaning import shorten

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
+from seq2seq.config.elsewhere import elsewhere
 from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
@@ -174,7 +175,7 @@ def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
         return ValueError(f"{full} is now {moved}")
     if explained := explain_argument(full):
         return ValueError(explained)
-    return ValueError(f"unknown setting {full}{suggestion(key, known)}; known: {', '.join(known)}")
+    return ValueError(f"unknown setting {full}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})")
 
 
 @functools.cache

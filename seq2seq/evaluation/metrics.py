@@ -224,7 +224,7 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
         reason = getattr(error, "reason", None) or str(error).strip().partition("\n")[0]
         raise ValueError(
             f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, copy "
-            "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score with tokenize=char"
+            "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by character"
         ) from error
     except ImportError as error:
         raise _unusable(tokenize) from error
@@ -233,7 +233,9 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
 def _unusable(tokenize: str) -> ValueError:
     """Return the error of a tokenizer whose package is missing."""
     extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
-    remedy = f"install {extra}, or score with tokenize=char"
+    # the language of ja-mecab is ja
+    key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
+    remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
     return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
 
 

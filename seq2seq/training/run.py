@@ -104,7 +104,7 @@ class Run:
                     return self._train()
         except TrainingInterrupt as stop:
             _stop(stop, self.folder, trained=self.trained)
-        except (OSError, RuntimeError, MemoryError, TrainingFault) as error:
+        except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             raise self._fault(error) from error
 
     @contextlib.contextmanager
