@@ -6,11 +6,9 @@ All of it is read from the repository at build time, so that neither a module, a
 from __future__ import annotations
 
 import ast
-import dataclasses
 import posixpath
 import re
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from omegaconf import OmegaConf
 
-from seq2seq.config.settings import defaults, keys
+from seq2seq.config.help import settings_rows
 from seq2seq.config.store import SECTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,36 +111,23 @@ def api_pages() -> list[tuple[str, str, list[str]]]:
 
 
 def settings_tables() -> str:
-    """Return a table of keys, defaults and help for each section of the settings."""
+    """Return a table of keys, defaults, allowed values and help for each section of the settings."""
     tables = []
     for section, cls in SECTIONS.items():
         title = f"`{section}`" if section else "Top level"
-        rows = settings_rows(cls, defaults(cls), f"{section}." if section else "")
-        tables.append(f"## {title}\n\n| setting | default | meaning |\n|---|---|---|\n{''.join(rows)}")
+        rows = [
+            f"| {code(name)} | {code(shown(value))} | {in_cell(wanted)} | {in_cell(meaning)} |\n"
+            for name, value, meaning, wanted in settings_rows(cls, section)
+        ]
+        head = "| setting | default | allowed | meaning |\n|---|---|---|---|\n"
+        tables.append(f"## {title}\n\n{head}{''.join(rows)}")
     return "\n".join(tables)
-
-
-def settings_rows(cls: type, values: Mapping[str, Any], prefix: str) -> list[str]:
-    """Return the rows of one dataclass; one that it contains follows with its own keys."""
-    rows = []
-    for name, field in keys(cls).items():
-        value, meaning = values[name], in_cell(field.metadata.get("help", ""))
-        nested = nested_class(cls, name) if isinstance(value, Mapping) else None
-        default = "" if nested else code("null" if value is None else shown(value))
-        rows.append(f"| {code(prefix + name)} | {default} | {meaning} |\n")
-        if nested:
-            rows += settings_rows(nested, value, f"{prefix}{name}.")
-    return rows
-
-
-def nested_class(cls: type, name: str) -> type | None:
-    """Return the dataclass that a field holds, or None."""
-    hint = typing.get_type_hints(cls)[name]
-    return hint if dataclasses.is_dataclass(hint) and isinstance(hint, type) else None
 
 
 def shown(value: Any) -> str:
     """Return a value as YAML has it."""
+    if value is None:
+        return "null"
     return str(value).lower() if isinstance(value, bool) else str(value).replace("'", "")
 
 

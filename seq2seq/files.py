@@ -174,6 +174,25 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def require_creatable(folder: Path, setting: str) -> None:
+    """Check that files can be written in a folder, which need not exist yet; nothing is left there.
+
+    Raises:
+        ValueError: It cannot be made or written; names `setting`.
+    """
+    existing = folder.absolute()
+    try:
+        # the nearest ancestor that exists decides; the root always does
+        existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
+        # tried, since neither the permissions of root nor those of /proc say what works
+        os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"{setting}={folder} cannot be written ({existing}: {reason}): set {setting}=<another folder>"
+        ) from None
+
+
 @contextlib.contextmanager
 def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Make a temporary folder that becomes `target` if the block succeeds and vanishes if it does not.

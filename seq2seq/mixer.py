@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from seq2seq.config.mixer import require_divisible as require_divisible
 from seq2seq.introspection import MixingProperties
 from seq2seq.state import Context, NoState, State
 
@@ -133,18 +134,6 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     def introspect(self, x: Tensor, context: ContextT) -> dict[str, Tensor]:
         """Return what SelfMixer.introspect returns; weights over the source are (B, heads, T, S)."""
         return {}
-
-
-def require_divisible(dim: int, parts: int, what: str = "num_heads") -> int:
-    """Return dim / parts.
-
-    Raises:
-        ValueError: `parts` does not divide `dim`; the message lists what does.
-    """
-    if parts < 1 or dim % parts:
-        good = [n for n in range(1, dim + 1) if dim % n == 0 and n <= 64]  # short enough to print
-        raise ValueError(f"dim {dim} is not divisible by {what} {parts}; choose {what} from {good}")
-    return dim // parts
 
 
 def require_probability(value: float, what: str) -> float:

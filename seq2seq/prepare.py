@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.compose import plain_settings
+from seq2seq.config.explain import refuse_mistakes
 from seq2seq.config.sections import read_sections
 from seq2seq.data.corpus import validate_section
+from seq2seq.files import require_creatable
 from seq2seq.resources import conf_dir
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def main(config: DictConfig) -> None:
     A wrong setting is one line on stderr and exit status 2.
     """
     try:
-        prepare(OmegaConf.to_container(config, resolve=True))  # type: ignore[arg-type]
+        prepare(plain_settings(config))
     except ValueError as error:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
@@ -50,7 +52,7 @@ def prepare(config: dict[str, Any]) -> None:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
     # refuses wrong settings of every section, then corpora that cannot be read, before any work
-    read_sections(config)
+    require_creatable(Path(read_sections(config).run.cache), "cache")
     validate_section(config["data"], cache_dir=Path(config["cache"]))
     # not at the top of the file: these import torch
     from seq2seq import checkpoint

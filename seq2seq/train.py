@@ -8,13 +8,14 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from seq2seq.config.compose import refuse_mistakes
+from seq2seq.config.compose import plain_settings
+from seq2seq.config.explain import refuse_mistakes
 from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
@@ -59,9 +60,8 @@ def _plan(config: DictConfig) -> RunPlan:
     # what the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
-    plain: Any = OmegaConf.to_container(config, resolve=True)
     return resolve(
-        plain,
+        plain_settings(config),
         # the group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
@@ -72,7 +72,12 @@ def _plan(config: DictConfig) -> RunPlan:
 def _train(plan: RunPlan) -> float:
     """Train by a checked plan; a fault of the data or the machine exits with status 1."""
     from seq2seq import distributed
+    from seq2seq.training import checks
     from seq2seq.training.errors import TrainingFault
+
+    # impossible sizes first, which need torch alone: Lightning takes three times as long to import
+    if not plan.run.init_from:
+        checks.check_model(plan, None)
     from seq2seq.training.run import train
 
     # rank 0 logs for all; warnings of other ranks still show

@@ -350,6 +350,18 @@ def test_a_folder_without_locks_is_used_with_a_warning(tmp_path, monkeypatch, ca
     assert "has no file locks" in caplog.text
 
 
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "/dev/null/x", "/proc/nope/deeper"])
+def test_a_folder_that_cannot_be_made_is_known_before(place):
+    with pytest.raises(ValueError, match=r"^runs=.* cannot be written .*: set runs=<another folder>$"):
+        files.require_creatable(Path(place), "runs")
+
+
+def test_a_folder_that_can_be_made_is_not_made_yet(tmp_path):
+    files.require_creatable(tmp_path / "a" / "b", "runs")
+    files.require_creatable(tmp_path, "runs")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
     """Not by the name of the temporary file beside it."""
     path = tmp_path / "missing" / "out"

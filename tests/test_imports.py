@@ -30,7 +30,7 @@ LEVELS = (
     ("analysis", "training"),
 )
 COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw"}
-HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.loggers")
+HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
 def imports(module: str, *, only_at_import: bool = False) -> set[str]:

@@ -69,6 +69,16 @@ class _ReportingLauncher(_Base):
         Returns:
             The results in the order of the jobs, failures among them.
         """
+        try:
+            return self._launch(job_overrides, initial_job_idx)
+        except (ValueError, TypeError) as error:
+            # Hydra would print a traceback; submitit's own executors refuse settings as TypeErrors, too
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                raise
+            print(f"train: hydra.launcher: {' '.join(str(error).split())}", file=sys.stderr)
+            sys.exit(2)
+
+    def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         assert self.config is not None
         self._require_devices(job_overrides)
         # unresolved: `run` may refer to a setting that differs between jobs

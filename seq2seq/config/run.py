@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from seq2seq.config.settings import Section, setting
+from seq2seq.config.values import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,3 +29,15 @@ class RunSettings(Section):
         {}, "callbacks of your own, {name: {_target_: a class, argument: value}}; on the command line with +"
     )
     cache: str = setting(".cache", "where prepared data is kept; the variable SEQ2SEQ_CACHE changes it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.run is not None:
+            parts = PurePath(self.run).parts
+            # `.` is the folder of all runs; 255 bytes are the longest name that file systems take.
+            too_long = any(len(part.encode()) > 200 for part in parts)
+            if not parts or PurePath(self.run).is_absolute() or ".." in parts or too_long:
+                raise ValueError(
+                    f"run={shown(self.run)} is not the name of a folder below runs={shown(self.runs)}: "
+                    "give a name, and choose where the folders of runs are with runs=<folder>"
+                )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
+from seq2seq.config.elsewhere import elsewhere
 from seq2seq.config.lightning import explain_argument
 from seq2seq.config.moved import new_key
 from seq2seq.config.names import suggestion
@@ -67,11 +68,6 @@ def keys(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(cls) if not field.metadata.get("internal")}
 
 
-def is_section(cls: type, key: str) -> bool:
-    """Return True if a key of `cls` is a section with keys of its own."""
-    return dataclasses.is_dataclass(_hints(cls)[key])
-
-
 def defaults(cls: type) -> dict[str, Any]:
     """List the defaults of `cls` as a plain section: as they are written, `???` for a required value."""
     return {name: _written(cls, field) for name, field in keys(cls).items()}
@@ -123,7 +119,9 @@ def read_section(
             raise unknown(shown(key), name, [*known, *extra])
     for key, field in known.items():
         if complete and key not in section:
-            raise ValueError(f"{join(name, key)} is deleted; only entries of data.corpora, mixer and logger can be")
+            raise ValueError(
+                f"{join(name, key)} is deleted; only entries of data.corpora, mixer, logger and callbacks can be"
+            )
         # `???` was passed over above, so it counts as missing.
         if key not in values and field.default is field.default_factory is dataclasses.MISSING:
             raise ValueError(f"{join(name, key)} is missing; {name} takes {', '.join(known)}")
@@ -177,7 +175,7 @@ def unknown(key: str, name: str, known: Sequence[str]) -> ValueError:
         return ValueError(f"{full} is now {moved}")
     if explained := explain_argument(full):
         return ValueError(explained)
-    return ValueError(f"unknown setting {full}{suggestion(key, known)}; known: {', '.join(known)}")
+    return ValueError(f"unknown setting {full}{elsewhere(key) or suggestion(key, known)} (known: {', '.join(known)})")
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from pathlib import Path
+import os
 from typing import ClassVar
 
 from seq2seq.config.settings import Section, internal, setting
@@ -130,7 +130,8 @@ class TokenizerSettings(Section):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
         # Last, as it reads the disk.
         for path in self.ready_models:
-            if not Path(path).is_file():
+            # os.path: a name that is too long is no file either
+            if not os.path.isfile(path):
                 raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
 
     def _check_pictures(self) -> None:

@@ -17,6 +17,10 @@ from seq2seq.config.names import suggestion
 MOST = 2**53
 
 
+# Longest word: that of a path on Linux.
+_LONGEST = 4096
+
+
 class MismatchError(ValueError):
     """Error of a value that its field does not take."""
 
@@ -36,10 +40,14 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
         return _convert(value, hint, metadata)
     except MismatchError:
         hint_of_names = suggestion(value, metadata["choices"]) if "choices" in metadata and type(value) is str else ""
-        raise ValueError(f"{key}={shown(value)} is not {allowed(hint, metadata)}{hint_of_names}") from None
+        # Said only of a number that is too large: no other would be near it.
+        limit = {"most": MOST} if isinstance(value, int | float) and value > MOST else {}
+        raise ValueError(
+            f"{key}={shown(value)} is not {allowed(hint, limit | dict(metadata))}{hint_of_names}"
+        ) from None
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, *, most: int = 100) -> str:
     """Return a value as YAML has it, on one short line, whatever it holds."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -50,7 +58,7 @@ def shown(value: Any) -> str:
         # Python writes no whole number of more than 4,300 digits.
         text = f"<a {type(value).__name__} of thousands of digits>"
     text = " ".join(text.split()) if text.strip() else repr(text)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 _SHORT = reprlib.Repr()
@@ -75,6 +83,8 @@ def _described(hint: Any, metadata: Mapping[str, Any]) -> str:
         return f"one of {', '.join(choices)}"
     if dataclasses.is_dataclass(hint):
         return f"a section of {', '.join(field.name for field in dataclasses.fields(hint))}"
+    if hint is Any:
+        return "anything"
     if hint is bool:
         return "true or false"
     if hint in (int, float):
@@ -209,7 +219,7 @@ def _word(value: Any, metadata: Mapping[str, Any]) -> str:
         raise MismatchError
     text = str(value)
     # Nothing that cannot be seen, and no NUL, at which paths end.
-    if not text.strip() or not text.isprintable():
+    if not text.strip() or not text.isprintable() or len(text) > _LONGEST:
         raise MismatchError
     if text not in metadata.get("choices", (text,)):
         raise MismatchError

@@ -11,6 +11,7 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences
+from seq2seq.config.values import shown
 
 # Keys of the `seq2seq` entries in which checkpoints must agree; the data's name and versions may differ.
 _SAME = ("format", "model", "tokenizer", "src_lang", "tgt_lang", "tokenize")
@@ -99,8 +100,8 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
             raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
         name, mine, theirs = next(differences({key: one.get(key)}, {key: other.get(key)}))
         raise ValueError(
-            f"{path} cannot be averaged with {first}: {name} is {theirs} there and {mine} here; "
-            "average checkpoints of one model"
+            f"{path} cannot be averaged with {first}: {name} is {shown(theirs)} there and {shown(mine)} "
+            "here; average checkpoints of one model"
         )
 
 

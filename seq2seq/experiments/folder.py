@@ -161,7 +161,8 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
 
 def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
     """Return the folder of a new run with these settings."""
-    return Path(config["runs"]) / (config["run"] or run_name(config, mixer))
+    # a name may look like a number: run=2024
+    return Path(str(config["runs"])) / str(config["run"] or run_name(config, mixer))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
         return folder, None
     # auto serves both starts of a job that is put back into a queue
     if resume == "auto":
-        if folder.last.exists():
+        # a link that leads nowhere, too: reading it says so, and a new run in its place would not
+        if os.path.lexists(folder.last):
             return folder, folder.last
         log.info(
             "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "

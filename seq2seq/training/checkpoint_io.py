@@ -38,6 +38,8 @@ class AtomicCheckpointIO(CheckpointIO):
         Raises:
             TrainingFault: Its weights are not finite: nothing could translate with it or continue from it.
         """
+        # A callback such as ModelCheckpoint leaves it to the writer.
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
             checkpoints.save(path, checkpoint)
         except checkpoints.NotFiniteError:

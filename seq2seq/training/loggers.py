@@ -1,41 +1,115 @@
-"""Loggers of a run: the entries of conf/logger, and a CSV logger that a resumed run appends to."""
+"""Loggers of a run: those of the settings, what they log, and a CSV logger that a resumed run appends to."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import instantiate
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers.logger import Logger
 
-from seq2seq.config.loggers import class_name
+from seq2seq.config.dicts import flat
+from seq2seq.config.extensions import class_name, entries
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.files import write_text
+from seq2seq.training.extensions import accepted, make, require_call
 
 
-def make_loggers(loggers: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
+def check_loggers(section: Mapping[str, Any] | None) -> None:
+    """Import the classes of the section `logger` and check their arguments, without making them: some write at once.
+
+    Raises:
+        ValueError: A class is missing, is no logger, or takes other arguments.
+    """
+    for name, node in entries(section).items():
+        require_call(f"logger.{name}", node, Logger)
+
+
+def make_loggers(section: Mapping[str, Any] | None, folder: RunFolder, *, step: int) -> list[Logger]:
     """Make the loggers, which continue after update `step` of an earlier part of the run.
 
     Args:
-        loggers: The section `logger`: a class and its arguments by name.
+        section: The section `logger`: a class and its arguments by name.
         step: 0 for a new run.
     """
     made = []
-    for node in (loggers or {}).values():
+    for name, node in entries(section).items():
+        target = require_call(f"logger.{name}", node, Logger)
+        given = accepted(target, {"save_dir": str(folder.path)})
         # A run has one page there, however often it is resumed.
-        page = {"name": folder.path.name, "id": folder.path.name} if class_name(node) == "WandbLogger" else {}
+        if class_name(node) == "WandbLogger":
+            given |= {"name": folder.path.name, "id": folder.path.name}
         # TensorBoard hides what an earlier part logged from this update on.
-        purge = {"purge_step": step + 1} if class_name(node) == "TensorBoardLogger" and step else {}
-        logger = instantiate(node, save_dir=str(folder.path), **page, **purge)
+        if class_name(node) == "TensorBoardLogger" and step:
+            given["purge_step"] = step + 1
+        logger = make(f"logger.{name}", node, Logger, **given)
         # The run repeats the updates after its checkpoint, and would log them twice.
         if isinstance(logger, CsvLogger):
             logger.keep_until(step)
         made.append(logger)
     return made
+
+
+def log_settings(loggers: Sequence[Logger], config: Mapping[str, Any]) -> None:
+    """Log the settings of a run that begins to those loggers that take them without scores."""
+    for logger in loggers:
+        if not _takes(logger, "log_hyperparams", "metrics"):
+            logger.log_hyperparams(flat(config))
+
+
+def log_samples(loggers: Sequence[Logger], rows: Sequence[tuple[str, str, str]], step: int) -> None:
+    """Log (source, hypothesis, reference) of a few sentences, on rank 0.
+
+    A logger takes them by `log_text(key, columns, data, step)`, as Lightning's WandbLogger does, or by the
+    `add_text(tag, text, step)` of its experiment, as TensorBoard's.
+    """
+    columns = ["source", "hypothesis", "reference"]
+    for logger in loggers:
+        if _takes(logger, "log_text", "key", "columns", "data", "step"):
+            table = [list(row) for row in rows]
+            logger.log_text(key="val/samples", columns=columns, data=table, step=step)  # type: ignore[attr-defined]
+        elif callable(add_text := getattr(getattr(logger, "experiment", None), "add_text", None)):
+            # Markdown: in an indented block nothing is markup, such as <unk>.
+            lines = [[f"    {name:<10} {text}" for name, text in zip(columns, row, strict=True)] for row in rows]
+            blocks = ["\n".join(each) for each in lines]
+            add_text("val/samples", "\n    \n".join(blocks), step)
+
+
+def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: Mapping[str, Any], step: int) -> None:
+    """Log the final scores, on rank 0: with the settings, as a summary, or as metrics, whichever a logger has.
+
+    Args:
+        results: The entries of results.json.
+    """
+    scores = {
+        f"final/{split}_{name}": float(value)
+        for split in ("valid", "test")
+        for name, value in results.get(split, {}).items()
+        if isinstance(value, int | float)
+    }
+    for logger in loggers:
+        # results.json is beside metrics.csv.
+        if isinstance(logger, CsvLogger):
+            continue
+        summary = getattr(getattr(logger, "experiment", None), "summary", None)
+        if _takes(logger, "log_hyperparams", "metrics"):
+            # TensorBoard: the table of hyperparameters has a row for the run.
+            also = accepted(logger.log_hyperparams, {"step": step})
+            logger.log_hyperparams(flat(config), metrics=scores, **also)
+        elif callable(getattr(summary, "update", None)):
+            summary.update(scores)
+        else:
+            logger.log_metrics(scores, step)
+        logger.save()
+
+
+def _takes(logger: Logger, method: str, *names: str) -> bool:
+    """Return True if a logger has a method with these parameters."""
+    found = getattr(logger, method, None)
+    return callable(found) and len(accepted(found, dict.fromkeys(names))) == len(names)
 
 
 class CsvLogger(Logger):

@@ -13,6 +13,7 @@ from seq2seq import checkpoint, files
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.experiments.folder import git_revision
 from seq2seq.training.fsdp import load_weights
+from seq2seq.training.loggers import log_results
 
 if TYPE_CHECKING:
     import lightning as L
@@ -52,7 +53,8 @@ class Report:
             _warn_of_clock(self.plan, self.state.ended_by, trainer.global_step)
         # From rank 0, so that every rank takes the same branch below.
         earlier = trainer.strategy.broadcast(self.folder.read_results())
-        if earlier.get("steps") == results["steps"]:
+        known = earlier.get("steps") == results["steps"]
+        if known:
             _report_earlier(self.plan, earlier, self.folder)
             results = earlier
         elif trainer.is_global_zero:
@@ -60,11 +62,13 @@ class Report:
             files.write_json(self.folder.results, results)
         # Nothing is left to do if the same search has scored these weights.
         tested = results.get("test", {}).get("search") == dataclasses.asdict(self.search)
-        if not self.plan.trainer.test or tested or "stopped" in results:
-            return
-        results = results | {"test": self._test(trainer, task)}
-        if trainer.is_global_zero:
-            files.write_json(self.folder.results, results)
+        due = self.plan.trainer.test and not tested and "stopped" not in results
+        if due:
+            results = results | {"test": self._test(trainer, task)}
+            if trainer.is_global_zero:
+                files.write_json(self.folder.results, results)
+        if trainer.is_global_zero and (due or not known):
+            log_results(trainer.loggers, self.plan.config, results, trainer.global_step)
 
     def _entries(self, trainer: L.Trainer, task: TranslationTask) -> dict[str, Any]:
         """Collect the entries of results.json, but for the test score."""

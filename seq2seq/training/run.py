@@ -12,6 +12,7 @@ from typing import NoReturn
 import lightning as L
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
+from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq import checkpoint, distributed, files
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
@@ -21,13 +22,14 @@ from seq2seq.training import checks, hardware
 from seq2seq.training.assembly import make_task, make_trainer
 from seq2seq.training.auto_batch_size import find_budget
 from seq2seq.training.budget import Budget
-from seq2seq.training.callbacks.assemble import make_callbacks
+from seq2seq.training.callbacks.assemble import STATE_KEYS, make_callbacks
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.divergence import Divergence
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.errors import TrainingFault, as_fault
-from seq2seq.training.loggers import make_loggers
+from seq2seq.training.extensions import user_callbacks
+from seq2seq.training.loggers import check_loggers, log_settings, make_loggers
 from seq2seq.training.plan import RunPlan
 from seq2seq.training.report import Report
 from seq2seq.training.run_state import RunState
@@ -71,8 +73,9 @@ class Run:
 
     def __init__(self, plan: RunPlan, *, callbacks: Sequence[L.Callback] = ()) -> None:
         self.plan = plan
-        self.callbacks = list(callbacks)
         # Checks of the settings and the machine come first; those that build or read something follow.
+        self.callbacks = [*callbacks, *user_callbacks(plan.config["callbacks"], taken=set(STATE_KEYS))]
+        check_loggers(plan.config["logger"])
         distributed.require_startable(plan.trainer.processes, sweep=plan.job is not None)
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
@@ -101,7 +104,7 @@ class Run:
                     return self._train()
         except TrainingInterrupt as stop:
             _stop(stop, self.folder, trained=self.trained)
-        except (OSError, RuntimeError, MemoryError, TrainingFault) as error:
+        except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             raise self._fault(error) from error
 
     @contextlib.contextmanager
@@ -141,9 +144,7 @@ class Run:
             accelerator=self.accelerator,
             precision=self.precision,
             callbacks=[*self.callbacks, *callbacks],
-            loggers=make_loggers(
-                self.plan.config["logger"], self.folder, step=self.resumed.step if self.resumed else 0
-            ),
+            loggers=self._loggers(),
             folder=self.folder.path,
         )
         # Train, then score the test set with the best weights and write results.json.
@@ -164,6 +165,14 @@ class Run:
             log.info("results: %s", self.folder.results)
             log.info("translate with: %s", translate_command(self.folder.best))
         return state.best.bleu
+
+    def _loggers(self) -> list[Logger]:
+        """Make the loggers; a run that begins logs its settings."""
+        config = self.plan.config
+        loggers = make_loggers(config["logger"], self.folder, step=self.resumed.step if self.resumed else 0)
+        if not self.resumed:
+            log_settings(loggers, config)
+        return loggers
 
     def _prepared_data(self) -> TranslationDataModule:
         self.prepared = prepare_corpora(self.data_plan, validate=False)

@@ -438,6 +438,24 @@ def test_a_diverged_run_ends_before_it_validates_nonsense(corpus, tmp_path, mixe
     assert "\n" not in str(fault.value)
 
 
+@pytest.mark.parametrize("during", ["validation", "test"])
+def test_scores_of_a_search_that_are_not_finite_end_the_run_in_one_line(corpus, tmp_path, during):
+    class Overflow(L.Callback):
+        def on_validation_batch_start(self, *_: Any) -> None:
+            self.fail("validation")
+
+        def on_test_batch_start(self, *_: Any) -> None:
+            self.fail("test")
+
+        def fail(self, phase: str) -> None:
+            if phase == during:
+                raise FloatingPointError("the scores are not finite")
+
+    with pytest.raises(TrainingFault, match="the scores are not finite") as fault:
+        execute(toycorpus.settings(corpus, tmp_path, "run=it", "trainer.max_steps=2"), Overflow())
+    assert ("training is done" in str(fault.value)) == (during == "test")
+
+
 def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto", "trainer.max_steps=2", "trainer.test=false")
     early = Run(resolve(config, mixer="transformer"))
@@ -742,14 +760,14 @@ def test_a_terminal_shows_a_bar(corpus, tmp_path, monkeypatch):
     [
         ("model.num_heads=3", "divisible"),
         ("data.tokenize={en: 13b}", "13b"),
-        ("+search.beams=3", "search.beams; known: beam_size, max_len_ratio"),
-        ("search.beam_size=two is no finite number", "search.beam_size=two is no finite number"),
+        ("+search.beams=3", "search.beams; .*known: beam_size, max_len_ratio"),
+        ("search.beam_size=two", "search.beam_size=two is not a whole number"),
         ("search.n_best=2", "search.n_best=2"),
         ("+mixer.encoder.per_layer={dropout: [0, 0, 0]}", "3 values for 1 layers"),
         ("trainer.accelerator=gpu", "no GPU"),
         ("trainer.max_time=soon", "trainer.max_time=soon"),
-        ("trainer.test=no", "trainer.test=no is neither true nor false"),
-        ("optim.lr=abc", "optim.lr=abc is no finite number"),
+        ("trainer.test=no", "trainer.test=no is not true or false"),
+        ("optim.lr=abc", "optim.lr=abc is not a number above 0"),
         ("optim.betas=[0.9,2.0]", "optim.betas"),
         ("trainer.precision=16", "precision=16"),
         ("trainer.devices=0", "devices=0"),

@@ -7,7 +7,8 @@ import inspect
 import lightning as L
 import pytest
 
-from seq2seq.config.compose import explain, resolved_settings
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.explain import explain
 from seq2seq.config.lightning import ELSEWHERE, OPEN, REFUSED, explain_argument
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import keys

@@ -139,3 +139,10 @@ def test_a_metric_has_one_value_per_update(tmp_path: Path):
     again.log_metrics({"bleu": 11.0, "chrf": 20.0}, 1)  # the validation is made up for
     again.log_metrics({"loss": 1.0}, 2)
     assert log.path.read_text().splitlines() == ["step,loss,bleu,chrf", "1,2,,", "1,,11,20", "2,1,,"]
+
+
+def test_resume_does_not_start_anew_where_the_checkpoint_is_a_link_that_leads_nowhere(tmp_path):
+    here = folder.RunFolder(tmp_path / "run")
+    here.last.parent.mkdir(parents=True)
+    here.last.symlink_to(here.last.name)
+    assert resolve_resume("auto", here) == (here, here.last)

@@ -23,6 +23,7 @@ from seq2seq.training.callbacks.ema import AverageWeights, WeightAverage
 from seq2seq.training.callbacks.median_stopping import MedianStop
 from seq2seq.training.callbacks.profiler import Profile
 from seq2seq.training.callbacks.progress import ProgressLog
+from seq2seq.training.callbacks.samples import LogSamples
 from seq2seq.training.callbacks.signals import Signals
 from seq2seq.training.callbacks.stopping import Stopping
 from seq2seq.training.callbacks.validation import RecordScores, Validation
@@ -30,10 +31,13 @@ from seq2seq.training.callbacks.window_end import WindowEnd
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 
-# Lightning calls callbacks in the order of the list, in every hook. For each, what must have happened before it:
+# Lightning calls callbacks in the order of the list, in every hook. The user's own come before all of these: their
+# state after a hook is in the checkpoints of that hook, and an average is still in place. Lightning itself moves a
+# Checkpoint, such as ModelCheckpoint, to the end. For each of these, what must have happened before it:
 _ORDER = (
     SetResultsAside,
     ProgressLog,  # its row about this update is in the checkpoints that those below write
+    LogSamples,
     Profile,
     RecordScores,
     KeepBest,  # the average is still in place: what is saved is what was validated
@@ -47,6 +51,10 @@ _ORDER = (
     MedianStop,  # the scores of this validation are logged
     WindowEnd,  # the average has this update's weights, progress its row
 )
+
+
+# Names under which callbacks of a run save their states.
+STATE_KEYS = frozenset(callback.__qualname__ for callback in _ORDER)
 
 
 def make_callbacks(
@@ -77,6 +85,7 @@ def make_callbacks(
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
         ProgressLog(state=state, settings=settings, console=Console(quiet=not distributed.is_first_process())),
+        LogSamples(settings.samples),
         RecordScores(state),
         SaveBest(folder, state),
         stopping,

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.budget import epochs_done
+from seq2seq.training.callbacks.samples import samples
 from seq2seq.training.callbacks.window_end import window_ends
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the device
 # Seconds after which the rate of a run is known well enough to say how long it will take.
 _RATE_KNOWN = 5.0
-_MOST_SHOWN = 300  # characters of a sample: a picture's line has many
 
 
 class Reading:
@@ -257,13 +257,9 @@ class ProgressLog(L.Callback):
 
 def sample_lines(result: Evaluation, count: int) -> list[str]:
     """List source, reference and hypothesis of `count` sentences spread over the split, as rich markup."""
-    size = len(result.sources)
     lines = []
-    for i in range(min(count, size)):
-        # The middle of each of `count` equal parts: the same sentences at every validation.
-        at = (2 * i + 1) * size // (2 * min(count, size))
-        for name, texts in (("src", result.sources), ("ref", result.references), ("hyp", result.hypotheses)):
-            text = texts[at] if len(texts[at]) <= _MOST_SHOWN else f"{texts[at][:_MOST_SHOWN]}…"
+    for source, hypothesis, reference in samples(result, count):
+        for name, text in (("src", source), ("ref", reference), ("hyp", hypothesis)):
             lines.append(f"  [dim]{name}[/] {escape(text)}")
     return lines
 

@@ -59,7 +59,8 @@ class Validation(L.Callback):
         if self.pending or (spent and self.validated_step != trainer.global_step):
             self._validate_first(trainer)
             spent = self.budget.is_spent(trainer)
-        trainer.should_stop = spent
+        # A callback of the user's may have had enough, too.
+        trainer.should_stop = trainer.should_stop or spent
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if a validation is due."""

@@ -1,0 +1,257 @@
+"""Explain in one line what is wrong with a command line of settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from seq2seq.config.compose import compose_or_raise, one_line, resolved_settings
+from seq2seq.config.dicts import flat
+from seq2seq.config.elsewhere import elsewhere, setting_for
+from seq2seq.config.help import help_text
+from seq2seq.config.lightning import explain_argument
+from seq2seq.config.moved import new_key
+from seq2seq.config.names import suggestion
+from seq2seq.config.sections import read_sections
+from seq2seq.config.values import shown
+from seq2seq.resources import conf_dir
+
+# Entries below these have names of the user's own, which can be added and deleted.
+_OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+# What Hydra raises for settings that it does not take; the last ones are slips of its own.
+_ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
+# The same of Hydra's own settings.
+_OPEN_OF_HYDRA = (
+    *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
+    *("hydra.job.env_set", "hydra.job_logging", "hydra.hydra_logging", "hydra.launcher.env_set", "hydra.searchpath"),
+)
+
+
+def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
+    """Print one line and exit with status 2 if something is wrong with `words`; answer --help.
+
+    Args:
+        program: Begins the printed line.
+        words: The command line; None for that of this process.
+    """
+    words = sys.argv[1:] if words is None else words
+    if {"-h", "--help"} & set(words):
+        print(help_text(program))
+        sys.exit(0)
+    # Another configuration folder may have other keys, and whoever wants the trace gets it.
+    if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
+        return
+    message, overrides = _explain_flags(words)
+    message = message or explain(overrides)
+    # --cfg and the like show settings, right or wrong.
+    if not message and all(word in ("-m", "--multirun") for word in words if word.startswith("-")):
+        message = explain_values(overrides)
+    if message:
+        print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+        sys.exit(2)
+
+
+def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Explain what is no flag of Hydra's, if anything is; return the words that are settings, too."""
+    parser = get_args_parser()
+    try:
+        # argparse exits after its own usage of twenty lines.
+        parser.error = _raise  # type: ignore[method-assign]
+        return "", list(parser.parse_args(list(words)).overrides)
+    except ValueError as error:
+        flags = [option for action in parser._actions for option in action.option_strings]
+        flag = next((word for word in words if word.startswith("-") and word.split("=")[0] not in flags), "")
+        name = flag.lstrip("-").partition("=")[0]
+        found = elsewhere(name) or suggestion(flag, flags)
+        hint = f"settings are written name=value{found}" if flag else str(error)
+        return f"{shown(flag)} is no flag: {hint} (--help lists all)" if flag else hint, []
+
+
+def _raise(message: str) -> NoReturn:
+    raise ValueError(message)
+
+
+def explain(overrides: Sequence[str]) -> str:
+    """Explain the first mistake that keeps settings from being composed, or an unknown key; "" if there is none."""
+    chosen: list[str] = []
+    for word in overrides:
+        try:
+            override = _parse(word)
+        except _ERRORS as error:
+            return _syntax(word, error)
+        if wrong := _not_open(override, word):
+            return wrong
+        chosen.append(_first_choice(override, word))
+    try:
+        composed = compose_or_raise(chosen, return_hydra_config=True)
+    except MissingConfigException as error:
+        return _unknown_choice(error, chosen)
+    except _ERRORS as error:
+        return _refused(error, chosen)
+    try:
+        # Folders of Hydra's own, which it makes before anything else.
+        str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
+    except OmegaConfBaseException as error:
+        return one_line(error)
+    return _swept(composed, chosen)
+
+
+def explain_values(overrides: Sequence[str]) -> str:
+    """Explain what is wrong with the values of settings that can be composed; "" if nothing is."""
+    # A sweep's first and last jobs: what is wrong in both is wrong in all.
+    messages = []
+    for last in (False, True):
+        words = [_first_choice(_parse(word), word, last=last) for word in overrides]
+        try:
+            read_sections(resolved_settings(words))
+            return ""
+        except ValueError as error:
+            messages.append(str(error))
+    return messages[0] if messages[0] == messages[1] else ""
+
+
+def _parse(word: str) -> Override:
+    (override,) = OverridesParser.create().parse_overrides([word])
+    return override
+
+
+def _syntax(word: str, error: HydraException) -> str:
+    if "=" not in word:
+        hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
+        return f"'{shown(word)}' is no setting with a value: {hint}"
+    # The parser's own words, without the copy of the text with a mark below.
+    lines = [line.strip() for line in str(error).splitlines()]
+    reason = next(
+        (line for line in reversed(lines) if line and line != "^" and "https:" not in line and line not in word),
+        "not in Hydra's syntax",
+    )
+    quoted = "quotes keep spaces, commas, brackets and $ together, as in 'data.train=\"a, b.txt\"'"
+    return f"'{shown(word)}' cannot be read ({shown(reason)}): {quoted}"
+
+
+def _not_open(override: Override, word: str) -> str:
+    """Explain a key that may not be deleted, or added to Hydra's own settings; "" if it may."""
+    key = override.get_key_element().lstrip("+~")
+    open_below = any(key == part or key.startswith(f"{part}.") for part in _OPEN)
+    if override.is_delete() and not open_below:
+        return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
+    is_open = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _OPEN_OF_HYDRA)
+    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not is_open:
+        # What exists needs no +, so all that is left is a key that nothing reads.
+        return "" if override.is_force_add() and key in _known_keys([]) else _unknown_key(key, word, [])
+    return ""
+
+
+def _first_choice(override: Override, word: str, *, last: bool = False) -> str:
+    """Return an override with the first, or the last, of the values that it sweeps over."""
+    if not override.is_sweep_override():
+        return word
+    # A sweep is composed job by job; one of its values shows an unknown key.
+    value = override.value()
+    if isinstance(value, IntervalSweep):
+        values = [value.start, value.end]
+    else:
+        values = list(override.sweep_string_iterator())
+    if not values:
+        return f"{override.get_key_element()}=null"
+    return f"{override.get_key_element()}={values[-1 if last else 0]}"
+
+
+def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:
+    """Explain the first mistake in what a sweeper's own settings sweep over."""
+    # Optuna's and Hydra's own sweeper: {key: what the command line would have behind the =}.
+    params = OmegaConf.select(composed, "hydra.sweeper.params")
+    if not isinstance(params, DictConfig):
+        return ""
+    words = [f"{key}={value}" for key, value in flat(OmegaConf.to_container(params)).items()]  # type: ignore[arg-type]
+    # Its own settings are not read again, or this would not end.
+    kept = [word for word in chosen if "hydra.sweeper.params" not in word and "hydra/sweeper" not in word]
+    message = explain([*kept, *words]) if words else ""
+    return f"hydra.sweeper.params: {message}" if message else ""
+
+
+def _refused(error: Exception, chosen: Sequence[str]) -> str:
+    """Explain what Hydra refuses, by the word that it names."""
+    text = str(error)
+    if text.startswith("Config group override must"):
+        return _no_file(chosen) or one_line(error)
+    for word in chosen:
+        key = _parse(word).get_key_element().lstrip("+~")
+        if f"Could not override '{key}'" in text and key in _groups():
+            return _no_file([word]) or one_line(error)
+        # +key for a key that exists.
+        if f"An item is already at '{key}'" in text:
+            return f"{key} is a setting already: write {word.lstrip('+')}"
+        if f"Could not override '{key}'" in text or f"Could not append '{key}'" in text:
+            return _unknown_key(key, word, chosen) or one_line(error)
+        if "Could not delete" in text and f"'{key}'" in text:
+            return f"{word}: there is no {key}{setting_for(key, _known_keys([]))}"
+    return one_line(error)
+
+
+def _no_file(words: Sequence[str]) -> str:
+    """Explain a group that is set to something else than the name of a file, as in data=3."""
+    for word in words:
+        override = _parse(word)
+        group = override.get_key_element()
+        if group in _groups() and not isinstance(override.value(), str):
+            files = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+            return f"{shown(word)} is no choice (known: {', '.join(files)})"
+    return ""
+
+
+def _groups() -> list[str]:
+    """List the groups of settings that are chosen by the name of a file."""
+    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir() and path.name != "hydra")
+
+
+def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> str:
+    """Explain a file that a group does not have, as in mixer=transfomer."""
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    word = next((word for word in overrides if word.endswith(f"={name}")), f"{group}={name}")
+    # `schema` holds the defaults of the group; it is not an option.
+    known = sorted(option for option in error.options or () if option != "schema")
+    near = suggestion(name, known)
+    return f"{shown(word)} is no choice{near} (known: {', '.join(known)})" if known else one_line(error)
+
+
+def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
+    if moved := new_key(key):
+        return f"{key} is now {moved}"
+    if explained := explain_argument(key):
+        return explained
+    # Their entries have names of the user's own.
+    if key.startswith(("callbacks.", "logger.")):
+        return f"{key} is new: write +{word.lstrip('+')}"
+    # The other overrides may choose a mixer, which decides which keys exist.
+    known = _known_keys([other for other in overrides if other != word])
+    # A key that exists was refused for its value, which Hydra's own words explain.
+    return "" if key in known else f"{shown(key)} is no setting{setting_for(key, known)} (--help lists all)"
+
+
+def _known_keys(overrides: Sequence[str]) -> list[str]:
+    """List the keys of all settings, sections and groups under those of `overrides` that compose."""
+    try:
+        composed = compose_or_raise(overrides, return_hydra_config=True)
+    except _ERRORS:
+        composed = compose_or_raise([], return_hydra_config=True)
+    values = flat(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
+    groups = [str(group) for group in composed.hydra.runtime.choices]
+    keys = [*values, *{section for key in values for section in _sections(key)}, *groups]
+    # Those that Hydra fills in are no settings.
+    return sorted(key for key in dict.fromkeys(keys) if not key.startswith(("hydra.runtime", "hydra.overrides")))
+
+
+def _sections(key: str) -> Iterator[str]:
+    parts = key.split(".")
+    for end in range(1, len(parts)):
+        yield ".".join(parts[:end])

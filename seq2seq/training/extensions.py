@@ -1,0 +1,124 @@
+"""Make the user's own callbacks and loggers, which settings name by their class."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import lightning as L
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from seq2seq.config.extensions import entries
+
+Made = TypeVar("Made")
+
+
+def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> list[L.Callback]:
+    """Make the callbacks of the section `callbacks`, in its order.
+
+    Args:
+        taken: Names under which the run's own callbacks save their states.
+
+    Raises:
+        ValueError: A class is missing, refuses its arguments or is no callback, or two save under one name.
+    """
+    made = []
+    owners = dict.fromkeys(taken, "a callback of every run")
+    for name, node in entries(section).items():
+        key = f"callbacks.{name}"
+        require_call(key, node)
+        callback = make(key, node, L.Callback)
+        # Lightning would refuse it, after the corpus was prepared.
+        if is_overridden("state_dict", callback, parent=L.Callback):
+            if callback.state_key in owners:
+                raise ValueError(
+                    f"{key} saves its state as '{callback.state_key}', as does {owners[callback.state_key]}: give its "
+                    "class another state_key"
+                )
+            owners[callback.state_key] = key
+        made.append(callback)
+    return made
+
+
+def require_call(key: str, node: Mapping[str, Any], base: type | None = None) -> Callable[..., Any]:
+    """Import what an entry names, and check that it takes the entry's arguments.
+
+    Args:
+        key: The entry, for messages.
+        base: The class that it must be of, if it is a class; None leaves that to `make`.
+
+    Returns:
+        What is named: a class, or a function.
+
+    Raises:
+        ValueError: It cannot be imported, or takes other arguments.
+    """
+    target = _call(key, node, {"_target_": node["_target_"], "_partial_": True}).func
+    if base and isinstance(target, type) and not issubclass(target, base):
+        raise _wrong_type(key, node, target, base)
+    arguments = {str(name): value for name, value in node.items() if not _is_hydras(name)}
+    parameters = _parameters(target)
+    unknown = [name for name in arguments if name not in parameters]
+    if unknown and not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        near = difflib.get_close_matches(unknown[0], parameters, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(parameters) or 'none'}"
+        raise ValueError(f"{key}.{unknown[0]} is no argument of {node['_target_']}; {hint}")
+    return target
+
+
+def make(key: str, node: Mapping[str, Any], base: type[Made], **given: Any) -> Made:
+    """Make the object that an entry describes.
+
+    Args:
+        given: Arguments that the entry need not have.
+
+    Raises:
+        ValueError: Its class refuses the arguments, or it is no `base`.
+    """
+    made = _call(key, node, {**given, **node})
+    if not isinstance(made, base):
+        raise _wrong_type(key, node, type(made), base)
+    return made
+
+
+def accepted(target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the `given` arguments that a class or function has a parameter for."""
+    parameters = _parameters(target)
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def _call(key: str, node: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+    try:
+        return instantiate(arguments, _convert_="all")
+    except InstantiationException as error:
+        # Hydra's message has several lines; the cause is that of the class, or of its import.
+        cause = error.__cause__ or error
+        text = " ".join(str(cause).split()) or type(cause).__name__
+        raise ValueError(f"{key}: {node['_target_']} cannot be made: {text}") from error
+
+
+def _wrong_type(key: str, node: Mapping[str, Any], found: type, base: type) -> ValueError:
+    wanted = f"{base.__module__}.{base.__qualname__}"
+    problem = f"{key}._target_={node['_target_']} makes a {found.__qualname__}, not a {base.__name__} of Lightning"
+    # Both packages have all classes, and neither knows the other's.
+    if any(each.__module__.startswith("pytorch_lightning.") for each in found.__mro__):
+        return ValueError(f"{problem}, but one of pytorch_lightning: derive it from {wanted}")
+    return ValueError(f"{problem} ({wanted})")
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        found = inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        # Without a signature anything may be an argument.
+        return {"arguments": inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)}
+    return {name: each for name, each in found.items() if each.kind is not inspect.Parameter.VAR_POSITIONAL}
+
+
+def _is_hydras(name: Any) -> bool:
+    # _target_, _args_, _partial_, _recursive_, _convert_
+    return str(name).startswith("_") and str(name).endswith("_")

@@ -1,0 +1,194 @@
+"""Mistakes on the command line: unknown keys, choices and flags, keys that have moved, and what Hydra refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PATIENCE
+
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.elsewhere import ELSEWHERE
+from seq2seq.config.explain import explain, refuse_mistakes
+from seq2seq.config.help import settings_rows
+from seq2seq.config.sections import SECTIONS
+from seq2seq.resources import conf_dir
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong", "near"),
+    [
+        (["trainer.maxtime=3"], "trainer.maxtime", "trainer.max_time"),
+        (["trainr.max_time=3"], "trainr.max_time", "trainer.max_time"),
+        (["mixr=lightconv"], "mixr", "mixer"),
+        (["data=files", "data.train=x", "data.trian=y"], "data.trian", "data.train"),
+        (["seed=1,2", "mixer=bahdanau,transformer", "optim.lrr=3,4"], "optim.lrr", "optim.lr"),
+        (["model.dropot=choice(0.1,0.2)", "seed=range(1,3)"], "model.dropot", "model.dropout"),
+        (["optim.lrr=1", "modl.dim=2"], "optim.lrr", "optim.lr"),
+        (["hydra.launchr.x=1"], "hydra.launchr.x", "hydra.launcher"),
+    ],
+)
+def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
+    message = explain(words)
+    assert message.startswith(f"{wrong} is no setting; did you mean {near}"), message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trainer.max_time=3", "mixer=dynamicconv", "mixer/self@mixer.encoder=attention"],
+        ["~logger.csv", "~mixer.encoder.per_layer", "logger.tensorboard=null"],
+        ["data.corpora={a: {train: x}}", "mixer.encoder.per_layer.kernel_size=[3,7]"],
+        ["run=it-${seed}", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
+        ["optim.lr=interval(1e-4,1e-3)", "seed=range(1,4)", "run=2024"],
+    ],
+)
+def test_what_is_right_passes(words):
+    assert explain(words) == ""
+    refuse_mistakes("train", words)
+    refuse_mistakes("train", ["--config-dir=elsewhere", "their.key=1"])
+
+
+def test_a_moved_setting_is_refused_with_its_new_name():
+    words = ["mixer=dynamicconv", "mixer.encoder.kernel=torch"]
+    assert explain(words) == "mixer.encoder.kernel is now mixer.encoder.backend"
+    assert explain(["model=small", "model.peak_lr=1e-3"]) == "model.peak_lr is now optim.peak_lr"
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("mixer=transfomer", "transformer"),
+        ("mixer/self@mixer.encoder=attentoin", "attention"),
+        ("data=phrasbook", "phrasebook"),
+        ("model=smal", "small"),
+        ("optim=aneal", "anneal"),
+        ("experiment=tateoba", "tatoeba"),
+    ],
+)
+def test_an_unknown_choice_is_told_with_what_is_like_it(word, near):
+    message = explain(["seed=2", word])
+    assert message.startswith(f"{word} is no choice; did you mean {near}"), message
+    assert "schema" not in message
+    assert "\n" not in message
+    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is no choice (known: average, bahdanau, ")
+
+
+def test_what_is_refused_is_a_value_error_of_one_line():
+    assert resolved_settings(["model=small"])["optim"]["peak_lr"] == 5e-4
+    for words, message in (
+        (["modl=small"], "modl is no setting"),
+        (["no override"], "'no override' is no setting with a value"),
+    ):
+        with pytest.raises(ValueError, match=message) as refused:
+            resolved_settings(words)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_setting_that_is_there_needs_no_plus():
+    message = "data.num_workers is a setting already: write data.num_workers=1"
+    assert explain(["+data.num_workers=1"]) == message
+
+
+def test_nothing_like_it_is_told_too():
+    assert explain(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--help lists all)"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lr=1e-3"], "the setting is optim.lr"),
+        (["learning_rate=1e-3"], "the setting is optim.lr"),
+        (["batch_size=64"], "the setting is data.max_tokens"),
+        (["data.batch_size=64"], "the setting is data.max_tokens"),
+        (["epochs=3"], "the setting is trainer.max_epochs"),
+        (["max_epochs=3"], "did you mean trainer.max_epochs"),
+        (["warmup=100"], "the setting is optim.warmup_steps"),
+        (["dropout=0.1"], "did you mean model.dropout"),
+        (["lr_scheduler=cosine"], "the setting is optim.schedule"),
+        (["beam=5"], "the setting is search.beam_size"),
+        (["model.beam_size=5"], "did you mean search.beam_size"),
+    ],
+)
+def test_a_name_of_another_framework_leads_to_the_setting(words, message):
+    assert message in explain(words)
+
+
+def test_every_setting_that_other_names_lead_to_exists():
+    known = {*settings(), "trainer.dry_run"}
+    for place in ELSEWHERE.values():
+        words = [word.rstrip(",") for word in place.split() if re.fullmatch(r"[a-z]+\.[a-z_.]+,?", word)]
+        for word in words:
+            assert word.startswith("seq2seq.") or word in known or word.startswith("mixer."), place
+
+
+def settings() -> list[str]:
+    return [name for section, cls in SECTIONS.items() for name, *_ in settings_rows(cls, section)]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("data=3", "data=null", "model=", "logger=null", "mixer={a: 1}", "data=[a,b]", "mixer=", "trainer=3", "=3"),
+        *("trainer.precision", "trainer.precision=[1", 'data.train="a', "no override", "seed=${foo}", "seed=${seed}"),
+        *("~trainer.patience", "~nonsense", "~data", "~mixer", "+experiment=tatoeba", "hydra/launcher=bad"),
+        *("hydra.mode=foo", "hydra.launcher.foo=1", "+hydra.launcher.foo=1", "+hydra.foo=1", "hydra.run.dir=${foo}"),
+        *("+foo=1", "++foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1"),
+        *("logger.csv=3", "+callbacks.x=3", "mixer/slf@mixer.decoder=gru", "mixer/self@mixer.decodr=gru"),
+        *(
+            "+hydra.sweeper.params.optim.lrr=1",
+            "run=${oc.env:NOPE_NOPE}",
+            "data.train=a,b,model.dim=1",
+            "-x",
+            "--nbest",
+        ),
+    ],
+)
+def test_whatever_is_wrong_is_one_line_and_status_2(word, capsys):
+    """With the line about the variable for more; never Hydra's own 8 to 38 lines."""
+    with pytest.raises(SystemExit) as end:
+        refuse_mistakes("train", ["seed=2", word] if word != "seed=${seed}" else [word])
+    assert end.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("train: ")
+    assert len(lines[0]) < 1000
+    assert lines[1] == "(HYDRA_FULL_ERROR=1 shows where)"
+
+
+def test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong(capsys):
+    refuse_mistakes("train", ["-m", "model.dim=0,64"])
+    refuse_mistakes("train", ["-m", "seed=1,2", "model.dropout=0.1"])
+    for words in (["seed=1,2", "model.dim=0"], ["seed=1,2", "+foo=1"], ["seed=1,2", "run=../x"]):
+        with pytest.raises(SystemExit):
+            refuse_mistakes("train", ["-m", *words])
+        assert words[1].lstrip("+").partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["train", "prepare"])
+def test_help_says_what_the_program_does_and_lists_groups_and_settings(program, capsys):
+    with pytest.raises(SystemExit) as end:
+        refuse_mistakes(program, ["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert f"python -m seq2seq.{program}" in text
+    assert all(name in text for name in settings())
+    assert all(f"  {group.name}=" in text for group in conf_dir().iterdir() if group.is_dir() and group.name != "hydra")
+    assert max(map(len, text.splitlines())) <= 124
+
+
+@pytest.mark.parametrize("program", ["train", "prepare"])
+def test_a_program_ends_with_one_line(tmp_path, program):
+    command = [sys.executable, "-m", f"seq2seq.{program}", "trainer.maxtime=3"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{program}: trainer.maxtime is no setting; did you mean trainer.max_time")
+    assert "+trainer" not in done.stderr
+    assert not list(tmp_path.iterdir())

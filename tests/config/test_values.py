@@ -1,0 +1,179 @@
+"""Every setting with wrong values: each is refused in one line that names it, or taken and read again as it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from seq2seq.build import TIES
+from seq2seq.config import model
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.sections import SECTIONS, read_sections
+from seq2seq.config.settings import describe, keys, nested_class
+from seq2seq.config.values import check_value, shown
+from seq2seq.embedding import POSITIONS
+from seq2seq.model import ACTIVATIONS, NORMS
+
+WRONG = {
+    "null": None,
+    "nan": math.nan,
+    "infinity": math.inf,
+    "minus infinity": -math.inf,
+    "a fraction": 1.5,
+    "a negative number": -1,
+    "zero": 0,
+    "a huge number": 10**26,
+    "a huge float": 1e300,
+    "5,000 digits": 10**5000,
+    "true": True,
+    "a word": "nonsense",
+    "an empty word": "",
+    "blanks": "  ",
+    "a control character": "a\0b",
+    "a long word": "x" * 10_000,
+    "a list": [1, "a"],
+    "an empty list": [],
+    "a list in a list": [[]],
+    "a mapping": {"a": {"b": 1}},
+    "a set": {1},
+}
+# Fields that take anything here, and are checked where they are read.
+ANYTHING = ("data.train", "data.valid", "data.test", "data.corpora", "callbacks")
+
+
+@pytest.fixture(scope="module")
+def config():
+    return resolved_settings(["trainer.max_steps=1"])
+
+
+def names(cls: type, section: str) -> Iterator[str]:
+    for name in keys(cls):
+        full = f"{section}.{name}" if section else name
+        nested = nested_class(cls, name)
+        yield full
+        if nested and nested.__name__ != "PatchGrid":
+            yield from names(nested, full)
+
+
+SETTINGS = [name for section, cls in SECTIONS.items() for name in names(cls, section)]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_wrong_value_is_refused_in_one_line(config, setting):
+    for value in WRONG.values():
+        changed = copy.deepcopy(config)
+        *path, leaf = setting.split(".")
+        section = changed
+        for part in path:
+            section = section[part]
+        section[leaf] = value
+        try:
+            read_sections(changed)
+        except ValueError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert len(message) < 1000
+            # A wrong value may also contradict another setting, which is named then.
+            assert leaf in message or "is needed" in message or "exclude" in message, message
+
+
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if name not in ANYTHING])
+def test_no_setting_takes_what_is_no_value_of_any(config, setting):
+    """A set, a list of lists and NaN: neither a number, a word, a list of words nor a mapping."""
+    for value in ({1}, [[]], math.nan):
+        changed = copy.deepcopy(config)
+        *path, leaf = setting.split(".")
+        section = changed
+        for part in path:
+            section = section[part]
+        section[leaf] = value
+        with pytest.raises(ValueError, match=leaf):
+            read_sections(changed)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("seed", 1.5),
+        ("seed", -1),
+        ("seed", 10**26),
+        ("run", ""),
+        ("run", "../../x"),
+        ("run", "/abs/x"),
+        ("run", "a/../../x"),
+        ("run", "."),
+        ("run", "x" * 300),
+        ("run", 1.10),
+        ("data.clean.length_ratio", 0),
+        ("data.max_tokens", "many"),
+        ("data.num_workers", 10**9),
+        ("trainer.max_steps", 1e23),
+        ("trainer.line_time", None),
+        ("trainer.max_time", 1e-300 * 0),
+        ("trainer.threads", 100_000),
+        ("search.length_penalty", 300),
+        ("search.beam_size", 0),
+        ("optim.betas", [0.9]),
+        ("mixer.extra_encoder_layers", 1.5),
+    ],
+)
+def test_what_was_taken_once_is_refused(config, setting, value):
+    changed = copy.deepcopy(config)
+    *path, leaf = setting.split(".")
+    section = changed
+    for part in path:
+        section = section[part]
+    section[leaf] = value
+    with pytest.raises(ValueError, match=f"^{setting}="):
+        read_sections(changed)
+
+
+def test_a_name_may_look_like_a_number(config):
+    assert read_sections({**config, "run": 2024}).run.run == "2024"
+    assert read_sections({**config, "run": "a/b"}).run.run == "a/b"
+
+
+@pytest.mark.parametrize(
+    ("hint", "limits", "text"),
+    [
+        (int, {"least": 1}, "a whole number from 1"),
+        (int | None, {"least": 0, "most": 2**16}, "a whole number from 0 to 65,536 or null"),
+        (float, {"above": 0, "below": 1}, "a number above 0 and below 1"),
+        (float, {"above": 0, "most": 1}, "a number above 0 and at most 1"),
+        (float, {"least": 1, "infinite": True}, "a number from 1 or .inf"),
+        (int | str, {"least": 1, "words": ("auto",)}, "a whole number from 1 or auto"),
+        (int | bool | None, {"least": 1}, "a whole number from 1 or null or false"),
+        (str, {"choices": ("a", "b")}, "one of a, b"),
+        (tuple[str, ...] | None, {}, "a list of words or null"),
+        (tuple[float, float], {"least": 0}, "a list of 2 numbers from 0"),
+        (bool, {}, "true or false"),
+    ],
+)
+def test_what_is_allowed_is_said_in_the_message(hint, limits, text):
+    with pytest.raises(ValueError, match=r"^x\.y=\{1\} is not ") as error:
+        check_value({1}, hint, limits, "x.y")
+    assert str(error.value) == f"x.y={{1}} is not {text}"
+
+
+def test_the_documentation_has_the_same_words():
+    assert describe(SECTIONS["trainer"], "max_steps") == "a whole number from 1 or null"
+
+
+def test_a_misspelt_choice_is_told_with_what_is_like_it():
+    with pytest.raises(ValueError, match=r"optim\.name=adma is not one of adam, adadelta; did you mean adam"):
+        check_value("adma", str, {"choices": ("adam", "adadelta")}, "optim.name")
+
+
+def test_any_value_is_shown_on_a_short_line():
+    for value in (*WRONG.values(), [[[[[[[[[]]]]]]]]] * 1000, {"a": "b\nc"}):
+        assert 0 < len(shown(value)) <= 100
+        assert "\n" not in shown(value)
+
+
+def test_choices_are_those_of_the_model():
+    """The settings import no torch, so the names stand in both places."""
+    assert (model.NORMS, model.TIES, model.POSITIONS) == (NORMS, TIES, POSITIONS)
+    assert tuple(ACTIVATIONS) == model.ACTIVATIONS

@@ -1,0 +1,202 @@
+"""Test callbacks and loggers of the user's own: refusals, their place in the order, and their states."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import lightning as L
+import pytest
+import toycorpus
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+
+import seq2seq
+from seq2seq import checkpoint
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.extensions import entries, require_classes
+from seq2seq.experiments.folder import config_hash
+from seq2seq.training.callbacks.assemble import STATE_KEYS
+from seq2seq.training.extensions import user_callbacks
+from seq2seq.training.loggers import check_loggers
+from seq2seq.training.plan import resolve
+from seq2seq.training.run import Run
+
+PAGE = Path(seq2seq.__file__).parents[1] / "docs" / "training.md"
+HERE = __name__
+
+
+class Plain(L.Callback):
+    """A callback without a state."""
+
+    def __init__(self, *, patience: int = 1, words: list[str] | None = None) -> None:
+        if patience < 0:
+            raise ValueError(f"patience={patience} is\nnegative")
+        self.patience, self.words = patience, words
+
+
+class Stateful(Plain):
+    """A callback with a state."""
+
+    def state_dict(self):
+        return {}
+
+
+class Validation(Stateful):
+    """A callback named as one of the run's own."""
+
+
+class NoCallback:
+    """Neither callback nor logger."""
+
+
+def target(name: str) -> str:
+    return f"{HERE}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("Plain", "callbacks.mine=Plain names no class: write {_target_: package.module.Class, argument: value}"),
+        ({"patience": 3}, "names no class"),
+        ({"_target_": "Plain"}, "callbacks.mine._target_=Plain is no class: write package.module.Class"),
+        ({"_target_": "../x.Plain"}, "is no class"),
+        ({"_target_": 5}, "is no class"),
+        ({"_target_": "no_such_package.Plain"}, "there is no package 'no_such_package'; install it, or start"),
+    ],
+)
+def test_what_names_no_class_is_refused_before_anything_is_imported(node, message):
+    for section in ("callbacks", "logger"):
+        config = {"callbacks": {}, "logger": {}, section: {"mine": node}}
+        with pytest.raises(ValueError, match=re.escape(message.replace("callbacks.", f"{section}."))) as error:
+            require_classes(config)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"_target_": target("Nothing")}, "cannot be made: Error loading"),
+        ({"_target_": "sys.no.Class"}, "cannot be made"),
+        ({"_target_": target("NoCallback")}, "makes a NoCallback, not a Callback of Lightning (lightning.pytorch."),
+        ({"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "x"}, "but one of pytorch_lightning"),
+        ({"_target_": target("Plain"), "patiance": 3}, f"callbacks.mine.patiance is no argument of {HERE}.Plain; did"),
+        ({"_target_": target("Plain"), "x": 3}, "callbacks.mine.x is no argument of"),
+        ({"_target_": target("Plain"), "patience": -3}, "cannot be made: patience=-3 is negative"),
+        ({"_target_": target("Plain"), "_partial_": True}, ", not a Callback of Lightning"),
+        ({"_target_": target("Plain"), "words": {"_target_": "no.x"}}, "cannot be made"),
+        ({"_target_": "lightning.pytorch.callbacks.EarlyStopping"}, "cannot be made"),
+        ({"_target_": target("Validation")}, "saves its state as 'Validation', as does a callback of every run"),
+    ],
+)
+def test_what_is_no_callback_is_one_line(node, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        user_callbacks({"mine": node}, taken=set(STATE_KEYS))
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith("callbacks.mine")
+
+
+def test_two_states_under_one_name_are_refused():
+    node = {"_target_": target("Stateful")}
+    with pytest.raises(ValueError, match=r"^callbacks.b saves its state as 'Stateful', as does callbacks.a: give"):
+        user_callbacks({"a": node, "b": dict(node)}, taken=set())
+    assert (
+        len(user_callbacks({"a": {"_target_": target("Plain")}, "b": {"_target_": target("Plain")}}, taken=set())) == 2
+    )
+
+
+def test_entries_are_plain_values_in_order_and_null_turns_one_off():
+    section = {"a": None, "b": {"_target_": target("Plain"), "words": ["x"]}, "c": {"_target_": target("Stateful")}}
+    made = user_callbacks(section, taken=set())
+    assert [type(each) for each in made] == [Plain, Stateful]
+    assert type(made[0].words) is list
+    assert user_callbacks({}, taken=set()) == []
+    assert entries(None) == {}
+
+
+def test_what_is_no_logger_is_refused_without_making_it(tmp_path, monkeypatch):
+    check_loggers({"a": {"_target_": "lightning.pytorch.loggers.CSVLogger"}, "b": None})
+    for node, message in (
+        ({"_target_": target("NoCallback")}, r"^logger.mine.*makes a NoCallback, not a Logger of Lightning"),
+        ({"_target_": "lightning.pytorch.loggers.CSVLogger", "nme": "x"}, r"^logger.mine.nme .* did you mean name\?$"),
+    ):
+        monkeypatch.setattr(CSVLogger, "__init__", lambda self, save_dir, name="": pytest.fail("was made"))
+        with pytest.raises(ValueError, match=message):
+            check_loggers({"mine": node})
+
+
+def test_callbacks_are_part_of_a_run_and_loggers_are_not():
+    plain = resolved_settings()
+    mine = resolved_settings(["+callbacks.mine._target_=a.B"])
+    logged = resolved_settings(["+logger.mine._target_=a.B"])
+    assert config_hash(plain) == config_hash(logged) != config_hash(mine)
+
+
+@pytest.fixture
+def documented(tmp_path, monkeypatch) -> list[str]:
+    """The settings of the command in the documentation, whose module is beside it."""
+    blocks = re.findall(r"```(python|bash)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    ((_, code),) = [each for each in blocks if each[0] == "python" and "class StopAtLoss" in each[1]]
+    ((_, command),) = [each for each in blocks if each[0] == "bash" and "StopAtLoss" in each[1]]
+    (tmp_path / "my_callbacks.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield shlex.split(command)[3:]
+    sys.modules.pop("my_callbacks", None)
+
+
+def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp_path, caplog):
+    corpus = toycorpus.write(tmp_path / "corpus")
+
+    def run(*overrides: str) -> Run:
+        words = [*documented, "callbacks.mine.loss=1e9", "trainer.val_steps=1", "trainer.max_steps=9", "run=x"]
+        made = Run(resolve(toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides), mixer="t"))
+        made.execute()
+        return made
+
+    # the first part ends before the callback has seen enough
+    folder = run("trainer.max_steps=1").folder
+    assert checkpoint.read(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 1}
+    # a new part goes on with what the first one saw
+    assert run("resume=auto").folder.read_results()["steps"] == 2
+    assert checkpoint.read(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 2}
+    assert "mine/seen" in (folder.path / "metrics.csv").read_text()
+    # a run that a callback has ended is finished
+    before = folder.results.read_bytes()
+    caplog.clear()
+    run("resume=auto")
+    assert folder.results.read_bytes() == before
+    assert yaml.safe_load(folder.config.read_text())["callbacks"]["mine"] == {
+        "_target_": "my_callbacks.StopAtLoss", "loss": 1e9, "patience": 2,
+    }  # fmt: skip
+    # another callback is another run
+    with pytest.raises(ValueError, match=r"callbacks.mine.patience was 2 and is now 3"):
+        run("resume=auto", "callbacks.mine.patience=3")
+
+
+def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
+    corpus = toycorpus.write(tmp_path / "corpus")
+    words = [
+        "+callbacks.keep._target_=lightning.pytorch.callbacks.ModelCheckpoint",
+        "+callbacks.keep.monitor=val/bleu",
+        f"+callbacks.keep.dirpath={tmp_path / 'kept'}",
+        "+callbacks.keep.filename=best",
+        "trainer.lightning.detect_anomaly=true",
+        "trainer.lightning.enable_model_summary=true",
+        "trainer.test=false",
+        "trainer.max_steps=1",
+    ]
+    run = Run(resolve(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
+    run.execute()
+    assert seen.arguments == (True, True)
+    # written by Lightning's own callback, after ours, and as whole as they
+    assert checkpoint.load(tmp_path / "kept" / "best.ckpt").meta["src_lang"] == "de"
+
+
+class Seen(L.Callback):
+    """A callback that notes what a trainer was made with."""
+
+    def on_train_start(self, trainer, pl_module):
+        summary = any("ModelSummary" in type(each).__name__ for each in trainer.callbacks)
+        self.arguments = (trainer._detect_anomaly, summary)
