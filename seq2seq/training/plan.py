@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def resolve(
             f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
             "(seq2seq.translate --n-best lists more)"
         )
+    for key in ("resume", "init_from"):
+        path = getattr(sections.run, key)
+        if path not in (None, "auto") and not os.path.exists(path):
+            raise ValueError(f"{key}={path}: no such file")
     require_creatable(Path(sections.run.runs), "runs")
     require_creatable(Path(sections.run.cache), "cache")
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
