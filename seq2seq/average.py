@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, positive, require_output, run_command
+from seq2seq.cli import Parser, UsageError, exit_status, is_zip, nonempty, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
@@ -20,9 +20,13 @@ be fine-tuned (init_from) as any other. Exit status: 0 done; 2 wrong options or 
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.average", description=__doc__, epilog=EPILOG)
-    parser.add_argument("checkpoints", nargs="+", metavar="CKPT", help="checkpoints; with --last, one run's folder")
+    parser.add_argument(
+        "checkpoints", nargs="+", type=nonempty, metavar="CKPT", help="checkpoints; with --last, one run's folder"
+    )
     parser.add_argument("--last", type=positive, metavar="N", help="the latest N checkpoints of the run")
-    parser.add_argument("--out", metavar="FILE", help="checkpoint to write (with --last: checkpoints/average.ckpt)")
+    parser.add_argument(
+        "--out", type=nonempty, metavar="FILE", help="checkpoint to write (with --last: checkpoints/average.ckpt)"
+    )
     return parser
 
 
@@ -53,6 +57,8 @@ def _run(options: argparse.Namespace) -> int:
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
+    if out.is_file() and not is_zip(out):
+        raise UsageError(f"--out {out} is there and is no checkpoint; choose another file, or remove it first")
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
     print(f"translate with: {translate_command(out)}")

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seq2seq.config.names import suggestion
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import keys
+from seq2seq.config.values import shown
 from seq2seq.files import disk_message
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
+
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
 class UsageError(ValueError):
@@ -108,16 +117,58 @@ class Parser(argparse.ArgumentParser):
         super().print_help(file)
 
 
-def positive(text: str) -> int:
-    """Parse a whole number from 1, for argparse."""
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range, for argparse."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            # refused below with the same message
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is no whole number from {least} to {most:,}")
+        return value
+
+    return parse
+
+
+# For counts without a limit of their own; larger ones are slips, and overflow where they are multiplied.
+positive = whole_number(1, 10**9)
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of numbers in a range, for argparse."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        # the comparison also refuses nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is no number from {least:g} to {most:,g}")
+        return value
+
+    return parse
+
+
+def nonempty(text: str) -> str:
+    """Parse a name, for argparse."""
+    # an empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def sentence(text: str) -> str:
+    """Parse a text, for argparse: it must be UTF-8."""
     try:
-        value = int(text)
-    except ValueError:
-        # refused below with the same message
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 1")
-    return value
+        # bytes that are not UTF-8 reach Python as lone surrogates
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("the text is not valid UTF-8") from None
+    return text
 
 
 def seed(text: str) -> int:
@@ -128,20 +179,50 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def require_folder(folder: Path, option: str = "--out") -> Path:
-    """Return `folder`, which need not exist yet.
+def require_folder(
+    folder: Path, option: str = "--out", *, files: Sequence[str] = (), further: Sequence[str] = ()
+) -> Path:
+    """Return `folder`, which need not exist yet, after a trial of writing in it.
+
+    Args:
+        files: Names of the files that will be written. A folder that has some of them but not all holds something else
+            than an earlier output.
+        further: Names of files that are written at times.
 
     Raises:
-        UsageError: It cannot be made, or nothing can be written in it.
+        UsageError: It cannot be made, nothing can be written in it, or files that are no earlier output would be lost.
     """
     # the nearest ancestor that exists decides; the root always does
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{option} {folder}: cannot be made ({existing} is a file); choose another folder")
-    # W to add an entry, X to enter
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {folder}: {existing} is not writable; choose another folder")
+    there = [name for name in (*files, *further) if (folder / name).exists()]
+    if there and not all((folder / name).is_file() for name in files):
+        raise UsageError(
+            f"{option} {folder}: has a file {there[0]} that is no output of this command; choose another folder"
+        )
+    made: list[Path] = []
+    try:
+        # permissions alone do not say it: root has all of them, also on a disk that is read-only
+        for path in reversed([folder.absolute(), *folder.absolute().parents]):
+            if not path.exists():
+                path.mkdir()
+                made.append(path)
+        _try_to_write(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{option} {folder}: cannot be written ({error.strerror or error}); choose another folder"
+        ) from None
+    finally:
+        for path in reversed(made):
+            path.rmdir()
     return folder
+
+
+def _try_to_write(folder: Path) -> None:
+    """Raise OSError if no file can be made in a folder; leave nothing behind."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int] = (), what: str = "input") -> None:
@@ -158,22 +239,63 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
+    # a device or a pipe is written directly, any other file beside its place
+    target = Path(os.path.realpath(path))
+    if target.is_file() or not target.exists():
+        try:
+            _try_to_write(target.parent)
+        except OSError as error:
+            raise UsageError(f"{option} {path}: cannot be written ({error.strerror}); choose another file") from None
 
 
 def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
-    """Check that a file can be written without replacing an input or any checkpoint.
+    """Check that a file can be written without replacing an input, a checkpoint, a file of a run or anything but text.
 
     Raises:
-        UsageError: It cannot be written, or is an input or a checkpoint.
+        UsageError: It cannot be written, or must not be replaced.
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
     require_output(path, option, inputs=[ckpt], what="checkpoint")
-    if path.is_file():
-        with path.open("rb") as file:
-            # the first bytes of a zip file, which torch writes
-            if file.read(4) == b"PK\x03\x04":
-                raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+    # links resolved: what they lead to is replaced
+    final = Path(os.path.realpath(path))
+    if not final.is_file():
+        return
+    if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
+        raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
+    if is_zip(final):
+        raise UsageError(f"{option} {path} is a checkpoint; choose another file")
+    with final.open("rb") as file:
+        start = file.read(1 << 16)
+    try:
+        # the last character may be cut
+        codecs.utf_8_decode(start, "strict", False)
+    except UnicodeDecodeError:
+        raise UsageError(f"{option} {path} is there and is no text; choose another file, or remove it first") from None
+
+
+def is_zip(path: Path) -> bool:
+    """Return True for a zip file, as which torch writes checkpoints."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:
+    """Check that a file is not one that exists as a side of a parallel corpus, as test.en beside test.de is.
+
+    Args:
+        languages: Suffixes of the sides.
+
+    Raises:
+        UsageError: It is one.
+    """
+    suffix = path.suffix[1:]
+    others = [path.with_suffix(f".{language}") for language in languages if language and language != suffix]
+    if suffix in languages and path.is_file() and any(other.is_file() for other in others):
+        raise UsageError(
+            f"{option} {path} is there, and beside {others[0].name} it is a side of a corpus; choose another file, or "
+            "remove it first"
+        )
 
 
 def _same_file(path: Path, other: str | Path | int) -> bool:
@@ -184,16 +306,10 @@ def _same_file(path: Path, other: str | Path | int) -> bool:
     return False
 
 
-def _from_zero(text: str) -> float:
-    """Parse a number from 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    # the comparison also refuses nan
-    if not 0 <= value < 1e3:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number from 0")
-    return value
+def search_range(name: str) -> tuple[Any, Any]:
+    """Return the least and the largest value of a setting of a search."""
+    limits = keys(SearchSettings)[name].metadata
+    return limits["least"], limits["most"]
 
 
 def add_model_options(parser: argparse._ActionsContainer) -> None:
@@ -201,20 +317,21 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
     add = parser.add_argument
     text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
-    add("--beam-size", type=positive, metavar="N", help=text)
+    add("--beam-size", type=whole_number(*search_range("beam_size")), metavar="N", help=text)
     text = "alpha in log-probability / length^alpha; larger favors longer output (default: the run's)"
-    add("--length-penalty", type=_from_zero, metavar="ALPHA", help=text)
+    add("--length-penalty", type=number(0, search_range("length_penalty")[1]), metavar="ALPHA", help=text)
     text = "longest translation in pieces: this times the source's ... (default: the run's)"
-    add("--max-len-ratio", type=_from_zero, metavar="R", help=text)
-    add("--max-len-extra", type=positive, metavar="N", help="... plus this (default: the run's)")
+    add("--max-len-ratio", type=number(*search_range("max_len_ratio")), metavar="R", help=text)
+    extra = whole_number(*search_range("max_len_extra"))
+    add("--max-len-extra", type=extra, metavar="N", help="... plus this (default: the run's)")
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
-    add("--max-len", type=positive, default=LONGEST_SOURCE, metavar="N", help=text)
-    add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
-    add("--threads", type=positive, metavar="N", help="CPU threads (torch's choice)")
+    add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
 
@@ -278,6 +395,13 @@ def exit_status(work: Callable[[], int]) -> int:
     # wrong options, files and checkpoints, and a model whose scores are not finite
     except (ValueError, FloatingPointError) as error:
         return fail(error)
+    except (MemoryError, RuntimeError) as error:
+        # torch's allocators raise RuntimeError, known by its words alone
+        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+            raise
+        return fail(
+            "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"
+        )
     except OSError as error:
         return fail(disk_message(error) or f"{error.filename or 'input or output'}: {error.strerror or error}")
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, fail, positive, require_folder, run_command
+from seq2seq.cli import (
+    Parser,
+    exit_status,
+    fail,
+    nonempty,
+    positive,
+    require_folder,
+    require_standard_output,
+    run_command,
+    whole_number,
+)
+from seq2seq.evaluation.score_names import MOST_SAMPLES
+from seq2seq.streams import print_error
 
 EPILOG = """\
 Examples:
@@ -25,12 +36,14 @@ Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wr
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.compare", description=__doc__, epilog=EPILOG)
     text = "run folders, sweep folders, folders of runs, or globs"
-    parser.add_argument("runs", nargs="+", metavar="RUNS", help=text)
+    parser.add_argument("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
     text = "a mixer, a row's label or a run's folder to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
-    parser.add_argument("--samples", type=positive, default=1000, metavar="N", help="bootstrap resamples (1000)")
-    parser.add_argument("--out", metavar="DIR", help="write comparison.md and comparison.csv there")
+    parser.add_argument(
+        "--samples", type=whole_number(1, MOST_SAMPLES), default=1000, metavar="N", help="bootstrap resamples (1000)"
+    )
+    parser.add_argument("--out", type=nonempty, metavar="DIR", help="write comparison.md and comparison.csv there")
     parser.add_argument(
         "--figure",
         action="store_true",
@@ -63,7 +76,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.figure:
         require_matplotlib()
     # made only when something is written to it
-    out = require_folder(Path(options.out)) if options.out else None
+    require_standard_output("open it, for the table goes there")
+    out = require_folder(Path(options.out), files=("comparison.md", "comparison.csv")) if options.out else None
     # blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
     collected = compare(
@@ -76,7 +90,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     # on stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:
-        print(f"left out: {item.name}: {item.reason}", file=sys.stderr, flush=True)
+        print_error(f"left out: {item.name}: {item.reason}")
     if not collected.runs:
         return fail("there is no finished run to compare", 1)
     # a comparison without the failed jobs is still printed

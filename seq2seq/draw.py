@@ -7,7 +7,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, positive, require_folder, run_command, seed
+from seq2seq.cli import (
+    Parser,
+    UsageError,
+    exit_status,
+    nonempty,
+    positive,
+    require_folder,
+    require_standard_output,
+    run_command,
+    seed,
+    whole_number,
+)
+from seq2seq.streams import print_error, standard_input
+
+# Larger ones are slips: a picture is of a word, and a corpus of them is drawn at some thousands a second.
+MOST_PIXELS = 4096
+MOST_PICTURES = 10**7
 
 EPILOG = """\
 Size of the letters, place, ink, paper and noise are random: a function of --seed and the line's number. A line of the
@@ -24,12 +40,21 @@ Exit status: 0 done; 2 wrong options, files, or text that has no room; 130 inter
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.draw", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
-    add("--height", type=positive, default=10, metavar="N", help="pixels from top to bottom (10)")
-    add("--width", type=positive, default=32, metavar="N", help="pixels from left to right (32)")
+    pixels = whole_number(1, MOST_PIXELS)
+    add("--height", type=pixels, default=10, metavar="N", help="pixels from top to bottom (10)")
+    add("--width", type=pixels, default=32, metavar="N", help="pixels from left to right (32)")
     add("--seed", type=seed, default=1, metavar="N", help="another number, other pictures (1)")
-    add("--corpus", metavar="DIR", help="write a corpus to this folder instead of reading lines")
-    add("--letters", type=positive, default=6, metavar="N", help="at most so many in a text of --corpus (6)")
-    add("--train", type=positive, default=8000, metavar="N", help="pictures to train on, of --corpus (8000)")
+    add("--corpus", type=nonempty, metavar="DIR", help="write a corpus to this folder instead of reading lines")
+    add(
+        "--letters", type=whole_number(1, 100), default=6, metavar="N", help="at most so many in a text of --corpus (6)"
+    )
+    add(
+        "--train",
+        type=whole_number(1, MOST_PICTURES),
+        default=8000,
+        metavar="N",
+        help="pictures to train on, of --corpus (8000)",
+    )
     add("--held-out", type=positive, default=200, metavar="N", help="... for each of validation and test (200)")
     return parser
 
@@ -42,24 +67,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw(options: argparse.Namespace) -> int:
     """Draw the lines of standard input, or a corpus with --corpus."""
-    folder = require_folder(Path(options.corpus), "--corpus") if options.corpus else None
+    if not options.corpus:
+        return _draw_lines(options)
+    files = [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("png64", "en")]
+    folder = require_folder(Path(options.corpus), "--corpus", files=files)
     from seq2seq.data.word_images import WordPictures, write_corpus
 
     pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
-    if folder is None:
-        # bytes, because text mode ends lines at \r, too; the number seeds each picture
-        for number, line in enumerate(sys.stdin.buffer):
-            text = line.decode("utf-8", "replace").strip()
-            sys.stdout.write(f"{pictures.line(text, number)}\n")
-        # here, where `exit_status` still handles a reader that has gone (| head)
-        sys.stdout.flush()
-        return 0
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
     different = write_corpus(folder, pictures, letters=options.letters, train=options.train, held_out=options.held_out)
     print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} pictures in {folder}")
     # there are only so many short texts; report repetitions instead of hiding them
     if different["train"] < options.train:
-        print(f"the training pictures repeat {different['train']:,} texts, for there are no more", file=sys.stderr)
+        print_error(f"the training pictures repeat {different['train']:,} texts, for there are no more")
+    return 0
+
+
+def _draw_lines(options: argparse.Namespace) -> int:
+    """Draw the lines of standard input."""
+    require_standard_output("write a corpus with --corpus")
+    if (source := standard_input()) is None:
+        raise UsageError("there is no standard input; write a corpus with --corpus")
+    from seq2seq.data.word_images import WordPictures
+
+    pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
+    # bytes, because text mode ends lines at \r, too; the number seeds each picture
+    for number, line in enumerate(source):
+        text = line.decode("utf-8", "replace").strip()
+        sys.stdout.write(f"{pictures.line(text, number)}\n")
     return 0
 
 

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, exit_status, positive, run_command, seed
+from seq2seq.cli import Parser, exit_status, nonempty, number, run_command, seed, sentence, whole_number
+from seq2seq.inference.limits import LONGEST_SOURCE
 
 EPILOG = """\
 Examples:
@@ -36,19 +37,24 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.inspect", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("overrides", nargs="*", metavar="KEY=VALUE", help="settings of a model with random weights, mixer=<name> first")
-    add("--ckpt", metavar="FILE", help="the checkpoint to look into")
-    add("--text", metavar="TEXT", help="the source sentence (with --ckpt)")
-    add("--target", metavar="TEXT", help="the target sentence (the model's own translation)")
-    add("--tgt-lang", metavar="LANG", help="target language, of a checkpoint that has several")
+    add("--ckpt", type=nonempty, metavar="FILE", help="the checkpoint to look into")
+    add("--text", type=sentence, metavar="TEXT", help="the source sentence (with --ckpt)")
+    add("--target", type=sentence, metavar="TEXT", help="the target sentence (the model's own translation)")
+    add("--tgt-lang", type=sentence, metavar="LANG", help="target language, of a checkpoint that has several")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
-    add("--length", type=positive, metavar="N", help="positions of a model with random weights (16)")
+    add(
+        "--length",
+        type=whole_number(1, LONGEST_SOURCE),
+        metavar="N",
+        help="positions of a model with random weights (16)",
+    )
     add("--atlas", action="store_true", help="measure the self mixers of conf/mixer/self")
     add("--mixers", metavar="A,B", help="only these (with --atlas)")
     text = "most time for measuring how a mixer's cost grows; 0: no growth (10; with --atlas)"
-    add("--limit", type=float, metavar="SECONDS", help=text)
+    add("--limit", type=number(0, 1e6), metavar="SECONDS", help=text)
     add("--figure", action="store_true", help="draw the map too (with --atlas)")
-    add("--out", metavar="DIR", help="where figures and tables go (inspect/<name>)")
+    add("--out", type=nonempty, metavar="DIR", help="where figures and tables go (inspect/<name>)")
     add("--seed", type=seed, default=1, metavar="N", help="of random weights and inputs (1)")
     return parser
 

@@ -13,13 +13,17 @@ from seq2seq.cli import (
     Parser,
     add_model_options,
     exit_status,
+    fail,
     load_translator,
+    nonempty,
     positive,
+    require_standard_output,
     require_text_output,
     run_command,
     warn,
+    whole_number,
 )
-from seq2seq.evaluation.score_names import CONVENTIONS, METRICS
+from seq2seq.evaluation.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
 
 EPILOG = """\
 Examples:
@@ -31,7 +35,8 @@ Examples:
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
-BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
+BLEU and chrF grow with quality, TER falls. Exit status: 0 done; 1 some sentences could not be translated and count as
+empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
@@ -40,30 +45,45 @@ SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.score", description=__doc__, epilog=EPILOG)
     mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--hypotheses", metavar="FILE", help="translations to score; - is standard input")
-    mode.add_argument("--ckpt", metavar="FILE", help="checkpoint to score on a data set")
-    mode.add_argument("--compare", nargs="+", metavar="FILE", help="translations to compare; the first is the baseline")
-    parser.add_argument("--references", nargs="+", metavar="FILE", help="one or more reference translations")
+    mode.add_argument("--hypotheses", type=nonempty, metavar="FILE", help="translations to score; - is standard input")
+    mode.add_argument("--ckpt", type=nonempty, metavar="FILE", help="checkpoint to score on a data set")
+    mode.add_argument(
+        "--compare",
+        nargs="+",
+        type=nonempty,
+        metavar="FILE",
+        help="translations to compare; the first is the baseline",
+    )
+    parser.add_argument(
+        "--references", nargs="+", type=nonempty, metavar="FILE", help="one or more reference translations"
+    )
     add = parser.add_argument_group("scores").add_argument
     add("--metrics", nargs="+", choices=METRICS, default=list(METRICS), help="which scores (bleu chrf ter)")
-    add("--tokenize", metavar="NAME", help="sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)")
-    add("--lang", metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
+    text = "sacreBLEU's tokenizer for BLEU: 13a, zh, char, intl, none, ... (by --lang)"
+    add("--tokenize", type=nonempty, metavar="NAME", help=text)
+    add("--lang", type=nonempty, metavar="CODE", help="target language, for the tokenizer (the checkpoint's; else 13a)")
     add("--lowercase", action="store_true", help="ignore case")
     text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)
-    add("--samples", type=positive, default=1000, metavar="N", help="bootstrap resamples of --compare (1000)")
+    add(
+        "--samples",
+        type=whole_number(1, MOST_SAMPLES),
+        default=1000,
+        metavar="N",
+        help="bootstrap resamples of --compare (1000)",
+    )
     add("--json", action="store_true", help="print JSON")
     add = parser.add_argument_group("data set, with --ckpt").add_argument
     text = "a name in conf/data, or a run's config.yaml, then settings (the checkpoint's own data)"
-    add("--data", nargs="+", default=[], metavar="NAME|KEY=VALUE", help=text)
+    add("--data", nargs="+", type=nonempty, default=[], metavar="NAME|KEY=VALUE", help=text)
     add("--split", choices=("train", "valid", "test"), default="test", help="which part of it (test)")
     add("--limit", type=positive, metavar="N", help="only its first N sentences")
-    add("--save", type=Path, metavar="FILE", help="write the translations here")
+    add("--save", type=nonempty, metavar="FILE", help="write the translations here")
     # the variable that conf/train.yaml reads, too
-    cache = Path(os.environ.get("SEQ2SEQ_CACHE", ".cache"))
+    cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
     add(
         "--cache",
-        type=Path,
+        type=nonempty,
         default=cache,
         metavar="FOLDER",
         help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",
@@ -92,10 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Score as the options say, and print the report as text or JSON."""
+    require_standard_output("open it, for the scores go there")
     from seq2seq.evaluation.score_table import report_text
 
     report = _score_checkpoint(options) if options.ckpt else _score_files(options)
     print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else report_text(report), flush=True)
+    if failed := report.get("failed"):
+        return fail(f"{failed:,} of {report['lines']:,} sentences could not be translated and count as empty", 1)
     return 0
 
 
@@ -112,18 +135,22 @@ def _score_files(options: argparse.Namespace) -> dict[str, Any]:
 
 def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     """Translate a split with a checkpoint, and score the translations."""
+    from seq2seq.evaluation.eval_data import read_words
     from seq2seq.evaluation.scoring import ScoreSettings
 
     # before the model is loaded; `score_checkpoint` also compares with the files of the data
     if options.save:
-        require_text_output(options.save, "--save", ckpt=options.ckpt)
+        require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
-    settings.resolved()  # a wrong tokenizer is refused before the checkpoint is read
+    # a wrong tokenizer and wrong words are refused before the checkpoint is read
+    settings.resolved()
+    read_words(options.data)
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
     # options that have the name of the argument
-    rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "cache", "limit", "save")}
-    return score_checkpoint(load_translator(options), settings, warn=warn, **rest)
+    rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
+    save = Path(options.save) if options.save else None
+    return score_checkpoint(load_translator(options), settings, warn=warn, cache=Path(options.cache), save=save, **rest)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import refuse_mistakes
+from seq2seq.config.typed import typed_settings
 from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
@@ -66,6 +67,8 @@ def _plan(config: DictConfig) -> RunPlan:
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
+        # what was not chosen is the checkpoint's
+        typed=typed_settings(overrides) if config.init_from else None,
     )
 
 

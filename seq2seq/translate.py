@@ -16,11 +16,14 @@ from seq2seq.cli import (
     exit_status,
     fail,
     load_translator,
-    positive,
+    nonempty,
+    require_no_corpus,
     require_standard_output,
     require_text_output,
     run_command,
+    search_range,
     warn,
+    whole_number,
 )
 from seq2seq.files import atomic_file
 from seq2seq.streams import standard_input
@@ -40,10 +43,18 @@ Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong opti
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.translate", description=__doc__, epilog=EPILOG)
-    parser.add_argument("--ckpt", required=True, metavar="FILE", help="checkpoint to translate with")
-    parser.add_argument("--input", metavar="FILE", help="text to translate (standard input)")
-    parser.add_argument("--output", metavar="FILE", help="where the translation goes, all at once (standard output)")
-    parser.add_argument("--n-best", type=positive, default=1, metavar="N", help="translations for each line (1)")
+    parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
+    parser.add_argument("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
+    text = "where the translation goes, all at once (standard output)"
+    parser.add_argument("--output", type=nonempty, metavar="FILE", help=text)
+    add = parser.add_argument
+    add(
+        "--n-best",
+        type=whole_number(*search_range("n_best")),
+        default=1,
+        metavar="N",
+        help="translations for each line (1)",
+    )
     add_model_options(parser)
     return parser
 
@@ -66,6 +77,9 @@ def _run(options: argparse.Namespace) -> int:
         source = _open_source(options, stack)
         _check_output(options, source)
         translator = load_translator(options, options.n_best)
+        if options.output is not None:
+            languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
+            require_no_corpus(Path(options.output), "--output", languages)
         sink = _open_sink(options, stack)
         # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream

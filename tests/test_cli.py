@@ -1,12 +1,104 @@
-"""What all commands share: options, exit statuses, and the end of an interrupted one."""
+"""Test what all commands share: options, exit statuses, and where they may write."""
 
 from __future__ import annotations
 
+import argparse
+import io
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
-from seq2seq import cli
+from seq2seq import average, cli, draw
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("text", ["0", "11", "-1", "", "x", "1.5", "1e1", "nan", "9" * 5000])
+def test_whole_numbers_out_of_range(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no whole number from 1 to 10") as refused:
+        cli.whole_number(1, 10)(text)
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("text", ["-0.1", "10.1", "", "x", "nan", "inf", "-inf", "1e999"])
+def test_numbers_out_of_range(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no number from 0 to 10"):
+        cli.number(0, 10)(text)
+
+
+def test_numbers_in_range():
+    assert [cli.whole_number(1, 10)(text) for text in ("1", "10")] == [1, 10]
+    assert [cli.number(0, 10)(text) for text in ("0", "1e1", "2.5")] == [0.0, 10.0, 2.5]
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
+    wanted = tmp_path / "a" / "b" / "c"
+    assert cli.require_folder(wanted) == wanted
+    assert names(tmp_path) == []
+    for folder in (Path("/proc/nothing"), Path("/dev/null/below")):
+        with pytest.raises(cli.UsageError, match=f"--out {folder}: cannot be "):
+            cli.require_folder(folder)
+
+
+def test_a_folder_with_files_of_others_is_refused(tmp_path):
+    """All files of an earlier output may be replaced; one alone is somebody else's."""
+    files = ("train.png64", "train.en")
+    (tmp_path / "train.en").write_text("a corpus of pictures has other files beside this one\n")
+    with pytest.raises(cli.UsageError, match=r"has a file train\.en that is no output of this command"):
+        cli.require_folder(tmp_path, files=files)
+    (tmp_path / "train.png64").touch()
+    assert cli.require_folder(tmp_path, files=files) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--corpus", "/proc/x"], "--corpus /proc/x: cannot be written"),
+        (["--corpus", "{others}"], "has a file test.en that is no output"),
+        (["--corpus", ""], "argument --corpus: the name is empty"),
+        (["--height", "9" * 12], "is no whole number from 1 to 4,096"),
+        (["--width", "0"], "is no whole number from 1 to 4,096"),
+        (["--train", "9" * 12], "is no whole number from 1 to 10,000,000"),
+    ],
+)
+def test_what_draw_refuses(tmp_path, capsys, options, message):
+    (tmp_path / "test.en").write_text("of a corpus\n")
+    try:
+        status = draw.main([option.format(others=tmp_path) for option in options])
+    except SystemExit as stopped:
+        status = stopped.code
+    error = capsys.readouterr().err
+    assert (status, error.count("\n")) == (2, 1)
+    assert message in error
+    assert names(tmp_path) == ["test.en"]
+
+
+def test_average_replaces_only_checkpoints(tmp_path, capsys):
+    out = tmp_path / "train.de"
+    out.write_text("a corpus\n")
+    assert average.main(["--out", str(out), str(tmp_path / "a.ckpt")]) == 2
+    assert "is there and is no checkpoint" in capsys.readouterr().err
+    assert out.read_text() == "a corpus\n"
+
+
+def test_commands_say_that_standard_output_is_closed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"word\n")))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert draw.main([]) == 2
+    assert "there is no standard output; write a corpus with --corpus" in capsys.readouterr().err
+
+
+def test_help_into_a_full_device(monkeypatch, capfd):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as stopped:
+            draw.main(["--help"])
+    assert stopped.value.code == 2
+    assert capfd.readouterr().err.startswith("error: standard output: No space left on device")
 
 
 @pytest.fixture

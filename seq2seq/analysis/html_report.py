@@ -149,6 +149,18 @@ def _details(part: str, views: Sequence[View], rows: list[str], columns: list[st
         yield Section(f"{part}-{name.replace(' ', '-')}", heading, text, draw(mine, name))
 
 
+def require_earlier(folder: Path) -> Path:
+    """Return the folder.
+
+    Raises:
+        ValueError: It has a `report.html` that no earlier call of `write` made, and that would be replaced.
+    """
+    page = folder / "report.html"
+    if page.exists() and (not page.is_file() or STYLE.encode() not in page.read_bytes()):
+        raise ValueError(f"--out {folder}: has a report.html that is no output of this command; choose another folder")
+    return folder
+
+
 def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: Sequence[Section]) -> Path:
     """Write the figures and the page `report.html`, which needs no other file, and return the page's path.
 

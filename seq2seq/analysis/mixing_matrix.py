@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.model import Seq2Seq
+from seq2seq.search import NotFiniteError
 
 # Outputs are differentiated in so many random directions, or in all channels of a narrower output.
 DIRECTIONS = 32
@@ -60,10 +61,14 @@ def views(
 
     Returns:
         Encoder, decoder, then cross mixers, each layer by layer.
+
+    Raises:
+        NotFiniteError: The model computes something that is not finite.
     """
     model.eval()
     # one run of the model gives every mixer the input that it has in place
     inputs, memory = _inputs(model, src, tgt)
+    _require_finite([*inputs.values(), memory])
     # one sentence, so no padding
     src_mask = torch.ones_like(src).bool()
     tgt_mask = torch.ones_like(tgt).bool()
@@ -82,7 +87,14 @@ def views(
     for layer, block in enumerate(model.decoder.layers, 1):
         report(f"cross mixer {layer} of {len(model.decoder.layers)}")
         result.append(_cross_view(block.cross_mixer, inputs["cross", layer], memory, src_mask, layer))
+    _require_finite([view.total for view in result])
     return result
+
+
+def _require_finite(tensors: Sequence[Tensor]) -> None:
+    """Raise NotFiniteError unless all numbers are finite: NaN would be drawn as a share of 0."""
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise NotFiniteError
 
 
 def shares(blocks: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from seq2seq.data.cleaning import shorten
 from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
+from seq2seq.streams import print_error
 
 # Most characters of the source in the title: an image is one long line.
 _LONGEST_TITLE = 200
@@ -79,7 +79,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     if "hydra.searchpath" not in values:  # a search path may have further presets
         require_known(name, presets(), "mixer")
     config = resolved_settings(overrides)
-    folder = require_folder(out or Path("inspect") / name)
+    folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     # a preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
     # weights first, then the pair: one seed decides both
@@ -149,7 +149,7 @@ def of_checkpoint(
     # <run>/checkpoints/best.ckpt goes by the run's name, any other file by its own
     parent = path.resolve().parent
     name = parent.parent.name if parent.name == "checkpoints" else path.stem
-    folder = require_folder(out or Path("inspect") / name)
+    folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
     translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
     tokenizer = translator.tokenizer
@@ -201,7 +201,7 @@ def write(subject: Subject) -> Path:
 
     # standard error, since a long pair takes minutes and standard output names the files
     def report(part: str) -> None:
-        print(f"looking at {part} ...", file=sys.stderr, flush=True)
+        print_error(f"looking at {part} ...")
 
     columns = subject.grid.columns if subject.grid else None
     seen = views(subject.model, subject.src, subject.tgt, columns=columns, report=report)

@@ -221,6 +221,9 @@ def _word(value: Any, metadata: Mapping[str, Any]) -> str:
     # Nothing that cannot be seen, and no NUL, at which paths end.
     if not text.strip() or not text.isprintable() or len(text) > _LONGEST:
         raise MismatchError
+    # Any word may be a path, and no file system takes longer names.
+    if any(len(part.encode()) > 255 for part in text.split("/")):
+        raise MismatchError
     if text not in metadata.get("choices", (text,)):
         raise MismatchError
     return text

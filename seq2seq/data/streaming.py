@@ -72,17 +72,18 @@ class StreamSettings:
 
     def blocks(self) -> Iterator[Pairs]:
         """Read the raw text from its beginning, up to `data.limit` pairs: a sample would have to read all of it."""
-        left = self.corpus.limit
-        for src, tgt in open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True):
-            if left is None:
-                yield src, tgt
-                continue
+        blocks = open_split("train", self.corpus, cache_dir=self.cache_dir, streaming=True)
+        limit = self.corpus.limit
+        if limit is None:
+            yield from blocks
+            return
+        left = limit
+        for src, tgt in blocks:
             yield src[:left], tgt[:left]
             left -= len(src)
             if left <= 0:
                 return
-        if left is not None:
-            _warn_of_limit(self.corpus.limit, self.corpus.limit - left)
+        _warn_of_limit(limit, limit - left)
 
     def head(self, pairs: int) -> Iterator[Pairs]:
         """Read the first `pairs` pairs."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.cli import require_output
+from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
 from seq2seq.evaluation.evaluator import Evaluator
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
-from seq2seq.inference.translator import Translator
+from seq2seq.inference.translator import Note, Translator
 
 
 def score_checkpoint(
@@ -49,14 +49,15 @@ def score_checkpoint(
         check_convention(settings.convention, settings.lang or meta["tgt_lang"])
     section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
     if save:
-        require_output(save, "--save", inputs=data_files(section, split))
+        _require_free(save, section)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with
     settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
     sources, references = load_pairs(section, split, cache=cache, limit=limit)
     # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
+    errors: list[str] = []
     began = time.perf_counter()
-    evaluator.translate(lambda note: warn(f"sentence {note.position + 1} {note}"))
+    evaluator.translate(lambda note: _report(note, errors, warn))
     # decoding alone: neither loading the model nor scoring counts
     seconds = time.perf_counter() - began
     hypotheses = evaluator.texts().hypotheses
@@ -68,8 +69,22 @@ def score_checkpoint(
         "split": split,
         "direction": f"{section['src']}-{section['tgt']}",
         "lines": len(sources),
+        "failed": sum(map(bool, errors)),
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
         "scores": settings.scores(hypotheses, [references]),
     }
+
+
+def _require_free(save: Path, section: dict[str, Any]) -> None:
+    """Refuse a file that belongs to a corpus, the one that is scored or another."""
+    corpus = [file for split in ("train", "valid", "test") for file in data_files(section, split)]
+    require_output(save, "--save", inputs=corpus, what="corpus")
+    require_no_corpus(save, "--save", [section["src"], section["tgt"]])
+
+
+def _report(note: Note, errors: list[str], warn: Warn) -> None:
+    """Warn of a line that is cut or fails, and keep its error, which is empty for one that is cut."""
+    errors.append(note.error)
+    warn(f"sentence {note.position + 1} {note}")

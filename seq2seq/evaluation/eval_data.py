@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from seq2seq.config.compose import compose_settings
 from seq2seq.config.data import corpus_settings
@@ -30,21 +33,19 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
     Raises:
         ValueError: There is no such data set or setting, or the languages are others than the checkpoint's.
     """
-    # a word with "=" is a setting; its prefix "data." is optional, as overrides of training have it
-    names = [word for word in words if "=" not in word]
-    changes = [word.removeprefix("data.") for word in words if "=" in word]
-    if len(names) > 1:
-        raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
-    section = OmegaConf.create(_section(names[0] if names else None, ckpt, meta, cache))
+    name, changes = read_words(words)
+    section = OmegaConf.create(_section(name, ckpt, meta, cache))
     # OmegaConf.merge would add an unknown key silently
-    unknown = [change for change in changes if change.split("=")[0].split(".")[0] not in section]
+    unknown = [key for key in changes if key not in section]
     if unknown:
         known = ", ".join(str(key) for key in section)
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
     languages = {"src": meta["src_lang"], "tgt": meta["tgt_lang"]}
-    # languages before changes: a change that contradicts the checkpoint is refused below
-    merged = OmegaConf.merge(section, languages, OmegaConf.from_dotlist(changes))
-    data = OmegaConf.to_container(merged, resolve=True)
+    try:
+        # languages before changes: a change that contradicts the checkpoint is refused below
+        data = OmegaConf.to_container(OmegaConf.merge(section, languages, changes), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"--data: {str(error).partition(chr(10))[0]}") from None
     # OmegaConf types the container as dict, list or scalar
     assert isinstance(data, dict)
     for side, language in languages.items():
@@ -53,8 +54,30 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
                 f"this checkpoint translates {languages['src']} to {languages['tgt']}; "
                 f"--data {side}={data[side]} does not fit it"
             )
+    data.setdefault("name", name or meta["data"])
     # "???" is OmegaConf's mark of a required setting without a value
     return {str(key): None if value == "???" else value for key, value in data.items()}
+
+
+def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
+    """Return the name and the settings that `--data` has; a setting's prefix "data." is optional.
+
+    Raises:
+        ValueError: There are two names, or a value is no YAML.
+    """
+    # a word with "=" is a setting
+    names = [word for word in words if "=" not in word]
+    if len(names) > 1:
+        raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
+    changes = OmegaConf.create({})
+    for word in words:
+        if "=" in word:
+            try:
+                changes.merge_with_dotlist([word.removeprefix("data.")])
+            except (YAMLError, OmegaConfBaseException, RecursionError) as error:
+                reason = " ".join(str(error).split())
+                raise ValueError(f"--data {word}: the value is no YAML ({reason[:100]})") from None
+    return (names[0] if names else None), changes
 
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
@@ -62,12 +85,12 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     # a checkpoint lies in <run>/checkpoints/
     run = Path(ckpt).absolute().parent.parent / "config.yaml"
     if name is None and run.is_file():
-        return read_yaml(run)["data"]
+        return _mapping(read_yaml(run).get("data"), run)
     chosen = name or meta["data"]
     # a run's config.yaml has the section under `data`; a file of the section alone has no such key
     if chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
-        return loaded.get("data", loaded)
+        return _mapping(loaded.get("data", loaded), chosen)
     # a name: compose its group with the defaults of training
     known = sorted(path.stem for path in (conf_dir() / "data").glob("*.yaml"))
     if chosen not in known:
@@ -76,6 +99,13 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     config = compose_settings([f"data={chosen}"])
     config["cache"] = str(cache)
     return OmegaConf.to_container(config["data"], resolve=True)  # type: ignore[return-value]
+
+
+def _mapping(section: Any, path: object) -> dict[str, Any]:
+    """Return a section that was read from a file, if it is one."""
+    if not isinstance(section, dict):
+        raise ValueError(f"{path}: its section `data` has no settings; name the data with --data")
+    return section
 
 
 def load_pairs(
@@ -119,4 +149,7 @@ def data_files(data: dict[str, Any], split: str) -> list[str]:
     read = split if settings.place(split) is not None else "train"
     if settings.path or settings.place(read) is None:
         return []
-    return find_source(read, settings).files
+    # what is missing is refused where it is read
+    with contextlib.suppress(ValueError, OSError):
+        return find_source(read, settings).files
+    return []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sacrebleu.metrics.bleu import BLEU
@@ -13,6 +15,9 @@ from sacrebleu.significance import PairedTest
 from seq2seq.evaluation.score_names import METRICS
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
+# Those whose model sacreBLEU downloads at the first use, and how long a network may be silent then.
+_DOWNLOADED = ("spm", "flores101", "flores200", "spBLEU-1K")
+NETWORK_SECONDS = 10.0
 
 # A language's first subtag -> sacreBLEU's tokenizer. Scripts that put no spaces between words and have no tokenizer of
 # their own are scored by character; everything else is 13a.
@@ -210,13 +215,39 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
         raise ValueError(f"unknown BLEU tokenizer '{tokenize}': choose one of {', '.join(TOKENIZERS)}")
     try:
         # force: sacreBLEU otherwise warns, line by line, about text that only looks tokenized
-        return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    except (RuntimeError, ImportError) as error:
-        extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
-        # the language of ja-mecab is ja
-        key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
-        remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
-        raise ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}") from error
+        with _impatient():
+            return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
+    # Their models are downloaded once; one that was cut is there, and does not load.
+    except (OSError, RuntimeError) as error:
+        if tokenize not in _DOWNLOADED:
+            raise _unusable(tokenize) from error
+        reason = getattr(error, "reason", None) or str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, copy "
+            "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by character"
+        ) from error
+    except ImportError as error:
+        raise _unusable(tokenize) from error
+
+
+def _unusable(tokenize: str) -> ValueError:
+    """Return the error of a tokenizer whose package is missing."""
+    extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
+    # the language of ja-mecab is ja
+    key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
+    remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
+    return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
+
+
+@contextlib.contextmanager
+def _impatient() -> Iterator[None]:
+    """Let a download fail where the network is silent for NETWORK_SECONDS; by default it waits for ever."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:

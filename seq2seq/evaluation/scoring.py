@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from seq2seq.data.readers import read_lines
 from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.evaluation.score_names import METRICS
+from seq2seq.streams import standard_input
 
 Warn = Callable[[str], None]
 
@@ -66,6 +69,7 @@ def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettin
     Raises:
         ValueError: The files differ in length, or there is nothing to score.
     """
+    require_distinct([hypotheses, *references])
     settings = settings.resolved()
     # counts are checked with the files' names, before sacreBLEU sees only lists
     lines = read_text(hypotheses, warn=warn)
@@ -87,9 +91,7 @@ def compare_systems(
     Raises:
         ValueError: The files differ in length, or one is named twice.
     """
-    # the systems are keyed by path, so a repeated one would vanish
-    if len(set(paths)) < len(paths):
-        raise ValueError("--compare names the same file twice")
+    require_distinct([*paths, *references])
     settings = settings.resolved()
     assert settings.tokenize
     systems = {path: read_text(path, warn=warn) for path in paths}
@@ -107,22 +109,58 @@ def compare_systems(
     return {"baseline": paths[0], "lines": len(sides[0]), "comparison": [row._asdict() for row in rows]}
 
 
-def read_text(path: str, *, warn: Warn) -> list[str]:
-    """Read the lines of a file, or of standard input for `-`; a line ends at the byte \\n only.
+def require_distinct(paths: Sequence[str]) -> None:
+    """Check that no input is named twice: of a stream the second reading gets nothing, and a file equals itself.
+
+    Args:
+        paths: Files; `-` is standard input.
 
     Raises:
-        ValueError: The path is a directory.
+        ValueError: Two are the same file, by whatever name.
     """
-    # a path, so that `read_lines` reads standard input like a file
-    file = Path("/dev/stdin" if path == "-" else path)
-    if file.is_dir():
-        raise ValueError(f"{path} is a directory, not a text file")
+    seen: dict[tuple[int, int], str] = {}
+    for path in paths:
+        # a missing file is refused where it is read
+        with contextlib.suppress(OSError):
+            status = os.stat(0 if path == "-" else path)
+            # by inode: /dev/stdin, links and descriptors are other names of a file
+            file = (status.st_dev, status.st_ino)
+            if file in seen:
+                raise ValueError(
+                    f"{_name(seen[file])} and {_name(path)} are the same: a file scored against itself, or read twice, "
+                    "means nothing; name another one"
+                )
+            seen[file] = path
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def read_text(path: str, *, warn: Warn) -> list[str]:
+    """Read the lines of a file, or of standard input for `-`; a line ends at the byte \n only.
+
+    Raises:
+        ValueError: The path is a directory or a device, or there is no standard input.
+    """
+    if path == "-":
+        if (stream := standard_input()) is None:
+            raise ValueError("there is no standard input; name a file")
+        # the last line may lack its end
+        rows = stream.read().split(b"\n")
+        found = [row.removesuffix(b"\r") for row in (rows if rows[-1] else rows[:-1])]
+    else:
+        file = Path(path)
+        # a device may never end
+        if file.is_dir() or file.is_char_device() or file.is_block_device():
+            raise ValueError(f"{path} is a {'directory' if file.is_dir() else 'device'}, not a text file")
+        found = list(read_lines(file))
     # split first, decode after: str.splitlines would end lines at more than \n
-    lines = [line.decode("utf-8", "replace") for line in read_lines(file)]
+    lines = [line.decode("utf-8", "replace") for line in found]
     # replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
     invalid = next((number for number, line in enumerate(lines, 1) if "\ufffd" in line), None)
     if invalid:
-        warn(f"{path}: line {invalid} holds text that is not UTF-8, or U+FFFD (warned once)")
+        warn(f"{_name(path)}: line {invalid} holds text that is not UTF-8, or U+FFFD (warned once)")
     return lines
 
 

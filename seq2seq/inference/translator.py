@@ -25,7 +25,8 @@ from seq2seq.search import Specials, search
 log = logging.getLogger(__name__)
 
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
-_STEP_SCORES = 1 << 28  # numbers that a step of a search computes, 1 GiB; wide beams get smaller batches
+_STEP_NUMBERS = 1 << 28  # that a step of a search computes, 1 GiB in float32; wide beams get smaller batches
+_SLOTS = 512  # of attention's cache that a hypothesis reads for each of its beam: 64 positions, 8 heads
 
 
 class Candidate(NamedTuple):
@@ -175,7 +176,7 @@ class Translator:
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 beams
-                for rows, mask in _row_chunks(src, src_mask, settings.beam_size * tokenizer.tgt_vocab_size)
+                for rows, mask in _row_chunks(src, src_mask, settings.beam_size, tokenizer.tgt_vocab_size)
                 for beams in search(
                     self.model,
                     rows,
@@ -301,9 +302,11 @@ def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     return src, torch.arange(src.shape[1]) < lengths[:, None]
 
 
-def _row_chunks(src: Tensor, mask: Tensor, row_scores: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the rows of a padded batch (B, S) in chunks of at most _STEP_SCORES scores a step, or of one row."""
-    size = max(1, _STEP_SCORES // row_scores)
+def _row_chunks(src: Tensor, mask: Tensor, beam: int, vocab_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the rows of a padded batch (B, S) in chunks whose steps compute at most _STEP_NUMBERS, or of one row."""
+    # a hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
+    numbers = beam * max(vocab_size, beam * _SLOTS)
+    size = max(1, _STEP_NUMBERS // numbers)
     yield from zip(src.split(size), mask.split(size), strict=True)
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.dicts import UNSET, differences
 from seq2seq.config.sections import present_settings
+from seq2seq.config.typed import is_typed
 from seq2seq.data.cache_folder import cached
+from seq2seq.training.plan import RunPlan, resolve
 
 if TYPE_CHECKING:
+    from seq2seq.checkpoint import Loaded
     from seq2seq.data.tokenizer import Tokenizer
 
+log = logging.getLogger(__name__)
+
+# Highest learning rate of a run that starts from weights, unless it is set: a thirtieth (tiny) to a fifth (big) of
+# the rates from scratch, as Marian's and fairseq's recipes for fine-tuning have it.
+LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
 _FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout")
 
@@ -31,9 +41,83 @@ def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], ori
             raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
+def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
+    """Return the plan with the model of the checkpoint and a rate for fine-tuning, but for what the user chose.
+
+    Raises:
+        ValueError: A choice of the user contradicts the checkpoint; names both values.
+    """
+    # From Python, nobody can tell: every setting counts as chosen.
+    if plan.typed is None:
+        return plan
+    origin = str(plan.run.init_from)
+    old = present_settings(start.meta["model"])
+    new = present_settings(plan.config)
+    for key, there, here in differences(*({each: one[each] for each in ("model", "mixer")} for one in (old, new))):
+        if is_typed(key, plan.typed) and key.split(".")[-1] not in _FREE:
+            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+    _require_same_tokenizer(plan, start.tokenizer, origin)
+    # What was not chosen is the checkpoint's; of the free settings, what was chosen stays.
+    sections = {name: copy.deepcopy(old[name]) for name in ("model", "mixer")}
+    for key, _, here in differences({name: old[name] for name in sections}, {name: new[name] for name in sections}):
+        if is_typed(key, plan.typed) and here != UNSET:
+            _put(sections, key, here)
+    optim = dict(plan.config["optim"])
+    if not any(is_typed(key, plan.typed) for key in ("optim.lr", "optim.peak_lr")):
+        log.info(
+            "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
+            "sets another",
+            LEARNING_RATE,
+            optim["lr"],
+        )
+        optim["lr"] = LEARNING_RATE
+    label = plan.mixer if is_typed("mixer", plan.typed) else _label(sections["mixer"])
+    config = {**plan.config, **sections, "optim": optim}
+    return resolve(config, mixer=label, command=plan.command, job=plan.job, typed=plan.typed)
+
+
+def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
+    """Refuse settings of the tokenizer that were chosen and cannot be obeyed: the weights need the checkpoint's."""
+    sizes = {tokenizer.src_vocab_size, tokenizer.tgt_vocab_size}
+    size = plan.config["tokenizer"]["vocab_size"]
+    chosen = any(is_typed(key, plan.typed or ()) for key in ("data.vocab_size", "tokenizer.vocab_size"))
+    if chosen and size not in sizes:
+        there = " and ".join(map(str, sorted(sizes)))
+        raise ValueError(f"init_from={origin}: data.vocab_size is {there} there and {size} here; leave it out")
+    joint = plan.config["tokenizer"]["joint"]
+    if is_typed("tokenizer.joint", plan.typed or ()) and joint != tokenizer.joint:
+        raise ValueError(
+            f"init_from={origin}: tokenizer.joint is {tokenizer.joint} there and {joint} here; leave it out"
+        )
+    for key, value in plan.config["tokenizer"].items():
+        # Sampling is a matter of training, not of the pieces.
+        free = key in ("vocab_size", "joint", "sampling_alpha")
+        if not free and is_typed(f"tokenizer.{key}", [each for each in plan.typed or () if each != "tokenizer"]):
+            raise ValueError(
+                f"init_from={origin}: tokenizer.{key}={value} has no effect, since the checkpoint's tokenizer is kept; "
+                "leave it out"
+            )
+
+
+def _put(sections: dict[str, Any], key: str, value: Any) -> None:
+    *parents, leaf = key.split(".")
+    node: Any = sections
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[leaf] = value
+
+
+def _label(mixer: Mapping[str, Any]) -> str:
+    """Return a name for a checkpoint's mixer, whose preset it does not keep: the module of the encoder's class."""
+    slot = mixer.get("encoder") or mixer["cross"]
+    # A hybrid has several kinds.
+    first = next(iter(slot["kinds"].values())) if "kinds" in slot else slot
+    return str(first["_target_"]).split(".")[-2]
+
+
 def _remedy(key: str, there: Any, here: Any) -> str:
     if key.endswith("_target_"):
-        return "choose the mixer=... that the checkpoint was trained with"
+        return "leave mixer=... out, or choose the mixer=... that the checkpoint was trained with"
     if there == UNSET:
         return f"add ~{key}"
     # As the command line spells it; + adds a key that is absent here, quotes keep blanks together.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ class RunPlan(Sections):
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
+        typed: Keys that the user chose (see `seq2seq.config.typed`), where a run starts from a checkpoint; None if
+            unknown.
     """
 
     config: dict[str, Any]
     mixer: str
     command: str | None = None
     job: Path | None = None
+    typed: frozenset[str] | None = None
 
     @property
     def config_yaml(self) -> str:
@@ -41,7 +45,14 @@ class RunPlan(Sections):
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
 
-def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, job: Path | None = None) -> RunPlan:
+def resolve(
+    config: dict[str, Any],
+    *,
+    mixer: str,
+    command: str | None = None,
+    job: Path | None = None,
+    typed: frozenset[str] | None = None,
+) -> RunPlan:
     """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
 
     Raises:
@@ -54,6 +65,10 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
             f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
             "(seq2seq.translate --n-best lists more)"
         )
+    for key in ("resume", "init_from"):
+        path = getattr(sections.run, key)
+        if path not in (None, "auto") and not os.path.exists(path):
+            raise ValueError(f"{key}={path}: no such file")
     require_creatable(Path(sections.run.runs), "runs")
     require_creatable(Path(sections.run.cache), "cache")
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
@@ -67,5 +82,6 @@ def resolve(config: dict[str, Any], *, mixer: str, command: str | None = None, j
         mixer=mixer,
         command=command,
         job=job,
+        typed=typed,
         **vars(sections),
     )

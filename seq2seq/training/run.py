@@ -18,7 +18,7 @@ from seq2seq import checkpoint, distributed, files
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of, translate_command
 from seq2seq.experiments.resume import Resumed, resolve_resume
-from seq2seq.training import checks, hardware
+from seq2seq.training import checks, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
 from seq2seq.training.auto_batch_size import find_budget
 from seq2seq.training.budget import Budget
@@ -80,8 +80,10 @@ class Run:
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
-        self.search = checks.bounded_search(plan)
         self.start = checkpoint.load(plan.run.init_from) if plan.run.init_from else None
+        if self.start:
+            plan = self.plan = finetune.adopt(plan, self.start)
+        self.search = checks.bounded_search(plan)
         checks.check_model(plan, self.start)
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)

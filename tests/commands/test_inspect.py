@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import math
 import random
 import re
 import warnings
@@ -21,6 +22,7 @@ from seq2seq.analysis import mixing_matrix, plots
 from seq2seq.analysis.mixing_matrix import View
 from seq2seq.experiments import figures
 from seq2seq.mixers.attention import Attention
+from seq2seq.search import NotFiniteError
 
 
 def pair(src: int = 7, tgt: int = 5) -> tuple[Tensor, Tensor]:
@@ -238,6 +240,9 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     (tmp_path / "file").touch()
     ckpt = str(tiny.save(tmp_path))
     long = " ".join(random.choices(tiny.GERMAN, k=3000))
+    (tmp_path / "others").mkdir()
+    for name in ("atlas.md", "report.html"):
+        (tmp_path / "others" / name).write_text('<h2 id="notes">of somebody else</h2>')
     cases = [
         ([], "say what to look into"),
         (["--atlas", "--ckpt", ckpt], "one of"),
@@ -259,6 +264,14 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["mixer=lightconv", "--tgt-lang", "fr"], "--tgt-lang goes with --ckpt"),
         (["--atlas", "--mixers", "atention", "--out", str(tmp_path)], "did you mean attention"),
         (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be made"),
+        (["--atlas", "--out", "/proc/x"], "/proc/x: cannot be written"),
+        (["--atlas", "--out", str(tmp_path / "others")], "has a file atlas.md that is no output of this command"),
+        (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html that is no output of this command"),
+        (["--atlas", "--limit", "nan"], "'nan' is no number from 0"),
+        (["--atlas", "--limit", "-1"], "'-1' is no number from 0"),
+        (["mixer=lightconv", "--length", "1000000000"], "is no whole number from 1 to 1,024"),
+        (["--ckpt", ckpt, "--text", "\udcff"], "argument --text: the text is not valid UTF-8"),
+        (["--ckpt", ckpt, "--text", "Hund", "--target", "\udcff"], "--target: the text is not valid UTF-8"),
     ]
     for arguments, expected in cases:
         try:
@@ -273,6 +286,15 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert inspect.main(["mixer=lightconv"]) == 2
     assert "a report needs matplotlib" in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_finite_is_not_drawn():
+    """NaN would be drawn as if a position read nothing."""
+    model = composed_tiny("mixer=lightconv")
+    with torch.no_grad():
+        next(model.encoder.layers.parameters()).fill_(math.nan)
+    with pytest.raises(NotFiniteError):
+        mixing_matrix.views(model, *pair())
 
 
 def test_foreign_code_is_refused(tmp_path, capsys):

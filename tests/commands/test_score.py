@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import urllib.error
 from pathlib import Path
 
 import pytest
@@ -122,14 +123,28 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
     short = write(tmp_path / "short", ["one"])
     empty = write(tmp_path / "empty", [])
     good, reference = files["good"], files["reference"]
+    link = tmp_path / "link"
+    link.symlink_to(reference)
+    wrong = write(tmp_path / "wrong.yaml", ["data: 3"])
     for options, message in [
         (["--hypotheses", short, "--references", reference], "short has 1 lines, but "),
         (["--hypotheses", good, "--references", reference, short], "good.en has 60 lines, but "),
         (["--compare", good, short, "--references", reference], "short has 1 lines, but "),
-        (["--hypotheses", empty, "--references", empty], "nothing to score"),
+        (["--hypotheses", empty, "--references", write(tmp_path / "nothing", [])], "nothing to score"),
         (["--hypotheses", good], "need --references"),
         (["--compare", good, "--references", reference], "two files or more"),
-        (["--compare", good, good, "--references", reference], "same file twice"),
+        (["--compare", good, good, "--references", reference], "are the same: "),
+        (["--hypotheses", good, "--references", good], "are the same: "),
+        (["--hypotheses", good, "--references", reference, link], "are the same: "),
+        (["--hypotheses", "-", "--references", "-"], "standard input and standard input are the same: "),
+        (["--hypotheses", "-", "--references", "/dev/stdin"], "standard input and /dev/stdin are the same: "),
+        (["--hypotheses", "/dev/zero", "--references", good], "is a device, not a text file"),
+        (["--hypotheses", "", "--references", good], "argument --hypotheses: the name is empty"),
+        (["--ckpt", ckpt, "--data", "files", "test=[/a,/b"], "test=[/a,/b: the value is no YAML"),
+        (["--ckpt", ckpt, "--data", "files", "test=${nope}"], "Interpolation key 'nope' not found"),
+        (["--ckpt", ckpt, "--data", wrong], "its section `data` has no settings"),
+        (["--ckpt", ckpt, "--length-penalty", "300"], "'300' is no number from 0 to 10"),
+        (["--compare", good, short, "--references", reference, "--samples", "10000000"], "from 1 to 100,000"),
         (["--hypotheses", good, "--compare", good, good], "not allowed with argument"),
         (["--hypotheses", tmp_path / "no", "--references", reference], "no: No such file"),
         (["--hypotheses", tmp_path, "--references", reference], "is a directory"),
@@ -200,13 +215,51 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
         (ckpt, "the checkpoint"),
         (tmp_path / "link", "the checkpoint"),
         (other, "a checkpoint"),
-        (tmp_path / "test.de", "the input"),
-        (tmp_path / "test.en", "the input"),
+        (tmp_path / "test.de", "the corpus"),
+        (tmp_path / "test.en", "the corpus"),
     ):
         assert f"--save {name} is {what}; choose another file" in refusal(capsys, *common, name)
     assert before == {path: path.read_bytes() for path in [ckpt, *tmp_path.iterdir()]}
     for _ in range(2):
         report(capsys, *common, tmp_path / "out", "--cache", tmp_path / "cache")
+
+
+def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypatch):
+    """They count as empty, so the score is not that of the model."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr("seq2seq.inference.translator.search", broken)
+    common = ["--ckpt", str(ckpt), "--device", "cpu", "--cache", str(tmp_path), "--metrics", "chrf", "--limit", "2"]
+    assert score.main(common) == 1
+    assert "error: 2 of 2 sentences could not be translated and count as empty" in capsys.readouterr().err
+
+
+def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
+    """A run's, a side of another corpus, and what is no text; an earlier output is."""
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    for name in ("config.yaml", "test.ref", "checkpoints/notes"):
+        (run / name).write_text("of the run\n")
+    for lang in ("de", "en"):
+        write(tmp_path / f"other.{lang}", ["a line"])
+    (tmp_path / "binary").write_bytes(b"\x89PNG\r\n")
+    write(tmp_path / "alone.en", ["an earlier output"])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--limit", "2", "--save"]
+    for name, what in (
+        ("run/test.ref", "a file of a run"),
+        ("run/config.yaml", "a file of a run"),
+        ("run/checkpoints/notes", "a file of a run"),
+        ("binary", "is no text"),
+        ("other.en", "beside other.de it is a side of a corpus"),
+    ):
+        assert what in refusal(capsys, *common, tmp_path / name)
+    assert before == {path: path.read_bytes() for path in before}
+    for path in (tmp_path / "alone.en", run / "test.beam1"):
+        report(capsys, *common, path)
+        assert path.read_bytes().count(b"\n") == 2
 
 
 def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
@@ -251,10 +304,22 @@ def heavy(*names): return [n for n in names if n in sys.modules]
 try: score.main(["--help"])
 except SystemExit: print("done")
 assert not heavy("torch", "numpy", "sacrebleu", "sentencepiece", "datasets", "lightning", "hydra")
-assert score.main(["--hypotheses", "-", "--references", {files["reference"]!r}]) == 0
+assert score.main(["--hypotheses", "-", "--references", {files["good"]!r}, "--metrics", "bleu"]) == 0
 assert not heavy("torch", "datasets", "lightning", "hydra"), heavy("torch", "datasets", "lightning", "hydra")
 """
     with open(files["reference"], "rb") as stream:
         command = [sys.executable, "-c", program]
         done = subprocess.run(command, cwd=ROOT, stdin=stream, capture_output=True, text=True, check=True)
-    assert done.stdout.split("done\n")[1].startswith("BLEU   100.00")
+    assert done.stdout.split("done\n")[1].startswith("BLEU  ")
+
+
+def test_a_tokenizer_that_cannot_be_downloaded(files, capsys, monkeypatch):
+    """Its model comes from the network at the first use."""
+
+    def offline(*_: object) -> None:
+        raise urllib.error.URLError("no route to the host")
+
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.download_file", offline)
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", "/nowhere")
+    options = ["--hypotheses", files["good"], "--references", files["reference"], "--tokenize", "flores101"]
+    assert "needs a model that sacreBLEU downloads once (no route to the host)" in refusal(capsys, *options)

@@ -24,6 +24,9 @@ from seq2seq.inference import line_stream
 from seq2seq.inference import translator as inference
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
+from seq2seq.model import Seq2Seq
+from seq2seq.search import NotFiniteError
+from seq2seq.training.errors import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,6 +116,14 @@ assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaco
         (["--n-best", "3"], "--n-best 3 needs at least as large a --beam-size, not 2"),
         (["--length-penalty", "nan"], "'nan' is no number from 0"),
         (["--threads", "no"], "'no' is no whole number from 1"),
+        (["--threads", "100000"], "'100000' is no whole number from 1 to 1,024"),
+        (["--threads", "0"], "'0' is no whole number from 1 to 1,024"),
+        (["--length-penalty", "300"], "'300' is no number from 0 to 10"),
+        (["--length-penalty=-1e300"], "'-1e300' is no number from 0 to 10"),
+        (["--max-tokens", "9" * 23], "is no whole number from 1 to 1,000,000,000"),
+        (["--beam-size", "1" + "0" * 5000], "is no whole number from 1 to 1,000"),
+        (["--max-len-extra", "1" + "0" * 30], "is no whole number from 1 to 10,000"),
+        (["--tgt-lang", ""], "argument --tgt-lang: the name is empty"),
         (["--max-len-ratio", "-1"], "'-1' is no number from 0"),
         (["--max-len-extra", "0"], "'0' is no whole number from 1"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
@@ -139,6 +150,9 @@ def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):
 def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     text = tmp_path / "text"
     text.write_text("der Hund.\n")
+    corpus = [tmp_path / "test.de", tmp_path / "test.en"]
+    for side in corpus:
+        side.write_text("a line\n")
     before = ckpt.read_bytes()
     for options, message in [
         (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
@@ -150,6 +164,8 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
         (["--ckpt", ckpt, "--input", text, "--output", ckpt], "is the checkpoint"),
         (["--ckpt", ckpt, "--input", text, "--output", tmp_path], "is a directory"),
         (["--ckpt", ckpt, "--input", text, "--output", tmp_path / "no" / "out"], "no such folder"),
+        (["--ckpt", ckpt, "--input", text, "--output", "/proc/out"], "/proc/out: cannot be written"),
+        (["--ckpt", ckpt, "--input", corpus[0], "--output", corpus[1]], "it is a side of a corpus"),
     ]:
         assert translate.main([str(o) for o in options]) == 2
         printed = capsys.readouterr()
@@ -366,6 +382,36 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
         "warning: line 6 was not translated and is empty (a kernel failed)\n"
         "error: 1 of 12 lines could not be translated and are empty\n"
     )
+
+
+def test_scores_that_are_not_finite_end_the_translation(tmp_path, ckpt, capsys, monkeypatch):
+    """They are no fault of a line: there is no output, and no line by line retry."""
+    step = Seq2Seq.step
+    calls = []
+
+    def overflowing(self, *args):
+        calls.append(None)
+        logits, state = step(self, *args)
+        return logits * float("inf"), state
+
+    monkeypatch.setattr(Seq2Seq, "step", overflowing)
+    status, out = run_main(tmp_path, ckpt, b"der Hund\ndie Katze\n")
+    assert (status, out, len(calls)) == (2, b"", 1)
+    assert capsys.readouterr().err.startswith("error: the model's scores are not finite: ")
+    with pytest.raises(TrainingFault, match="scores are not finite"):
+        raise as_fault(NotFiniteError(), shape=(1, 1, 1), max_tokens=1)
+
+
+def test_wide_beams_get_smaller_batches(ckpt, monkeypatch):
+    """The numbers of a step are bounded, and the translations are the same."""
+    lines = tiny.sentences(tiny.GERMAN, 9, seed=8)
+    translator = Translator.load(ckpt, settings=SearchSettings(beam_size=4), device="cpu")
+    whole = translator.texts(lines)
+    sizes = []
+    monkeypatch.setattr(inference, "search", lambda *a, **k: (sizes.append(len(a[1])), search.search(*a, **k))[1])
+    monkeypatch.setattr(inference, "_STEP_NUMBERS", 3 * 4 * 4 * inference._SLOTS)
+    assert translator.texts(lines) == whole
+    assert max(sizes) == 3
 
 
 # Reading.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas.properties import Settings
 from seq2seq.analysis.atlas.survey import Point, survey
 from seq2seq.analysis.atlas.table import as_json, markdown
-from seq2seq.cli import require_folder, warn
+from seq2seq.cli import require_folder, require_standard_output, warn
 from seq2seq.config.compose import compose_settings, self_mixers
 from seq2seq.config.names import require_known
 from seq2seq.experiments.figures import require_matplotlib
 from seq2seq.files import write_json, write_text
+from seq2seq.streams import print_error
 
 
 def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path | None, seed: int) -> int:
@@ -42,7 +42,9 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
         require_matplotlib("--figure")
     known = self_mixers()
     names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
-    folder = require_folder(out or Path("inspect") / "atlas")
+    require_standard_output("open it, for the page goes there")
+    files, figures = ("atlas.md", "atlas.json"), ("map.png", "map.svg") if figure else ()
+    folder = require_folder(out or Path("inspect") / "atlas", files=files, further=figures)
     points = measure(names, limit=limit or None, seed=seed)
     page = markdown(points)
     # standard output gets the page alone, so that it can be redirected
@@ -52,7 +54,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     write_json(folder / "atlas.json", as_json(points))
     if figure:
         atlas_map.draw(points, folder / "map")
-    print(f"written: {folder}", file=sys.stderr)
+    print_error(f"written: {folder}")
     # after the files, which a reader needs to see why
     wrong = [line for point in points for line in point.disagreements()]
     for line in wrong:
@@ -66,7 +68,7 @@ def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Poi
     for name in names:
         settings = settings_of(name)
         progress = "measuring ..." if settings else "left out: a stack of several mixers"
-        print(f"{name}: {progress}", file=sys.stderr, flush=True)
+        print_error(f"{name}: {progress}")
         # for each mixer, so that its numbers do not depend on which others are measured
         torch.manual_seed(seed)
         if settings:

@@ -1,0 +1,87 @@
+"""Fine-tuning takes the checkpoint's model and tokenizer, and refuses a choice of the user that contradicts them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from seq2seq import checkpoint
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.typed import is_typed, typed_settings
+from seq2seq.training import finetune
+from seq2seq.training.plan import RunPlan, resolve
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("start"))
+
+
+def plan(start: Path, *words: str) -> RunPlan:
+    """The plan of `train init_from=<start> <words>`, as typed on a command line."""
+    words = (f"init_from={start}", *words)
+    return resolve(resolved_settings(words), mixer="dynamicconv", typed=typed_settings(words))
+
+
+def adopted(start: Path, *words: str) -> dict[str, Any]:
+    return finetune.adopt(plan(start, *words), checkpoint.load(start)).config
+
+
+def test_nothing_of_the_model_needs_to_be_typed(start, caplog):
+    caplog.set_level(logging.INFO)
+    config = adopted(start)
+    model = checkpoint.load(start).meta["model"]
+    for section in ("model", "mixer"):
+        assert all(config[section][key] == value for key, value in model[section].items())
+    assert config["optim"]["lr"] == finetune.LEARNING_RATE
+    assert "highest learning rate is 0.0001, for fine-tuning (from scratch it would be 0.003)" in caplog.text
+    assert finetune.adopt(plan(start), checkpoint.load(start)).mixer == "attention"
+
+
+def test_what_may_differ_is_obeyed(start):
+    config = adopted(start, "model.dropout=0.4", "optim.lr=0.01", "model.dim=16", "data.vocab_size=300")
+    assert (config["model"]["dropout"], config["model"]["dim"], config["optim"]["lr"]) == (0.4, 16, 0.01)
+    # that of another optimizer is what was asked for
+    assert adopted(start, "optim=cosine")["optim"]["lr"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.dim=128", r"model\.dim is 16 there and 128 here; add model\.dim=16"),
+        ("model=base", r"model\.dim is 16 there and 512 here"),
+        ("mixer=gru", r"mixer\.encoder\._target_ is .*leave mixer=\.\.\. out"),
+        ("mixer/cross=additive", r"mixer\.cross\._target_"),
+        ("data.vocab_size=2000", r"data\.vocab_size is 300 there and 2000 here; leave it out"),
+        ("tokenizer.joint=false", r"tokenizer\.joint is True there and False here"),
+        ("tokenizer.type=bpe", r"tokenizer\.type=bpe has no effect"),
+        ("experiment=iwslt14_de_en_transformer", r"is .* there and .* here"),
+    ],
+)
+def test_a_choice_that_contradicts_the_checkpoint_is_refused_with_both_values(start, word, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        adopted(start, word)
+    assert f"init_from={start}" in str(caught.value)
+
+
+def test_settings_from_python_all_count_as_chosen(start):
+    given = resolve(resolved_settings([f"init_from={start}"]), mixer="dynamicconv")
+    assert finetune.adopt(given, checkpoint.load(start)) is given
+
+
+def test_keys_that_were_typed():
+    typed = typed_settings(
+        ["mixer=gru", "mixer/self@mixer.decoder=lstm", "+model.x=1", "~data.y", "trainer.max_steps=3"]
+    )
+    assert typed == {"mixer", "mixer.decoder", "model.x", "data.y", "trainer.max_steps"}
+    assert is_typed("mixer.encoder.num_heads", typed)
+    assert is_typed("trainer", typed)
+    assert not is_typed("model.dim", typed)
+    assert not is_typed("model", {"modelling"})
+    recipe = typed_settings(["experiment=iwslt14_de_en_transformer"])
+    assert {"model", "mixer", "optim", "data.vocab_size"} <= recipe
+    assert typed_settings(["experiment=null"]) == frozenset()
