@@ -199,9 +199,9 @@ class _Pickle:
                 self.stack.append(argument)
             elif name in _CONSTANTS:
                 self.stack.append(_CONSTANTS[name])
-            elif name in ("BINPUT", "LONG_BINPUT"):
+            elif name in ("BINPUT", "LONG_BINPUT") and argument is not None:
                 self.memo[argument] = self.stack[-1]
-            elif name in ("BINGET", "LONG_BINGET"):
+            elif name in ("BINGET", "LONG_BINGET") and argument is not None:
                 self.stack.append(self.memo[argument])
             elif (method := getattr(self, f"_{name.lower()}", None)) is None:
                 raise ValueError(f"does not open as plain tensors (operation {name})")

@@ -74,21 +74,20 @@ def _settings_of_files(overrides: tuple[str, ...]) -> DictConfig:
 
 
 @functools.cache
-def _compose(overrides: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed = compose("train", list(overrides), return_hydra_config=True)
-    plain = {key: OmegaConf.to_container(composed[key], resolve=True) for key in ("model", "mixer")}
-    return plain, dict(composed.hydra.runtime.choices)
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+    composed = settings_of(*overrides)
+    return {key: OmegaConf.to_container(composed[key], resolve=True) for key in ("model", "mixer")}
 
 
 def choices(*overrides: str) -> dict[str, str]:
     """Return the file that Hydra took for each group."""
-    return _compose(overrides)[1]
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return dict(compose("train", list(overrides), return_hydra_config=True).hydra.runtime.choices)
 
 
 def config(*overrides: str, **extra: Any) -> dict[str, Any]:
     """Compose what `build_model` takes; `extra` replaces vocabulary sizes and the like."""
-    return {**copy.deepcopy(_compose(overrides)[0]), **VOCABULARY, **extra}
+    return {**copy.deepcopy(_compose(overrides)), **VOCABULARY, **extra}
 
 
 def tiny(*overrides: str, **extra: Any) -> Seq2Seq:

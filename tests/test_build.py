@@ -277,7 +277,7 @@ def test_building_changes_no_settings():
     settings = config("mixer=dynamicconv", *TINY)
     build_model(settings)
     assert settings == config("mixer=dynamicconv", *TINY)
-    assert settings["mixer"] == _compose(("mixer=dynamicconv", *TINY))[0]["mixer"]
+    assert settings["mixer"] == _compose(("mixer=dynamicconv", *TINY))["mixer"]
 
 
 def test_equal_seeds_build_equal_models():

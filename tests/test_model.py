@@ -24,6 +24,7 @@ REPRESENTATIVE = {
     "test_step_is_forward": _CORE,
     "test_padding_changes_nothing": _CORE,
     "test_autocast_trains": _CORE,
+    "test_bfloat16_weights_decode": _CORE,
 }
 DIM = 8
 RNNSEARCH = (

@@ -99,7 +99,7 @@ def explain(overrides: Sequence[str]) -> str:
         return _refused(error, chosen)
     try:
         # Folders of Hydra's own, which it makes before anything else.
-        str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
+        _ = str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
     except OmegaConfBaseException as error:
         return one_line(error)
     return _swept(composed, chosen)
@@ -124,7 +124,7 @@ def _parse(word: str) -> Override:
     return override
 
 
-def _syntax(word: str, error: HydraException) -> str:
+def _syntax(word: str, error: Exception) -> str:
     if "=" not in word:
         hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
         return f"'{shown(word)}' is no setting with a value: {hint}"

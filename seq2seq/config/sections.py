@@ -89,10 +89,10 @@ def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _filled(cls: type, section: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section with defaults for missing keys, in nested sections as well."""
     known = {key: value for key, value in defaults(cls).items() if value != "???"}
-    nested = {
-        key: value | section[key]
-        for key, value in known.items()
+    result = known | dict(section)
+    for key in known:
         # An open mapping, such as data.tokenize, is a value and not a section.
-        if nested_class(cls, key) and isinstance(section.get(key), dict)
-    }
-    return known | dict(section) | nested
+        nested = nested_class(cls, key)
+        if nested and isinstance(result[key], dict):
+            result[key] = _filled(nested, result[key])
+    return result

@@ -110,9 +110,10 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     # a name on the hub, or a path
-    on_hub = bool(settings.path) and not resolve(settings.path).is_dir()
+    folder = resolve(settings.path) if settings.path else None
+    on_hub = folder is not None and not folder.is_dir()
     if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
-        raise ValueError(f"data.path: the folder {resolve(settings.path)} does not exist")
+        raise ValueError(f"data.path: the folder {folder} does not exist")
     # text that was prepared before needs neither the hub nor its cache
     if is_remote(settings) and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
         require_remote(settings)

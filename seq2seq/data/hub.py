@@ -140,7 +140,7 @@ def missing_files(files: list[Path]) -> list[str]:
 @contextlib.contextmanager
 def no_network() -> Iterator[None]:
     """Make `datasets` and the hub's client fail at once instead of trying for a minute."""
-    import datasets
+    import datasets.config
     from huggingface_hub import constants
 
     places: list[Any] = [datasets.config, constants]

@@ -93,7 +93,7 @@ def _check_schedule(payload: Mapping[str, Any], path: Path) -> None:
     if not isinstance(states, list) or len(states) != 1 or not isinstance(states[0], dict):
         raise StateError(path, part, "is not one schedule of the learning rate")
     share = states[0].get("share")
-    if not is_count(states[0].get("last_epoch")) or not _is_number(share) or not 0 <= share <= 1:
+    if not is_count(states[0].get("last_epoch")) or share is None or not _is_number(share) or not 0 <= share <= 1:
         raise StateError(path, part, "has no position in the schedule")
     if states[0]["last_epoch"] != payload["global_step"]:
         raise StateError(path, part, f"is at update {states[0]['last_epoch']}, the rest at {payload['global_step']}")

@@ -99,7 +99,7 @@ def log_results(loggers: Sequence[Logger], config: Mapping[str, Any], results: M
             # TensorBoard: the table of hyperparameters has a row for the run.
             also = accepted(logger.log_hyperparams, {"step": step})
             logger.log_hyperparams(flat(config), metrics=scores, **also)
-        elif callable(getattr(summary, "update", None)):
+        elif summary is not None and callable(getattr(summary, "update", None)):
             summary.update(scores)
         else:
             logger.log_metrics(scores, step)

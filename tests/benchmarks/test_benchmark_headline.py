@@ -103,6 +103,7 @@ def test_a_gpu_machine_may_lack_all_but_torch_and_numpy(data, tmp_path):
     assert "not scored" not in (here / "headline.md").read_text()
 
 
+@pytest.mark.exhaustive
 def test_missing_data_is_named(data, tmp_path, capsys):
     assert headline.main([f"--data={tmp_path}", f"--out={tmp_path}", *QUICK]) == 2
     assert "holds no headline-data.json" in capsys.readouterr().err

@@ -483,7 +483,7 @@ def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(corpus, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="runs=<folder>"):
+    with pytest.raises(ValueError, match="set runs=<another folder>"):
         execute(toycorpus.settings(corpus, tmp_path, f"runs={tmp_path / 'file' / 'runs'}"))
 
 
@@ -617,7 +617,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
         ("model.num_heads=8", r"model\.num_heads is 2 there and 8 here; add model\.num_heads=2"),
         ("model.activation=gelu", r"add model\.activation=relu"),
         ("mixer/cross=additive", r"mixer\.cross\._target_ is .*mixer=\.\.\."),
-        ("+mixer.encoder.bias=false", r"add ~mixer\.encoder\.bias"),
+        ("+mixer.encoder.bias=false", r"unknown setting mixer\.encoder\.bias"),
     ):
         with pytest.raises(ValueError, match=message):
             checked(new, tmp_path, *given, wrong)

@@ -18,6 +18,33 @@ from seq2seq.config.help import settings_rows
 from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
 
+# each composes settings, up to a second; `make test-all` has every case
+REPRESENTATIVE = {
+    "test_a_mistyped_key_is_told_with_what_is_like_it": [
+        "words0-trainer.maxtime-trainer.max_time",
+        "words4-optim.lrr-optim.lr",
+        "words7-hydra.launchr.x-hydra.launcher",
+    ],
+    "test_what_is_right_passes": ["words0", "words1", "words3"],
+    "test_a_name_of_another_framework_leads_to_the_setting": [
+        "words0-the setting is optim.lr",
+        "words7-did you mean model.dropout",
+    ],
+    "test_whatever_is_wrong_is_one_line_and_status_2": [
+        *(
+            "data=3",
+            "mixer={a: 1}",
+            "=3",
+            "trainer.precision=[1",
+            "seed=${foo}",
+            "~trainer.patience",
+            "hydra/launcher=bad",
+        ),
+        *("+hydra.foo=1", "+foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1", "--nbest"),
+    ],
+}
+
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -14,6 +14,18 @@ from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import keys
 from seq2seq.config.trainer import LightningSettings
 
+_CLIP = "trainer.lightning.gradient_clip_val-the setting for this is optim.clip_norm"
+# each composes settings; `make test-all` has every case
+REPRESENTATIVE = {
+    "test_an_argument_that_is_not_open_says_why": [
+        *(f"{_CLIP}-", f"{_CLIP}-+"),
+        "trainer.lightning.limit_test_batches-is not open: a score is that of a whole test set-++",
+        "trainer.detect_anomaly-write trainer.lightning.detect_anomaly-",
+        "trainer.lightning.detect_anomoly-detect_anomaly-",
+    ],
+    "test_deterministic_takes_three_values": ["maybe"],
+}
+
 
 def test_every_argument_of_the_installed_trainer_is_open_elsewhere_or_refused():
     arguments = [name for name in inspect.signature(L.Trainer.__init__).parameters if name != "self"]

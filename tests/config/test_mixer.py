@@ -14,6 +14,11 @@ from seq2seq.mixers.gru import RESETS
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 from seq2seq.mixers.relative import ENCODINGS
 
+# each composes settings, as other tests of every preset do; `make test-all` has every case
+REPRESENTATIVE = {
+    "test_every_preset_passes_unchanged": ["transformer", "lightconv", "dynamicconv", "bahdanau", "local_blocks"],
+}
+
 
 @pytest.fixture(scope="module")
 def stack():

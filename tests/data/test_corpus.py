@@ -379,6 +379,11 @@ def hub_settings() -> list[str]:
     return sorted(named - {"phrasebook"})
 
 
+REPRESENTATIVE = {
+    "test_shipped_settings_are_passed_to_the_hub_as_written": ["iwslt2017_de_en", "wmt14_de_en", "wmt16_newstest2014"],
+}
+
+
 @pytest.mark.parametrize("name", hub_settings())
 def test_shipped_settings_are_passed_to_the_hub_as_written(tmp_path, monkeypatch, name):
     data = resolved_settings([f"data={name}"])["data"]

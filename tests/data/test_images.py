@@ -419,6 +419,7 @@ def test_many_bad_lines_cost_no_good_one(run):
     assert [text for text, keep in zip(found, good, strict=True) if keep] == alone
 
 
+@pytest.mark.exhaustive
 def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
     picture = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.ckpt"

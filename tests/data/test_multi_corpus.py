@@ -316,6 +316,7 @@ def test_an_entry_inherits_all_but_its_place():
     assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
 
 
+@pytest.mark.exhaustive
 def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch, capfd):
     from toycorpus import TINY
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -306,7 +307,8 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
 
 
 def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else found(name))
     with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
         run.train(resolve(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer"))
     assert not (tmp_path / "runs").exists()

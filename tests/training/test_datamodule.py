@@ -313,6 +313,9 @@ def test_impossible_budget_is_refused(folder, value):
         read_settings(folder, max_tokens=value)
 
 
+REPRESENTATIVE = {"test_several_processes_write_the_same_cache": ["2"]}
+
+
 @pytest.mark.parametrize("num_proc", [2, 3])
 def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monkeypatch):
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 40)  # so that there are blocks enough to share

@@ -15,6 +15,14 @@ from seq2seq.config.typed import is_typed, typed_settings
 from seq2seq.training import finetune
 from seq2seq.training.plan import RunPlan, resolve
 
+_CONTRADICTIONS = (
+    r"model.dim=128-model\\.dim is 16 there and 128 here; add model\\.dim=16",
+    r"mixer=gru-mixer\\.encoder\\._target_ is .*leave mixer=\\.\\.\\. out",
+    r"data.vocab_size=2000-data\\.vocab_size is 300 there and 2000 here; leave it out",
+    "experiment=iwslt14_de_en_transformer-is .* there and .* here",
+)
+REPRESENTATIVE = {"test_a_choice_that_contradicts_the_checkpoint_is_refused_with_both_values": _CONTRADICTIONS}
+
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
