@@ -64,7 +64,9 @@ def settings_of(*overrides: str) -> DictConfig:
 def _sets_a_value(word: str) -> bool:
     """Tell whether an override sets a value: it chooses no file, adds nothing and deletes nothing."""
     key = word.split("=", 1)[0]
-    return key[0] not in "+~" and "/" not in key and "@" not in key and not (conf_dir() / key).is_dir()
+    # Hydra's own settings may say where files are
+    special = key[0] in "+~" or "/" in key or "@" in key or key.startswith("hydra")
+    return not special and not (conf_dir() / key).is_dir()
 
 
 @functools.cache

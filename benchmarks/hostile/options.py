@@ -81,6 +81,8 @@ Drawn = tuple[str, list[str], tuple[str, ...], str]
 def _number(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """A number that is none, or is out of range."""
     options = [action for action in actions if action.type not in (None, Path)]
+    # any word is the name of a file
+    options = [action for action in options if action.option_strings[-1] not in OUTPUTS]
     if not options:
         return _unknown(rng, actions, base)
     action = rng.choice(options)

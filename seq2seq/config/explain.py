@@ -51,7 +51,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
         return
     message, overrides = _explain_flags(words)
-    message = message or explain(overrides)
+    message = message or explain(overrides) or _several_values(words, overrides)
     # --cfg and the like show settings, right or wrong.
     if not message and all(word in ("-m", "--multirun") for word in words if word.startswith("-")):
         message = explain_values(overrides)
@@ -103,6 +103,17 @@ def explain(overrides: Sequence[str]) -> str:
     except OmegaConfBaseException as error:
         return one_line(error)
     return _swept(composed, chosen)
+
+
+def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
+    """Explain a word with several values on the command line of a single run; "" if there is none."""
+    if {"-m", "--multirun"} & set(words) or any(word.startswith("hydra.mode=") for word in overrides):
+        return ""
+    word = next((word for word in overrides if _parse(word).is_sweep_override()), None)
+    if word is None:
+        return ""
+    key, _, value = word.partition("=")
+    return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]"
 
 
 def explain_values(overrides: Sequence[str]) -> str:

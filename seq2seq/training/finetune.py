@@ -73,7 +73,11 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         optim["lr"] = LEARNING_RATE
     label = plan.mixer if is_typed("mixer", plan.typed) else _label(sections["mixer"])
     config = {**plan.config, **sections, "optim": optim}
-    return resolve(config, mixer=label, command=plan.command, job=plan.job, typed=plan.typed)
+    try:
+        return resolve(config, mixer=label, command=plan.command, job=plan.job, typed=plan.typed)
+    except ValueError as error:
+        # Settings of the run have passed before: what is wrong now is the checkpoint's.
+        raise ValueError(f"init_from={origin}: {error}") from None
 
 
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:

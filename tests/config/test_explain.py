@@ -78,8 +78,17 @@ def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
 )
 def test_what_is_right_passes(words):
     assert explain(words) == ""
-    refuse_mistakes("train", words)
+    refuse_mistakes("train", ["-m", *words])
     refuse_mistakes("train", ["--config-dir=elsewhere", "their.key=1"])
+
+
+def test_several_values_need_a_sweep(capsys):
+    for word, remedy in (("model.dropout=0,5", "model.dropout=[0,5]"), ("seed=range(1,3)", "-m runs them all")):
+        with pytest.raises(SystemExit) as end:
+            refuse_mistakes("train", [word])
+        assert end.value.code == 2
+        assert remedy in capsys.readouterr().err.splitlines()[0]
+    refuse_mistakes("train", ["hydra.mode=MULTIRUN", "seed=range(1,3)"])
 
 
 def test_a_moved_setting_is_refused_with_its_new_name():
