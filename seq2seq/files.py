@@ -344,7 +344,8 @@ def _locked(path: Path, what: str) -> Iterator[bool]:
 def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     """Keep `folder`, which is made if need be, for this process alone in this block.
 
-    The kernel releases the lock of a process that dies. A folder that is still empty after the block goes.
+    The kernel releases the lock of a process that dies. A folder that is still empty after the block goes, with the
+    folders above that were made for it.
 
     Args:
         otherwise: What to do instead, for the message of the error.
@@ -352,6 +353,7 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     Raises:
         ValueError: Another process has it; the message says which, where, and since when.
     """
+    made = [each for each in folder.parents if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     # another descriptor than the holder's, so the same process is kept out, too
@@ -368,9 +370,10 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     finally:
         if lock.is_locked:
             _release(lock, path)
-        # only an empty folder can be removed
+        # only empty folders can be removed
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            for each in (folder, *made):
+                each.rmdir()
 
 
 def _write_holder(path: Path) -> None:

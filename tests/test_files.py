@@ -368,3 +368,12 @@ def test_a_file_that_cannot_be_made_is_named_as_it_was_asked_for(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, files.atomic_file(path):
         pass
     assert caught.value.filename == str(path)
+
+
+def test_a_reserved_folder_that_stays_empty_goes_with_those_made_for_it(tmp_path):
+    with reserved(tmp_path / "runs" / "all" / "it", otherwise="wait"):
+        pass
+    assert not names(tmp_path)
+    with reserved(tmp_path / "runs" / "it", otherwise="wait"):
+        (tmp_path / "runs" / "it" / "config.yaml").touch()
+    assert names(tmp_path / "runs" / "it") == {"config.yaml"}
