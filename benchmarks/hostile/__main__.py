@@ -84,6 +84,8 @@ class Campaign:
         try:
             os.setsid()
             folder = self.root / str(number)
+            # of a campaign that was stopped in the middle of this attempt
+            shutil.rmtree(folder, ignore_errors=True)
             kind = kind_of(self.seed, number, self.kinds)
             try:
                 found = attempt(self.world, self.seed, number, kind, folder)
