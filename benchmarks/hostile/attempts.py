@@ -149,7 +149,8 @@ def _wrong_message(attempt: Attempt, done: Done) -> str:
         return f"{len(lines)} lines: {lines[-1][:120]}"
     if len(lines[0]) > LONGEST_MESSAGE:
         return f"a message of {len(lines[0])} characters"
-    low = lines[0].lower()
-    if attempt.named and not any(name.lower() in low for name in attempt.named if name):
+    # a message is one line, whatever blanks are in what it names
+    low = " ".join(lines[0].lower().split())
+    if attempt.named and not any(" ".join(name.lower().split()) in low for name in attempt.named if name):
         return f"the message names none of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"
     return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -122,6 +123,8 @@ def explain_values(overrides: Sequence[str]) -> str:
     messages = []
     for last in (False, True):
         words = [_first_choice(_parse(word), word, last=last) for word in overrides]
+        # Known only in a job, as its number is.
+        words = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in words]
         try:
             read_sections(resolved_settings(words))
             return ""

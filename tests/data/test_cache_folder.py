@@ -324,7 +324,9 @@ def test_preparation_killed_at_any_write_is_repaired(corpus, cache, tmp_path):
         target.mkdir()
         died = dies_at(number, lambda target=target: prepare(corpus, target))
         prepare(corpus, target)
-        assert contents(target) == contents(cache)
+        # the file of a lock that the killed process had: the kernel has released it
+        whole = {name: data for name, data in contents(target).items() if not name.endswith(".lock")}
+        assert whole == contents(cache)
         if not died:
             break
     assert number > 40
