@@ -14,7 +14,7 @@ import hydra
 from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import refuse_mistakes
+from seq2seq.config.explain import run_program
 from seq2seq.config.sections import read_sections
 from seq2seq.data.corpus import validate_section
 from seq2seq.files import require_creatable
@@ -98,5 +98,4 @@ def _size(folder: Path) -> str:
 
 
 if __name__ == "__main__":
-    refuse_mistakes("prepare")
-    main()
+    run_program("prepare", main)

@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import refuse_mistakes
+from seq2seq.config.explain import run_program
 from seq2seq.config.typed import typed_settings
 from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
@@ -102,6 +102,4 @@ def _fail(error: Exception, message: str, *, status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    # before Hydra composes, whose message for an unknown key would be advice to add it
-    refuse_mistakes("train")
-    main()
+    run_program("train", main)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -35,6 +36,23 @@ _OPEN_OF_HYDRA = (
     *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
     *("hydra.job.env_set", "hydra.job_logging", "hydra.hydra_logging", "hydra.launcher.env_set", "hydra.searchpath"),
 )
+
+
+def run_program(program: str, main: Callable[[], object]) -> None:
+    """Run a program that Hydra composes settings for, once its command line is known to be right.
+
+    Args:
+        program: Begins the line of an error.
+        main: Function decorated by `hydra.main`.
+    """
+    try:
+        refuse_mistakes(program)
+        main()
+    except KeyboardInterrupt:
+        # While Hydra composes; from then on, `main` says what stays.
+        print(f"{program}: interrupted", file=sys.stderr)
+        # 130, as shells report an interrupted command.
+        sys.exit(128 + signal.SIGINT)
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from conftest import PATIENCE
 
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.elsewhere import ELSEWHERE
-from seq2seq.config.explain import explain, refuse_mistakes
+from seq2seq.config.explain import explain, refuse_mistakes, run_program
 from seq2seq.config.help import settings_rows
 from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
@@ -80,6 +80,17 @@ def test_what_is_right_passes(words):
     assert explain(words) == ""
     refuse_mistakes("train", ["-m", *words])
     refuse_mistakes("train", ["--config-dir=elsewhere", "their.key=1"])
+
+
+def test_an_interruption_while_settings_are_composed_is_one_line(monkeypatch, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", ["train"])
+    with pytest.raises(SystemExit) as end:
+        run_program("train", interrupted)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "train: interrupted\n"
 
 
 def test_several_values_need_a_sweep(capsys):
