@@ -32,6 +32,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     (work / "loop").symlink_to("loop")
     (work / "input").write_bytes(world.lines)
     (work / "references").write_bytes(world.translation)
+    (work / "upper").write_bytes(world.translation.upper())
     name = rng.choice(COMMANDS)
     base = _base(rng, name, world)
     maker = rng.choice((_number, _number, _number, _file, _file, _unknown, _missing, _twice, _choice, _large))
@@ -54,7 +55,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
     ]  # fmt: skip
     score = [
         ["--hypotheses", "input", "--references", "references"],
-        ["--compare", "input", "references", "--references", "references", "--samples", "20"],
+        ["--compare", "input", "upper", "--references", "references", "--samples", "20"],
         ["--ckpt", ckpt, *files, "--limit", "3", "--cache", "cache"],
     ]
     inspect = [["--ckpt", ckpt, "--text", "Guten Morgen.", "--out", "report"], ["mixer=identity", "--out", "report"]]
