@@ -103,11 +103,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--ckpt takes its references from --data; give --hypotheses with --references")
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
+    _refuse_idle(parser, options)
     if options.convention and options.compare:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
     if options.convention and options.hypotheses and not options.lang:
         parser.error("--convention needs --lang: Moses cuts words by language")
     return exit_status(lambda: _run(options))
+
+
+def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse options that what is scored has no use for: those of a model without one, and --samples."""
+    if not options.compare and options.samples != parser.get_default("samples"):
+        parser.error("--samples goes with --compare")
+    groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
+    for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
+        if getattr(options, action.dest) != action.default:
+            parser.error(f"{action.option_strings[-1]} goes with --ckpt; files are scored as they are")
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -120,8 +120,8 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
         words = [*base[: place + 1], value, *base[place + 2 :]]
     # /dev/full may be written as a device; the input may be the output of another command
     known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
-    # a folder that compare and inspect make
-    known = known and (option, value) != ("--out", "no/such/folder/x")
+    # a folder that compare, inspect and draw make
+    known = known and (option not in ("--out", "--corpus") or value != "no/such/folder/x")
     return (
         f"{option} cannot be used",
         words,
