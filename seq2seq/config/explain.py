@@ -176,6 +176,9 @@ def _not_open(override: Override, word: str) -> str:
     open_below = any(key == part or key.startswith(f"{part}.") for part in _OPEN)
     if override.is_delete() and not open_below:
         return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
+    # Beside a choice of the group without +, Hydra would drop this one without a word.
+    if (override.is_add() or override.is_force_add()) and (conf_dir() / key).is_dir():
+        return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"
     is_open = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _OPEN_OF_HYDRA)
     if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not is_open:
         # What exists needs no +, so all that is left is a key that nothing reads.

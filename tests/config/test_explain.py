@@ -93,6 +93,12 @@ def test_an_interruption_while_settings_are_composed_is_one_line(monkeypatch, ca
     assert capsys.readouterr().err == "train: interrupted\n"
 
 
+def test_a_group_is_chosen_once():
+    for word in ("+data=phrasebook", "++data=ffiles", "+model=big"):
+        assert explain(["data=files", "model=tiny", word]).startswith(f"{word}: ")
+    assert explain(["+mixer/self@mixer.kinds.conv=dynamicconv", "mixer=transformer", "mixer=lightconv"]) == ""
+
+
 def test_several_values_need_a_sweep(capsys):
     for word, remedy in (("model.dropout=0,5", "model.dropout=[0,5]"), ("seed=range(1,3)", "-m runs them all")):
         with pytest.raises(SystemExit) as end:
@@ -186,7 +192,7 @@ def settings() -> list[str]:
         *("trainer.precision", "trainer.precision=[1", 'data.train="a', "no override", "seed=${foo}", "seed=${seed}"),
         *("~trainer.patience", "~nonsense", "~data", "~mixer", "+experiment=tatoeba", "hydra/launcher=bad"),
         *("hydra.mode=foo", "hydra.launcher.foo=1", "+hydra.launcher.foo=1", "+hydra.foo=1", "hydra.run.dir=${foo}"),
-        *("+foo=1", "++foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1"),
+        *("+data=files", "+foo=1", "++foo=1", "+model.layerdrop=0.1", "++data.batch_size=64", "+mixer.foo=1"),
         *("logger.csv=3", "+callbacks.x=3", "mixer/slf@mixer.decoder=gru", "mixer/self@mixer.decodr=gru"),
         *(
             "+hydra.sweeper.params.optim.lrr=1",
