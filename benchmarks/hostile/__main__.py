@@ -163,7 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     kinds = [options.only] if options.only else list(KINDS)
     with contextlib.ExitStack() as stack:
-        root = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        root = options.keep or Path(tempfile.mkdtemp(prefix="hostile-"))
+        if not options.keep:
+            # no TemporaryDirectory: an attempt's process would delete it at its end
+            stack.callback(shutil.rmtree, root, ignore_errors=True)
         shutil.rmtree(root / "world", ignore_errors=True)
         campaign = Campaign(world.build(root / "world"), options.seed, kinds, root, keep=options.repeat is not None)
         numbers = range(options.first, options.first + options.attempts)

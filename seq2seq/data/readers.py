@@ -91,6 +91,8 @@ def read_blocks(path: Path) -> Iterator[bytes]:
                 yield block
     except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
+            # known where a file is opened, not where it is read
+            error.filename = error.filename or str(path)
             raise
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
 
