@@ -88,15 +88,16 @@ def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
         return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
     # inside a sentence positions are counted in 32 bits
     reach = max(part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
-    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else _no_device(x)
+    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
 
 
-def _no_device(x: Tensor) -> str | None:
-    if x.is_cuda:
-        return gpu_obstacle(x.device)
+def device_obstacle(device: torch.device) -> str | None:
+    """Return why Triton cannot serve tensors on a device, None if it can."""
+    if device.type == "cuda":
+        return gpu_obstacle(device)
     # Triton's interpreter runs the kernels on CPU tensors, for tests
     if os.environ.get("TRITON_INTERPRET") != "1":
-        return f"tensors on {x.device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
+        return f"tensors on {device.type} (a CUDA device is served, or any with TRITON_INTERPRET=1)"
     return None if find_spec("triton") else "triton is not installed"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +21,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("triton")
 
-from seq2seq.kernels import dispatch
+from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
+from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.kernels.launch_config import Config, override
+from seq2seq.kernels.dynamicconv import triton as dynamicconv_triton
+from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
+from seq2seq.kernels.launch_config import Config, one_tile, override
 from seq2seq.kernels.lightconv import lightconv, lightconv_step
 from seq2seq.kernels.lightconv import triton as lightconv_triton
 
 # What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
 REPRESENTATIVE = {
-    "test_every_kernel": ["3-dynamicconv", "17-dynamicconv", "5-lightconv", "16-lightconv-glu"],
+    "test_every_kernel": ["3-dynamicconv", "16-dynamicconv", "17-dynamicconv-long", "5-lightconv", "16-lightconv-glu"],
     "test_narrow_types": ["bfloat16-float32-dynamicconv"],
     "test_tiles_and_chunks": ["16-lightconv"],
     "test_a_keep_probability_without_a_mask_scales_nothing": ["3-dynamicconv"],
@@ -38,10 +42,11 @@ REPRESENTATIVE = {
     "test_programs_that_work_through_many_units": ["3-lightconv"],
     "test_layouts_in_memory": ["3-dynamicconv"],
     "test_channels_of_a_head": ["24-lightconv-glu"],
-    "test_dropped_taps": ["33"],
-    "test_logits_far_from_zero": ["3"],
+    "test_sentences_of_one_tile": ["31-27", "7-16", "34-33"],
+    "test_dropped_taps": ["33-dynamicconv", "33-dynamicconv-long"],
+    "test_logits_far_from_zero": ["3-dynamicconv", "9-dynamicconv"],
     "test_padding_does_not_leak": ["both-3-dynamicconv", "end-9-lightconv"],
-    "test_again_to_the_bit": ["lightconv"],
+    "test_again_to_the_bit": ["dynamicconv", "lightconv"],
     "test_nothing_to_do": ["dynamicconv"],
     "test_decoding_step": ["3-dynamicconv", "15-lightconv", "33-dynamicconv"],
     "test_masks_have_the_probability_they_say": ["0.1", "0.999"],
@@ -49,6 +54,8 @@ REPRESENTATIVE = {
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)
+# and DynamicConv as if no sentence fitted one tile
+every_path = pytest.mark.parametrize("op", [*OPS, "dynamicconv-long"])
 # by norm; the interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
 
@@ -63,6 +70,13 @@ def _poisoned_outputs(monkeypatch):
         return found.fill_(float("nan")) if found.is_floating_point() else found
 
     monkeypatch.setattr(torch, "empty", poisoned)
+
+
+@pytest.fixture(autouse=True)
+def _no_tile_for_a_sentence(request, monkeypatch):
+    """The kernels for long sentences take short ones too where a case asks for them."""
+    if "dynamicconv-long" in getattr(request.node, "callspec", SimpleNamespace(params={})).params.values():
+        monkeypatch.setattr(launch_config, "ONE_TILE", 0)
 
 
 class Shape(NamedTuple):
@@ -162,6 +176,7 @@ def problem(
     layouts: tuple[str, str, str] = ("dense", "dense", "dense"),
 ) -> Problem:
     """Random inputs; where x is padding, the kernel is given NaN or inf."""
+    op = op.removesuffix("-long")
     glu, channels = op == "lightconv-glu", size.heads * size.width
     x = torch.randn(size.batch, size.length, channels * (2 if glu else 1), device=DEVICE).to(types[0])
     kernels = (size.batch, size.length, size.heads) if op == "dynamicconv" else (size.heads,)
@@ -214,7 +229,7 @@ def forced(stack: ExitStack, op: str, settings: Config) -> None:
         stack.enter_context(override(launched, settings))
 
 
-@every_op
+@every_path
 @pytest.mark.parametrize("taps", KERNELS)
 def test_every_kernel(op, taps):
     """float32 at T = 1, below, at and above K, and at lengths of several tiles."""
@@ -223,7 +238,45 @@ def test_every_kernel(op, taps):
     check(anything(op, shape(taps), not causal))
 
 
-@every_op
+@pytest.mark.parametrize("length", [1, 5, 16, 17, 27, 32, 33, 64])
+@pytest.mark.parametrize("taps", [4, 7, 16, 17, 31, 32, 34, 63, 64])
+def test_sentences_of_one_tile(taps, length):
+    """Against the reference in float64, causal and centered: at the borders of tiles, shorter and longer than K."""
+    for causal in (True, False):
+        size = Shape(2, length, 2, random.choice([4, 24]), taps)
+        task = anything("dynamicconv", size, causal, layouts=("slice", "transposed", "dense"))
+        x, logits = (part.detach().double().requires_grad_() for part in task.clean)
+        given = {name: task.given[name] for name in ("causal", "keep", "keep_prob")}
+        y = dynamicconv_reference(x.masked_fill(task.padding[:, :, None], 0.0), logits, **given)
+        wanted = [y.detach(), *torch.autograd.grad(y, (x, logits), task.dy.double())]
+        scale = 0.1 * torch.linalg.vector_norm(task.dy.double()).item()
+        for found, expected in zip(check(task), wanted, strict=True):
+            close(found, expected, 1e-5, scale)
+
+
+def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
+    """Those of up to 64 positions, with more than three taps, unless the other kernels are asked for."""
+    assert [one_tile("dynamicconv", 31, length) for length in (1, 16, 17, 32, 33, 64, 65)] == [
+        16,
+        16,
+        32,
+        32,
+        64,
+        64,
+        0,
+    ]
+    assert one_tile("dynamicconv_backward", 4, 27) == 32
+    assert one_tile("dynamicconv", 3, 27) == 0
+    with override("dynamicconv", Config(16, 1, num_warps=4, num_stages=1)):
+        assert one_tile("dynamicconv", 31, 27) == 0
+    for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
+        monkeypatch.delattr(dynamicconv_triton, name)
+    check(anything("dynamicconv", Shape(1, 27, 2, 4, 5), True))
+    with pytest.raises(NameError, match="band_forward"):
+        anything("dynamicconv", Shape(1, 65, 1, 4, 5), True).results()
+
+
+@every_path
 @pytest.mark.parametrize(
     "types",
     [(torch.float16,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32), (torch.float32, torch.float16)],
@@ -277,7 +330,7 @@ def test_programs_that_work_through_many_units(op, taps, monkeypatch):
     check(anything(op, Shape(3, 20, 2 if taps < 9 else 1, 4, taps), random.random() < 0.5))
 
 
-@every_op
+@every_path
 @pytest.mark.parametrize("taps", [3, 9])
 def test_layouts_in_memory(op, taps):
     """Slices, transposed batches, tensors with gaps and a slope without strides give what contiguous tensors give."""
@@ -290,7 +343,7 @@ def test_layouts_in_memory(op, taps):
             close(found, expected, 1e-6)
 
 
-@every_op
+@every_path
 @pytest.mark.parametrize("width", [24, 200, 256])
 def test_channels_of_a_head(op, width):
     """Several heads that fill no power of two, and wide heads."""
@@ -298,19 +351,21 @@ def test_channels_of_a_head(op, width):
     check(anything(op, Shape(1, 18, 1 if width > 24 else 2, width, taps), random.random() < 0.5))
 
 
+@pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-long"])
 @pytest.mark.parametrize("taps", [1, 3, 20, 32, 33, 64])
-def test_dropped_taps(taps):
+def test_dropped_taps(op, taps):
     """DynamicConv's DropConnect in one and in two words, the top bit of a word included; all dropped is zero."""
     size, causal = Shape(2, 7, 2, 4, taps), random.random() < 0.5
-    task = problem("dynamicconv", size, causal, drop=random.choice([0.1, 0.5, 0.9]))
+    task = problem(op, size, causal, drop=random.choice([0.1, 0.5, 0.9]))
     check(task)
     check(task._replace(given={**task.given, "keep": torch.zeros_like(task.given["keep"])}))
 
 
+@pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-long"])
 @pytest.mark.parametrize("taps", [3, 9])
-def test_logits_far_from_zero(taps):
+def test_logits_far_from_zero(op, taps):
     """A softmax that overflows without its maximum taken off."""
-    task = problem("dynamicconv", Shape(1, 20, 1, 4, taps), True)
+    task = problem(op, Shape(1, 20, 1, 4, taps), True)
     for offset in (-1000.0, 1000.0):
         logits = 10 * task.inputs[1] + offset
         other = task._replace(clean=(task.clean[0], logits), inputs=(task.inputs[0], logits))
@@ -318,7 +373,7 @@ def test_logits_far_from_zero(taps):
             close(found, wanted, 2e-3, 0.1 * torch.linalg.vector_norm(task.dy).item())
 
 
-@every_op
+@every_path
 @pytest.mark.parametrize("taps", [3, 9])
 @pytest.mark.parametrize("padding", ["end", "both"])
 def test_padding_does_not_leak(op, taps, padding):
@@ -329,14 +384,14 @@ def test_padding_does_not_leak(op, taps, padding):
     check(task._replace(inputs=task.clean, given=whole, padding=torch.zeros_like(task.padding)))
 
 
-@every_op
+@every_path
 def test_again_to_the_bit(op):
     for taps in (2, 9):
         task = anything(op, shape(taps, 20), True)
         assert all(torch.equal(a, b) for a, b in zip(task.results(), task.results(), strict=True))
 
 
-@every_op
+@every_path
 def test_nothing_to_do(op):
     """No sentence, or no position: empty results, and no gradient to shared weights."""
     for taps in (2, 9):
@@ -394,15 +449,24 @@ def philox(seed: int, counter: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("keep", [1, 128, 230, 255])
 def test_masks_by_hand(keep):
-    """The kernel's words are what Philox and the digits of the probability make of the seed, bit by bit."""
-    seed, size = random.randrange(2**62), (2, 300)
-    found = torch.ops.seq2seq.keep_words(torch.tensor([seed], device=DEVICE), size, keep)
+    """The words are what Philox and the digits of the probability make of the seed, bit by bit, and 0 after K."""
+    seed, size, taps = random.randrange(2**62), (2, 300), 300 * 32 - random.randrange(32)
+    found = torch.ops.seq2seq.keep_words(torch.tensor([seed], device=DEVICE), size, keep, taps)
     i = np.arange(600)
     drawn = np.concatenate([philox(seed, 2 * i), philox(seed, 2 * i + 1)])  # (8, 600), the last digit's first
     words = np.zeros(600, np.uint64)
     for place, digit in zip(range(8)[-len(significant_digits(keep)) :], significant_digits(keep), strict=True):
         words = words | drawn[place] if digit else words & drawn[place]
-    assert np.array_equal(found.cpu().numpy().astype(np.int64) & 0xFFFFFFFF, words.astype(np.int64).reshape(size))
+    words = words.astype(np.int64).reshape(size)
+    words[:, -1] &= (1 << 32 - 300 * 32 + taps) - 1
+    assert np.array_equal(found.cpu().numpy().astype(np.int64) & 0xFFFFFFFF, words)
+
+
+@pytest.mark.parametrize("taps", [1, 31, 32, 33, 64])
+def test_masks_of_a_seed_are_the_same_without_triton(taps):
+    seed = torch.tensor([random.randrange(2**62)], device=DEVICE)
+    given = seed, [3, 5, -(-taps // 32)], random.randrange(1, 256), taps
+    assert torch.equal(keep_words_by_torch(*given), torch.ops.seq2seq.keep_words(*given))
 
 
 @pytest.mark.parametrize("drop", [0.004, 0.1, 0.3, 0.5, 0.9, 0.999])
@@ -414,7 +478,7 @@ def test_masks_have_the_probability_they_say(drop):
     """
     rows, p = 5000, keep_probability(drop)
     seeds = [torch.tensor([random.randrange(2**62)], device=DEVICE) for _ in range(2)]
-    words, others = (torch.ops.seq2seq.keep_words(seed, [rows, 1], int(p * 256)) for seed in seeds)
+    words, others = (torch.ops.seq2seq.keep_words(seed, [rows, 1], int(p * 256), 32) for seed in seeds)
     kept, other = unpack(words, 32).double(), unpack(others, 32).double()
     deviation = (p * (1 - p)) ** 0.5
     assert abs(kept.mean().item() - p) <= 9 * deviation / (rows * 32) ** 0.5

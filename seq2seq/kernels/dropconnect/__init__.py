@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.dispatch import gpu_obstacle
+from seq2seq.kernels.dispatch import device_obstacle
 
 
 def keep_probability(drop: float) -> float:
@@ -32,7 +32,7 @@ def keep_words(
 
     All 32 bits of a word are drawn at once, from as many random words as the probability has binary digits: reading
     them from the last to the first, a bit that is 1 with probability p is 1 with p / 2 after `and` with a random bit,
-    and with (1 + p) / 2 after `or`. On a GPU one kernel does it, unless backend is "torch"; bits after K are 0.
+    and with (1 + p) / 2 after `or`. On a GPU one operator does it, unless backend is "torch"; bits after K are 0.
 
     Args:
         shape: Of the kernels, without their taps.
@@ -43,21 +43,26 @@ def keep_words(
     """
     size = (*shape, -(-kernel_size // 32))  # (*shape, words)
     keep = int(keep_probability(drop) * 256)  # of 256
+    # torch's generator seeds the operator, so that manual_seed decides; the seed stays on the device: no waiting
+    if keep < 256 and device is not None and device.type == "cuda" and backend != "torch":
+        seed = torch.randint(2**62, (1,), device=device)
+        return torch.ops.seq2seq.keep_words(seed, list(size), keep, kernel_size)
     # ones where a word has taps: all of them but in the last word
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
-    last[-1] = -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
+    last[-1] = last_word(kernel_size)
     if keep == 256:
         return last.expand(size).contiguous()
-    # torch's generator seeds the kernel, so that manual_seed decides; the seed stays on the device: no waiting
-    if device is not None and device.type == "cuda" and backend != "torch" and gpu_obstacle(device) is None:
-        seed = torch.randint(2**62, (1,), device=device)
-        return torch.ops.seq2seq.keep_words(seed, list(size), keep) & last
     words = torch.zeros(size, dtype=torch.int32, device=device)
     # each digit halves the weight of those before it
     for digit in significant_digits(keep):
         drawn = _random_words(size, device)
         words = words | drawn if digit else words & drawn
     return words & last
+
+
+def last_word(kernel_size: int) -> int:
+    """Return the last word of a mask that keeps all K taps, as an int32."""
+    return -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
 
 
 def significant_digits(keep: int) -> list[int]:
@@ -76,15 +81,20 @@ def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
 
 
 @torch.library.custom_op("seq2seq::keep_words", mutates_args=())
-def _keep_words(seed: Tensor, size: list[int], keep: int) -> Tensor:
-    """Draw `keep_words` on a GPU, with Philox's random numbers of `seed` (1,)."""
-    from seq2seq.kernels.dropconnect import triton
+def _keep_words(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
+    """Draw `keep_words` of `size` with Philox's random numbers of `seed` (1,): the same mask by Triton and by torch."""
+    # chosen here, not in the function above, where a compiled graph would have to trace the search for Triton
+    if device_obstacle(seed.device) is None:
+        from seq2seq.kernels.dropconnect import triton
 
-    return triton.keep_words(seed, size, keep)
+        return triton.keep_words(seed, size, keep, kernel_size)
+    from seq2seq.kernels.dropconnect import torch_impl
+
+    return torch_impl.keep_words(seed, size, keep, kernel_size)
 
 
 @_keep_words.register_fake
-def _(seed: Tensor, size: list[int], keep: int) -> Tensor:
+def _(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
     return seed.new_empty(size, dtype=torch.int32)
 
 

@@ -9,12 +9,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from seq2seq.kernels.dropconnect import last_word
+
 BLOCK = 512  # words a program
 
 
-@triton.jit(do_not_specialize=("count",))
-def keep_words_kernel(seed, words, count, keep, BLOCK: tl.constexpr):
-    """Draw words[i], whose bits are 1 with probability keep / 256: `or` random bits for a digit 1, `and` for a 0."""
+@triton.jit(do_not_specialize=("count", "keep", "last"))
+def keep_words_kernel(seed, words, count, keep, row, last, BLOCK: tl.constexpr):
+    """Draw words[i], whose bits are 1 with probability keep / 256: `or` random bits for a digit 1, `and` for a 0.
+
+    Of `row` words of a kernel, the last one has taps only where `last` has bits.
+    """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     # Philox gives four words for each counter: eight for the eight binary digits of keep
     key = tl.load(seed)
@@ -27,12 +32,14 @@ def keep_words_kernel(seed, words, count, keep, BLOCK: tl.constexpr):
         drawn = w5 if place == 5 else w6 if place == 6 else w7 if place == 7 else drawn
         drawn = drawn.to(tl.int32, bitcast=True)  # drawn is w0 .. w7 in turn
         word = tl.where(((keep >> place) & 1) != 0, word | drawn, word & drawn)
+    word &= tl.where(i % row == row - 1, last, -1)
     tl.store(words + i, word, mask=i < count)
 
 
-def keep_words(seed: Tensor, size: Sequence[int], keep: int) -> Tensor:
-    """Draw int32 words of `size` whose bits are 1 with probability keep / 256."""
+def keep_words(seed: Tensor, size: Sequence[int], keep: int, kernel_size: int) -> Tensor:
+    """Draw int32 words of `size` whose bits are 1 with probability keep / 256, 0 after K."""
     words = torch.empty(size, dtype=torch.int32, device=seed.device)
+    count, row, last = words.numel(), words.shape[-1], last_word(kernel_size)
     with torch.cuda.device_of(seed):
-        keep_words_kernel[(triton.cdiv(words.numel(), BLOCK),)](seed, words, words.numel(), keep, BLOCK=BLOCK)
+        keep_words_kernel[(triton.cdiv(count, BLOCK),)](seed, words, count, keep, row, last, BLOCK=BLOCK)
     return words

@@ -131,10 +131,13 @@ def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tenso
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend = inputs
     ctx.mark_non_differentiable(output[1])  # the log-sum-exp serves the backward pass alone
+    ctx.set_materialize_grads(False)  # so that its gradient, which nobody reads, is not filled with zeros
     ctx.save_for_backward(x, logits, output[1], keep, start, end)
 
 
-def _differentiate(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if dy is None:  # y took no part in what was differentiated
+        return (None,) * 8
     dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend)
     return dx, dlogits, None, None, None, None, None, None  # no gradients: keep ... backend
 

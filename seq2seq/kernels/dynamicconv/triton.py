@@ -5,8 +5,10 @@ u = t + k - (K - 1), which lies in the same tile of rows or in one of the BACKS 
 sum of square matrices of weights, one for each of these tiles, times their values. Weights are never stored: the
 backward pass makes them again from the logits and the saved log-sum-exp, in units of log2.
 
-A program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels where a head
-has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their unfinished dx.
+Sentences that fit one tile have kernels of their own (`one_tile.py`), and so have kernels of up to three taps.
+Otherwise a program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels
+where a head has more than COLUMNS. It carries the values of the last tiles along, and in the backward pass their
+unfinished dx.
 
 Arguments of the kernels, in memory:
     x, dy: (B, T, C) by the strides of batch and row; a head is WIDTH adjacent channels. y, dx: contiguous.
@@ -26,7 +28,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from seq2seq.kernels.launch_config import backs, chunk_size, columns, config, is_direct, target
+from seq2seq.kernels.dynamicconv.one_tile import one_tile_backward, one_tile_forward
+from seq2seq.kernels.launch_config import (
+    backs,
+    chunk_size,
+    columns,
+    config,
+    is_direct,
+    one_tile,
+    one_tile_config,
+    target,
+)
 from seq2seq.kernels.triton_ops import (
     LANES,
     LOG2E,
@@ -298,6 +310,16 @@ def constants(
     return False, values | {"BACKS": backs(taps, settings.tile), "WIDE": needs_wide(dtype)}
 
 
+def one_tile_constants(
+    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool
+) -> dict[str, int | bool]:
+    """Return the constants that the kernel for sentences of up to `tile` positions is compiled for."""
+    values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
+    values |= one_tile_config(op, tile, head_dim, dtype).launch
+    # K and channels as powers of two, from 16
+    return values | {"TILE": tile, "COLUMNS": columns(head_dim), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
+
+
 def forward(
     x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
@@ -327,18 +349,18 @@ def backward(
     """Compute dx (B, T, C) and dlogits (B, T, H, K) from dy (B, T, C) and what the forward pass took and saved."""
     dy, x, logits = aligned(dy), aligned(x), unit_stride(logits)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    op, (heads, taps) = "dynamicconv_backward", logits.shape[2:]
+    op = "dynamicconv_backward"
+    length, heads, taps = logits.shape[1:]
     head_dim = x.shape[-1] // heads
-    flags = {"words": 0, "starts": False, "ends": False, "arch": target(x)}  # of which sizes do not depend
-    direct, values = constants(op, taps, head_dim, x.dtype, **flags)
-    parts = triton.cdiv(head_dim, values["COLUMNS"])  # of a head's channels
+    # parts of a head's channels, for each of which there is a program
+    most = config(op, taps, head_dim, x.dtype, target(x)).columns
+    parts = 1 if one_tile(op, taps, length) else triton.cdiv(head_dim, most)
     # parts are summed below, in float32
     kind = logits.dtype if parts == 1 else torch.float32
     dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
     tensors = [dy, x, logits, lse, *given, dx, dlogits]
     strides = (*dy.stride()[:2], *x.stride()[:2], *logits.stride()[:3])
-    strides += () if direct else (logits.numel(),)  # part_size
     _launch(op, tensors, strides, logits.shape, (keep, start, end), x, causal, scale)
     return dx, dlogits[0] if parts == 1 else dlogits.sum(0).to(logits.dtype)
 
@@ -358,17 +380,24 @@ def _launch(
     keep, start, end = given
     words = 0 if keep is None else keep.shape[-1]  # words a kernel; 0 for no DropConnect
     head_dim = x.shape[-1] // heads
-    flags = {"words": words, "starts": start is not None, "ends": end is not None, "arch": target(x)}
-    direct, values = constants(op, taps, head_dim, x.dtype, **flags)
-    tiles = triton.cdiv(length, values["TILE"])  # of a sentence
+    flags = {"words": words, "starts": start is not None, "ends": end is not None}
+    forwards = op == "dynamicconv"
     with torch.cuda.device_of(x):
+        if tile := one_tile(op, taps, length):
+            values = one_tile_constants(op, tile, taps, head_dim, x.dtype, **flags)
+            kernel = one_tile_forward if forwards else one_tile_backward
+            kernel[(batch_size * heads,)](*tensors, length, taps, shift, heads, scale, *strides, **values)
+            return
+        direct, values = constants(op, taps, head_dim, x.dtype, arch=target(x), **flags)
+        tiles = triton.cdiv(length, values["TILE"])  # of a sentence
         if direct:
-            kernel = direct_forward if op == "dynamicconv" else direct_backward
+            kernel = direct_forward if forwards else direct_backward
             kernel[(batch_size * tiles * heads,)](*tensors, length, shift, heads, tiles, scale, *strides, **values)
-        else:
-            kernel = band_forward if op == "dynamicconv" else band_backward
-            programs = heads * triton.cdiv(head_dim, values["COLUMNS"])  # for each chunk
-            chunk = chunk_size(op, config(op, taps, head_dim, x.dtype, target(x)), batch_size * tiles * programs)
-            chunks = triton.cdiv(tiles, chunk)  # of a sentence
-            sizes = (length, taps, shift, heads, chunks, chunk, scale)
-            kernel[(batch_size * chunks * programs,)](*tensors, *sizes, *strides, **values)
+            return
+        kernel = band_forward if forwards else band_backward
+        programs = heads * triton.cdiv(head_dim, values["COLUMNS"])  # for each chunk
+        chunk = chunk_size(op, config(op, taps, head_dim, x.dtype, target(x)), batch_size * tiles * programs)
+        chunks = triton.cdiv(tiles, chunk)  # of a sentence
+        sizes = (length, taps, shift, heads, chunks, chunk, scale)
+        strides += () if forwards else (shape.numel(),)  # part_size
+        kernel[(batch_size * chunks * programs,)](*tensors, *sizes, *strides, **values)
