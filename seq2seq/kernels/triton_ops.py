@@ -1,6 +1,6 @@
-"""Pieces that the Triton kernels share: rows of a head, bands of taps, DropConnect bits, exact products.
+"""Pieces that the Triton kernels share: rows of a head, bounds of sentences, gates, exact products.
 
-Inside a kernel: `row` is a vector of positions, `tap` a matrix that says which tap joins row i and column j.
+Inside a kernel, `row` is a vector of positions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from torch import Tensor
 
 # exp x = 2^(x LOG2E): GPUs have an instruction for powers of two
 LOG2E = tl.constexpr(1.4426950408889634)
-# threads that share a row of a square matrix, see `taps_of`
-LANES = tl.constexpr(8)
 # under TRITON_INTERPRET=1, which runs no assembly
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -74,60 +72,6 @@ def bounds(start, end, sentence, length, STARTS: tl.constexpr, ENDS: tl.constexp
 def gate(b):
     """Compute sigmoid(b) in float32."""
     return reciprocal(1.0 + tl.exp2(b.to(tl.float32) * -LOG2E))
-
-
-@triton.jit
-def taps_of(taps, TILE: tl.constexpr):
-    """Return the tap that joins row i and column j of the same tile; s tiles further back it is s * TILE less.
-
-    A square matrix is stored as (TILE / 8, TILE, 8), columns around rows: eight lanes share a row, so that its sum
-    takes three exchanges instead of five, while neighboring lanes still read neighboring taps.
-    """
-    i = tl.arange(0, TILE)[None, :, None]  # (1, TILE, 1)
-    # (TILE / 8, 1, 8)
-    j = tl.arange(0, TILE // LANES)[:, None, None] * LANES + tl.arange(0, LANES)[None, None, :]
-    return j - i + (taps - 1)
-
-
-@triton.jit
-def deep(vector):
-    """Broadcast a vector of rows against a square matrix: (1, TILE, 1)."""
-    return vector[None, :, None]
-
-
-@triton.jit
-def fold(matrix, TILE: tl.constexpr):
-    """Lay out (TILE, TILE), as `tl.dot` returns it, as (TILE / 8, TILE, 8)."""
-    return tl.permute(tl.reshape(matrix, (TILE, TILE // LANES, LANES)), (1, 0, 2))
-
-
-@triton.jit
-def flat(matrix, TILE: tl.constexpr):
-    """Lay out (TILE / 8, TILE, 8) as (TILE, TILE), as `tl.dot` takes it."""
-    return tl.reshape(tl.permute(matrix, (1, 0, 2)), (TILE, TILE))
-
-
-@triton.jit
-def row_sum(matrix):
-    """Sum each row of a square matrix: (TILE,)."""
-    return tl.sum(tl.sum(matrix, 0), 1)
-
-
-@triton.jit
-def row_max(matrix):
-    """Return the maximum of each row of a square matrix: (TILE,)."""
-    return tl.max(tl.max(matrix, 0), 1)
-
-
-@triton.jit
-def kept(base, row, stride, tap, inside, WORDS: tl.constexpr):
-    """Return the mask of taps that DropConnect keeps in a square matrix, from the one or two words of each row."""
-    word = deep(tl.load(base + row * stride, mask=inside, other=0))
-    if WORDS > 1:
-        second = deep(tl.load(base + row * stride + 1, mask=inside, other=0))
-        word = tl.where(tap >= 32, second, word)
-    # taps off the band read some bit or other: their weights are 0 already
-    return ((word >> (tap & 31)) & 1) != 0
 
 
 @triton.jit

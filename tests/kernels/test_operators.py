@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
@@ -177,6 +178,51 @@ def test_log_sum_exp_is_saved_in_units_of_log2():
     lse = ops.dynamicconv(*task.arguments(*task.inputs))[1]
     assert not lse.requires_grad
     same(lse.exp2(), task.inputs[1].exp().sum(-1))
+
+
+class Calls(TorchDispatchMode):
+    """Records the names of the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_gradient_of_log_sum_exp_is_not_filled_with_zeros():
+    """Nobody reads it; and where y has no gradient either, the inputs have none."""
+    task = Problem("dynamicconv", SHAPES[0])
+    y, dy = ops.dynamicconv(*task.arguments(*task.inputs))[0], torch.ones(())
+    with Calls() as calls:
+        torch.autograd.grad(y, task.inputs, dy.to(y.dtype).expand_as(y), retain_graph=True)
+    assert "seq2seq.dynamicconv_backward.default" in calls.names
+    assert not [name for name in calls.names if "zero" in name or "fill" in name or "full" in name]
+    assert torch.autograd.grad(NoGradient.apply(y), task.inputs, dy, allow_unused=True) == (None, None)
+
+
+class NoGradient(torch.autograd.Function):
+    """Sum whose gradient is undefined."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor) -> Tensor:
+        return y.sum().float()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> None:
+        return None
+
+
+@interpreted
+def test_compiled_masks_are_one_graph():
+    """The operator looks for Triton, so that a graph has no need to."""
+    seed, counter = torch.tensor([random.randrange(2**62)]), CompileCounterWithBackend("eager")
+    given = [3, 2], 100, 40
+    compiled = torch.compile(lambda seed: ops.keep_words(seed, *given) + 1, fullgraph=True, backend=counter)
+    assert torch.equal(compiled(seed), ops.keep_words(seed, *given) + 1)
+    assert counter.frame_count == 1
 
 
 @every_op

@@ -1,14 +1,12 @@
 """DynamicConv of sentences that fit one tile: no tile before it, no loop, nothing to finish for a neighbor.
 
-A program takes one head of one sentence. The softmax works on compact rows of all K taps, (TILE, TAPS); then the band
-is gathered, a square matrix (TILE, TILE) of the taps whose source lies in the tile: row t's tap k reads source
-t + k - left, so that the cell of row t and source u has tap u - t + left. Causal or not differs in `left` alone.
+A program takes one head of one sentence. Row t's tap k reads source t + k - left, so that in the square matrix of rows
+and sources the cell of t and u has tap u - t + left; taps whose source is outside the tile count in the softmax alone.
+Causal or not differs in `left`.
 
-Arguments are those of `triton.py` and so are the constants, but for
+Arguments are those of `triton.py`, and so are the constants, but for
     TILE: Positions of a sentence, as a power of two from 16. TAPS: K, as a power of two from 16.
     COLUMNS: All channels of a head, as a power of two.
-
-Compact rows are stored as (TAPS / 8, TILE, 8), see `triton_ops.taps_of`.
 """
 
 from __future__ import annotations
@@ -16,51 +14,24 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seq2seq.kernels.triton_ops import (
-    LANES,
-    LOG2E,
-    bounds,
-    deep,
-    kept,
-    load_rows,
-    log2,
-    narrow,
-    product,
-    reciprocal,
-    row_max,
-    row_sum,
-    store_rows,
+from seq2seq.kernels.dynamicconv.compact_rows import (
+    divided,
+    drop,
+    exponentials,
+    joined,
+    largest,
+    less,
+    load_taps,
+    load_words,
+    skew,
+    store_taps,
+    times,
+    total,
 )
+from seq2seq.kernels.triton_ops import LOG2E, bounds, load_rows, log2, narrow, product, reciprocal, store_rows
 
 # sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "logit_batch", "logit_row", "logit_head")
-
-
-@triton.jit
-def _compact(TAPS: tl.constexpr):
-    """Return the tap of each cell of compact rows: (TAPS / 8, 1, 8)."""
-    return tl.arange(0, TAPS // LANES)[:, None, None] * LANES + tl.arange(0, LANES)[None, None, :]
-
-
-@triton.jit
-def _fold(matrix, TILE: tl.constexpr, SIZE: tl.constexpr):
-    """Lay out (TILE, SIZE) as (SIZE / 8, TILE, 8)."""
-    return tl.permute(tl.reshape(matrix, (TILE, SIZE // LANES, LANES)), (1, 0, 2))
-
-
-@triton.jit
-def _flat(matrix, TILE: tl.constexpr, SIZE: tl.constexpr):
-    """Lay out (SIZE / 8, TILE, 8) as (TILE, SIZE)."""
-    return tl.reshape(tl.permute(matrix, (1, 0, 2)), (TILE, SIZE))
-
-
-@triton.jit
-def _skew(matrix, offset, TILE: tl.constexpr, SIZE: tl.constexpr, COUNT: tl.constexpr):
-    """Gather cell (i, j + offset_i) of (TILE, SIZE) for j < COUNT, 0 where there is none: (TILE, COUNT)."""
-    j = tl.arange(0, COUNT)[None, :] + offset[:, None]
-    # one comparison: a negative number without its sign is a great one
-    there = j.to(tl.uint32, bitcast=True) < SIZE
-    return tl.where(there, tl.gather(matrix, j & (SIZE - 1), 1), 0.0)
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -75,24 +46,22 @@ def one_tile_forward(
     head = tl.program_id(0) % heads
     sentence = (tl.program_id(0) // heads).to(tl.int64)  # 64 bits: it multiplies batch strides
     at = sentence * length * heads + head  # of position 0 in (B, T, H)
-    row, column, tap = tl.arange(0, TILE), tl.arange(0, COLUMNS), _compact(TAPS)
-    inside = row < length
-    # all logits of the sentence, in units of log2: (TAPS / 8, TILE, 8)
-    logits += sentence * logit_batch + head * logit_head
-    real = (tap < taps) & deep(inside)
-    scores = tl.load(logits + deep(row) * logit_row + tap, mask=real, other=float("-inf")).to(tl.float32) * LOG2E
+    row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
+    real = tl.minimum(row, length - 1)
+    # what is read first is waited for last
+    scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
+    words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
     values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
-    highest = tl.where(inside, row_max(scores), 0.0)  # rows after the end have no logits: no -inf - -inf
-    weights = tl.exp2(scores - deep(highest))
-    sums = tl.where(inside, row_sum(weights), 1.0)  # before DropConnect, which does not normalize anew
-    if WORDS:
-        weights = tl.where(kept(keep + at * WORDS, row, heads * WORDS, tap, inside, WORDS), weights, 0.0)
-    # row t, source u: tap u - t + left
-    band = _skew(_flat(narrow(weights, values, WIDE), TILE, TAPS), taps - 1 - shift - row, TILE, TAPS, TILE)
+    # the softmax is over all K taps, and is not normalized anew after DropConnect
+    highest = largest(scores) * LOG2E
+    weights = exponentials(scores, highest)
+    sums = total(weights)
+    left = taps - 1 - shift
+    band = skew(narrow(joined(drop(weights, words, 1.0)), values, WIDE), left - row, TILE)
     mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
-    mixed *= (scale * reciprocal(sums))[:, None]
-    tl.store(lse + at + row * heads, highest + log2(sums), mask=inside)
+    mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
+    tl.store(lse + at + row * heads, highest + log2(sums), mask=row < length)
     store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
 
 
@@ -108,29 +77,23 @@ def one_tile_backward(
     head = tl.program_id(0) % heads
     sentence = (tl.program_id(0) // heads).to(tl.int64)
     at = sentence * length * heads + head
-    row, column, tap = tl.arange(0, TILE), tl.arange(0, COLUMNS), _compact(TAPS)
-    inside = row < length
-    logits += sentence * logit_batch + head * logit_head
-    real = (tap < taps) & deep(inside)
-    scores = tl.load(logits + deep(row) * logit_row + tap, mask=real, other=float("-inf")).to(tl.float32) * LOG2E
-    norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)
+    row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
+    real = tl.minimum(row, length - 1)
+    scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
+    norm = tl.load(lse + at + real * heads)
+    words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
     slope = load_rows(dy + sentence * dy_batch + head * WIDTH, dy_row, row, column, 0, length, WIDTH)
     values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
-    # row t, source u, dy_t . x_u; then row t, tap k, whose source is t + k - left
     left = taps - 1 - shift
+    weights = exponentials(scores, norm)
+    # dy_t . x_u for row t and source u, then for row t and tap k, whose source is t + k - left
     g = product(slope, tl.trans(values), tl.zeros((TILE, TILE), tl.float32), WIDE)
-    g = _fold(_skew(g, row - left, TILE, TILE, TAPS), TILE, TAPS)
-    weights = tl.exp2(scores - deep(norm))
-    dropped = weights
-    if WORDS:
-        keeps = kept(keep + at * WORDS, row, heads * WORDS, tap, inside, WORDS)
-        g = tl.where(keeps, g * scale, 0.0)
-        dropped = tl.where(keeps, weights * scale, 0.0)
-    slopes = weights * (g - deep(row_sum(weights * g)))
-    to = dlogits + at * taps + deep(row) * (heads * taps) + tap
-    tl.store(to, slopes.to(dlogits.dtype.element_ty), mask=real)
-    band = _skew(_flat(narrow(dropped, slope, WIDE), TILE, TAPS), left - row, TILE, TAPS, TILE)
+    shares = times(weights, drop(divided(skew(g, row - left, TAPS)), words, scale))
+    # dlogits = w (g - sum_k w g)
+    slopes = less(shares, weights, total(shares))
+    store_taps(dlogits + at * taps, heads * taps, row, length, taps, slopes)
+    band = skew(narrow(joined(drop(weights, words, scale)), slope, WIDE), left - row, TILE)
     whole = product(tl.trans(band), slope, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
     store_rows(dx + at * WIDTH, heads * WIDTH, row, column, 0, length, whole, WIDTH)

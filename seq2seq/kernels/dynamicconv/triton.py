@@ -28,6 +28,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from seq2seq.kernels.dynamicconv.compact_rows import (
+    compacted,
+    divided,
+    drop,
+    exponentials,
+    joined,
+    largest,
+    less,
+    load_taps,
+    load_words,
+    squares,
+    store_taps,
+    times,
+    total,
+)
 from seq2seq.kernels.dynamicconv.one_tile import one_tile_backward, one_tile_forward
 from seq2seq.kernels.launch_config import (
     backs,
@@ -40,14 +55,9 @@ from seq2seq.kernels.launch_config import (
     target,
 )
 from seq2seq.kernels.triton_ops import (
-    LANES,
     LOG2E,
     aligned,
     bounds,
-    deep,
-    flat,
-    fold,
-    kept,
     load_rows,
     log2,
     narrow,
@@ -55,10 +65,7 @@ from seq2seq.kernels.triton_ops import (
     place,
     product,
     reciprocal,
-    row_max,
-    row_sum,
     store_rows,
-    taps_of,
     unit_stride,
 )
 
@@ -67,19 +74,12 @@ VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", 
           "part_size")  # fmt: skip
 
 
-@triton.jit
-def _load_band(logits, stride, row, tap, taps, inside):
-    """Load logits on the band, -inf elsewhere, in units of log2: (TILE / 8, TILE, 8)."""
-    mask = (tap >= 0) & (tap < taps) & deep(inside)
-    return tl.load(logits + deep(row) * stride + tap, mask=mask, other=float("-inf")).to(tl.float32) * LOG2E
-
-
 @triton.jit(do_not_specialize=VARIES)
 def band_forward(
     x, logits, keep, start, end, y, lse,
     length, taps, shift, heads, chunks, chunk, scale,
     x_batch, x_row, logit_batch, logit_row, logit_head,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr, TAPS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute y_t = sum_k softmax(logits_t)_k x_{t+k-left}, and the log-sum-exp of the logits."""
@@ -88,55 +88,36 @@ def band_forward(
     at = sentence * length * heads + head  # of position 0 in (B, T, H)
     x += sentence * x_batch + head * WIDTH
     logits += sentence * logit_batch + head * logit_head
-    here = taps_of(taps, TILE)  # of the tile's own square
+    keep += at * WORDS
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
     # values of the BACKS tiles before the chunk, the nearest first
     values = ()
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
+    # logits and words of a tile are read while the one before it is worked on
+    near = tl.minimum(tile * TILE + i, length - 1)
+    scores = load_taps(logits, logit_row, near, taps, TAPS)
+    words = load_words(keep, near, heads * WORDS, WORDS)
     # tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
         row = n * TILE + i
-        inside = row < length
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        # the largest logit of each row, over all K taps, within the sentence or not
-        scores, highest = (), tl.full((TILE // LANES, TILE, LANES), float("-inf"), tl.float32)
-        for s in tl.static_range(BACKS + 1):
-            scores += (_load_band(logits, logit_row, row, here - s * TILE, taps, inside),)
-            highest = tl.maximum(highest, scores[s])
-        highest = tl.where(inside, row_max(highest), 0.0)  # rows after the end have no logits: no -inf - -inf
-        total = tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
+        # over all K taps, within the sentence or not
+        highest = largest(scores) * LOG2E
+        weights = exponentials(scores, highest)
+        sums = total(weights)  # before DropConnect, which does not normalize anew
+        dropped = squares(narrow(joined(drop(weights, words, 1.0)), values[0], WIDE), taps, TILE, BACKS)
+        near = tl.minimum(row + TILE, length - 1)
+        scores = load_taps(logits, logit_row, near, taps, TAPS)
+        words = load_words(keep, near, heads * WORDS, WORDS)
         mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for s in tl.static_range(BACKS + 1):
-            weights = tl.exp2(scores[s] - deep(highest))
-            total += weights  # before DropConnect, which does not normalize anew
-            if WORDS:
-                keeps = kept(keep + at * WORDS, row, heads * WORDS, here - s * TILE, inside, WORDS)
-                weights = tl.where(keeps, weights, 0.0)
-            mixed = product(flat(weights, TILE), values[s], mixed, WIDE)
-        sums = tl.where(inside, row_sum(total), 1.0)  # no division by zero
+            mixed = product(dropped[s], values[s], mixed, WIDE)
         # the same for all parts
-        tl.store(lse + at + row * heads, highest + log2(sums), mask=inside & (part == 0))
+        tl.store(lse + at + row * heads, highest + log2(sums), mask=(row < length) & (part == 0))
         mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
         store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
         values = values[:-1]
-
-
-@triton.jit
-def _weights(logits, stride, lse, heads, row, tap, taps, length):
-    """Compute softmax(logits) on the band, from the saved log-sum-exp."""
-    norm = deep(tl.load(lse + row * heads, mask=row < length, other=0.0))
-    return tl.exp2(_load_band(logits, stride, row, tap, taps, row < length) - norm)
-
-
-@triton.jit
-def _spread(weights, keep, row, heads, tap, length, scale, slope, unfinished,
-            TILE: tl.constexpr, WORDS: tl.constexpr, WIDE: tl.constexpr):  # fmt: skip
-    """Compute unfinished + weights' dy, with DropConnect: the share of a tile of rows in dx of one tile of sources."""
-    if WORDS:
-        weights = tl.where(kept(keep, row, heads * WORDS, tap, row < length, WORDS), weights * scale, 0.0)
-    # (TILE, COLUMNS)
-    return product(tl.trans(flat(narrow(weights, slope, WIDE), TILE)), slope, unfinished, WIDE)
 
 
 @triton.jit
@@ -151,7 +132,7 @@ def band_backward(
     dy, x, logits, lse, keep, start, end, dx, dlogits,
     length, taps, shift, heads, chunks, chunk, scale,
     dy_batch, dy_row, x_batch, x_row, logit_batch, logit_row, logit_head, part_size,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr, TAPS: tl.constexpr,
     WORDS: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute dlogits = w (g - sum_k w g), g_k = dy_t . x_{t+k-left}, and dx_s = sum_t w_{t,s-t+left} dy_t.
@@ -165,7 +146,6 @@ def band_backward(
     dy, x = dy + sentence * dy_batch + head * WIDTH, x + sentence * x_batch + head * WIDTH
     logits, lse, keep = logits + sentence * logit_batch + head * logit_head, lse + at, keep + at * WORDS
     dx, dlogits = dx + at * WIDTH, dlogits + part.to(tl.int64) * part_size + at * taps
-    here = taps_of(taps, TILE)  # of the tile's own square
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
     stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the chunk
     values, unfinished, nothing = (), (), tl.zeros((TILE, TILE), tl.float32)
@@ -174,35 +154,33 @@ def band_backward(
         unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
     for n in range(tile, stop):
         row = n * TILE + i
+        near = tl.minimum(row, length - 1)
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
-        weights, slopes, mean = (), (), tl.zeros((TILE // LANES, TILE, LANES), tl.float32)
+        words = load_words(keep, near, heads * WORDS, WORDS)
+        weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
+        slopes = ()
         for s in tl.static_range(BACKS + 1):
-            weights += (_weights(logits, logit_row, lse, heads, row, here - s * TILE, taps, length),)
-            g = fold(product(slope, tl.trans(values[s]), nothing, WIDE), TILE)  # dy_t . x_u
-            if WORDS:
-                g = tl.where(kept(keep, row, heads * WORDS, here - s * TILE, row < length, WORDS), g * scale, 0.0)
-            slopes += (g,)
-            mean += weights[s] * g
-        mean = deep(row_sum(mean))  # sum_k w g
+            slopes += (product(slope, tl.trans(values[s]), nothing, WIDE),)  # dy_t . x_u
+        shares = times(weights, drop(divided(compacted(slopes, taps, TAPS)), words, scale))  # w g
+        store_taps(dlogits, heads * taps, row, length, taps, less(shares, weights, total(shares)))
+        dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
         unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
         for s in tl.static_range(BACKS + 1):
-            w, tap = weights[s], here - s * TILE
-            mask = (tap >= 0) & (tap < taps) & deep(row < length)  # on the band
-            to = dlogits + deep(row) * (heads * taps) + tap
-            tl.store(to, (w * (slopes[s] - mean)).to(dlogits.dtype.element_ty), mask=mask)
-            sent += (_spread(w, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
+            sent += (product(tl.trans(dropped[s]), slope, unfinished[s], WIDE),)
         mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
     for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of its last tiles
         row = (stop + e) * TILE + i
+        near = tl.minimum(row, length - 1)
         slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
+        words = load_words(keep, near, heads * WORDS, WORDS)
+        weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
+        dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
         sent = ()
-        for s in tl.static_range(BACKS - e):
-            tap = here - (s + e + 1) * TILE  # s + e + 1 tiles back
-            weights = _weights(logits, logit_row, lse, heads, row, tap, taps, length)
-            sent += (_spread(weights, keep, row, heads, tap, length, scale, slope, unfinished[s], TILE, WORDS, WIDE),)
+        for s in tl.static_range(BACKS - e):  # s + e + 1 tiles back
+            sent += (product(tl.trans(dropped[s + e + 1]), slope, unfinished[s], WIDE),)
         mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS - e - 1], WIDTH)
         unfinished = sent
@@ -307,7 +285,9 @@ def constants(
     values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns, least)}
     if is_direct(op, taps):
         return True, values | {"TAPS": taps}
-    return False, values | {"BACKS": backs(taps, settings.tile), "WIDE": needs_wide(dtype)}
+    # K as a power of two, from 16
+    more = {"BACKS": backs(taps, settings.tile), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
+    return False, values | more
 
 
 def one_tile_constants(
