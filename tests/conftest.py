@@ -7,6 +7,7 @@ Triton's kernels run on a GPU, or else in its interpreter.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import random
@@ -60,6 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         case = item.name.removeprefix(name).strip("[]")
         if name in getattr(item.module, "EXHAUSTIVE", ()) or (kept is not None and case not in kept):
             item.add_marker("exhaustive")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is imported by now from garbage collection: each full one would take half a second."""
+    gc.freeze()
 
 
 def seed_all(name: str) -> int:
