@@ -74,7 +74,10 @@ def seed_all(name: str) -> int:
     value = int.from_bytes(digest[:4], "little") >> 1
     random.seed(value)
     np.random.seed(value)
-    torch.manual_seed(value)
+    # torch.manual_seed formats the stack for each device that is not there, which takes longer than many a test
+    torch.default_generator.manual_seed(value)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(value)
     return value
 
 

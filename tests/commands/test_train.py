@@ -155,6 +155,15 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
 
 
+# whole runs, of a second or more; `make test-all` has all
+EXHAUSTIVE = {
+    "test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing",
+    "test_a_validation_killed_before_its_checkpoint_has_one_row",
+    "test_a_run_that_the_clock_has_ended_is_finished",
+    "test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then",
+    "test_a_model_with_learned_positions_is_decoded_within_them",
+    "test_writing_checkpoints_is_not_training_time",
+}
 REPRESENTATIVE = {
     "test_seeds_make_two_runs_identical": {"32"},
     "test_a_stopped_run_goes_on_as_if_never_stopped": {"mid-epoch"},
