@@ -25,7 +25,7 @@ from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
-# whole runs; tests/training/test_extensions.py and tests/commands/test_train.py have some of each in `make test`
+# a whole run of two seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_profile_is_one_flag"}
 
 
