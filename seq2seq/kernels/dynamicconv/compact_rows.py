@@ -1,12 +1,15 @@
-"""Compact rows in Triton: all K taps of a row, in pieces of eight, and their way into square matrices and back.
+"""Compact rows in Triton: all K taps of a row in pieces of eight, their way into square matrices, and back.
 
-A square matrix joins rows i and sources j; the tap that joins them is j + offset_i. Half of its cells or more have no
-tap, so that exponentials, DropConnect and gradients are worked out on compact rows (rows, TAPS), with TAPS the power of
-two from K on, and then gathered. Compact rows are tuples of TAPS / 8 pieces (rows, 8): eight neighboring lanes share a
-row, so that its sum takes three exchanges between lanes; of one tensor, compilers lay a row across a whole warp.
+A square matrix joins rows i and sources j, by tap j + offset_i. Half of its cells or more have no tap; exponentials,
+DropConnect and gradients are therefore worked out on compact rows (rows, TAPS), TAPS being K as a power of two from 16.
+The square is gathered from them.
 
-Rows after the end of a sentence read the last row again, which saves a mask: nothing of theirs is stored, and they are
-multiplied by rows of dy that are zero.
+Compact rows are tuples of TAPS / 8 pieces (rows, 8). Of a piece eight neighboring lanes share a row, so that its sum
+takes three exchanges between lanes; of one tensor (rows, TAPS), compilers lay a row across a whole warp, which takes
+five for each row.
+
+Rows after the end of a sentence read its last row again, which saves masks: nothing of theirs is stored, and they meet
+rows of dy that are zero.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Sources are numbered u = s - shift, where shift = K - 1 - left is 0 for a causal convolution: then tap k of row t reads
 u = t + k - (K - 1), which lies in the same tile of rows or in one of the BACKS tiles before it. A tile's output is a
-sum of square matrices of weights, one for each of these tiles, times their values. Weights are never stored: the
-backward pass makes them again from the logits and the saved log-sum-exp, in units of log2.
+sum of square matrices of weights, one for each of these tiles, times their values. The weights themselves are worked
+out on compact rows (`compact_rows.py`). They are never stored: the backward pass makes them again from the logits and
+the saved log-sum-exp, in units of log2.
 
 Sentences that fit one tile have kernels of their own (`one_tile.py`), and so have kernels of up to three taps.
 Otherwise a program works through `chunk` tiles of one head of one sentence, or of one part of a head's channels
@@ -17,7 +18,8 @@ Arguments of the kernels, in memory:
 
 Constants that they are compiled for:
     WIDTH: Channels of a head. COLUMNS: those that one program takes, a power of two, so that some may be masked.
-    TILE: Positions of a tile. BACKS: Tiles before its own that a tile reads. TAPS: K of the direct kernels.
+    TILE: Positions of a tile. BACKS: Tiles before its own that a tile reads.
+    TAPS: K as a power of two from 16; of the direct kernels K itself.
     WORDS: DropConnect words of a row, 0 without. STARTS, ENDS: Sentences have bounds. WIDE: Products in float32.
 """
 
