@@ -62,14 +62,7 @@ def make_task(
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
-    if plan.trainer.bf16_residual:
-        keep_stream_in_bf16(model)
-    if plan.trainer.checkpoint_activations:
-        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
-    if compile:
-        compile_parts(model)
+    _as_trained(model, plan.trainer, compile=compile)
     description = checkpoint.describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
@@ -92,6 +85,18 @@ def make_task(
         max_skipped=plan.trainer.max_skipped,
         budget=budget,
     )
+
+
+def _as_trained(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
+    """Change, in place, how a model computes while it is trained; its weights and their names stay."""
+    if settings.bf16_residual:
+        keep_stream_in_bf16(model)
+    if settings.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
+    if compile:
+        compile_parts(model)
 
 
 def keep_stream_in_bf16(model: Seq2Seq) -> None:
