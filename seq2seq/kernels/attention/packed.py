@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
@@ -35,7 +37,7 @@ def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: 
         raise ValueError(f"packed attention cannot serve this: {problem}, or leave packed at false")
     rows, length, width = k.shape[0], q.shape[2], k.shape[2]
     queries, keys = bounds(mask.sum(1), length, width)  # (2 B + 1,) each
-    y = varlen_attn(*map(_flat, (q, k, v)), queries, keys, length, width)  # (B T, H, d)
+    y: Any = varlen_attn(_flat(q), _flat(k), _flat(v), queries, keys, length, width)  # (B T, H, d)
     return y.unflatten(0, (rows, length)).transpose(1, 2)
 
 
