@@ -58,8 +58,8 @@ def jobs_ahead(session: Session) -> list[Job]:
     if "tune" in session.sections:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
             for settings in candidates(default_settings(op, direction, shape), sizes):
-                # K and the chunk are no constants in kernels that have settings, so the key leaves them out
-                key = (op, direction, settings._replace(chunk=1))
+                # K and the chunk are no constants in kernels that have settings: the tiles that K reaches back are one
+                key = (op, direction, settings._replace(chunk=1), launch_config.backs(shape.taps, settings.tile))
                 jobs[key] = functools.partial(compile_call, op, direction, shape, settings)
     return list(jobs.values())
 

@@ -1,4 +1,9 @@
-"""Time the launch settings of the Triton kernels: the default beside all candidates, for kernels/launch_config.py."""
+"""Time the launch settings of the Triton kernels: the default beside candidates, for kernels/launch_config.py.
+
+Two rounds keep the number of candidates small. The first varies what has the largest effect: the size of a tile, the
+columns and the warps. The second takes the first round's fastest and varies the chunk, the stages and the limit of
+registers, one at a time.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def tune_section(session: Session) -> None:
 
 
 def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
-    """Time the default settings, which choose another kernel for few taps, then all candidates."""
+    """Time the default settings, which choose another kernel for few taps, then both rounds of candidates."""
     default = default_settings(op, direction, shape)
     # bytes of x in bf16
     count = buffers(2 * shape.tokens * shape.channels, session.device)
@@ -43,11 +48,21 @@ def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
         # the default's results, which candidates must reproduce
         wanted = tensors(calls[0]())
         session.rows.append(row._replace(**measure(calls, session)))
-        tried = candidates(default, session.sizes)
-        for number, settings in enumerate(tried):
-            if session.late(f"tune: {op} {direction}, {shape}, {len(tried) - number} of {len(tried)} candidates"):
-                return
-            session.rows.append(time_settings(row._replace(way="candidate", detail=settings), calls, wanted, session))
+        row, best = row._replace(way="candidate"), default
+        for grid in (candidates, variants):
+            tried = grid(best, session.sizes)
+            for number, settings in enumerate(tried):
+                left = f"{len(tried) - number} of {len(tried)} {grid.__name__}"
+                if session.late(f"tune: {op} {direction}, {shape}, {left}"):
+                    return
+                session.rows.append(time_settings(row._replace(detail=settings), calls, wanted, session))
+            best = fastest(session.rows, row)
+
+
+def fastest(rows: list[Row], like: Row) -> launch_config.Config:
+    """Return the settings of the fastest of the rows for the same call, `like`'s own if none could run."""
+    mine = [row for row in rows if row[:4] == like[:4] and math.isfinite(row.us)]
+    return min(mine, key=lambda row: row.us, default=like).detail
 
 
 @guarded
@@ -75,18 +90,29 @@ def default_settings(op: str, direction: str, shape: Shape) -> launch_config.Con
 
 
 def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
-    """List the settings to sweep, nearest to the default first, with its limit of registers and without one."""
-    limits = dict.fromkeys((default.registers, None))
+    """List the settings of the first round, nearest to the default first: tiles, columns, warps."""
     grid = [
-        default._replace(chunk=chunk, num_warps=warps, num_stages=stages, registers=limit)
-        for chunk, warps, stages, limit in itertools.product(*sizes.sweep, limits)
+        default._replace(tile=tile, columns=columns, num_warps=warps)
+        for tile, columns, warps in itertools.product(*sizes.sweep[:3])
     ]
 
-    # in powers of two; stages and registers do not count
+    # in powers of two; columns do not count
     def distance(one: launch_config.Config) -> float:
-        return abs(math.log2(one.chunk / default.chunk)) + abs(math.log2(one.num_warps / default.num_warps))
+        return abs(math.log2(one.tile / default.tile)) + abs(math.log2(one.num_warps / default.num_warps))
 
     return sorted(grid, key=distance)
+
+
+def variants(best: launch_config.Config, sizes: Sizes) -> list[launch_config.Config]:
+    """List the settings of the second round: the first round's best with another chunk, stages, or limit of registers.
+
+    One of them at a time, because what the second round compiles is not compiled ahead.
+    """
+    chunks, stages = sizes.sweep[3:]
+    others = [best._replace(chunk=chunk) for chunk in chunks] + [best._replace(num_stages=stage) for stage in stages]
+    # of 168 registers, three blocks of 128 threads fit a multiprocessor
+    others += [best._replace(registers=limit) for limit in (None, 168)]
+    return [one for one in dict.fromkeys(others) if one != best]
 
 
 def tensors(output: Any) -> list[Tensor]:
