@@ -15,6 +15,7 @@ Covered, for each architecture:
   decoding step (off, on), and bounds (none, ends, starts and ends). Starts alone are left out.
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
+- The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
 Strides of 2^31 or more and logits or weights of another type than x (float32 for LightConv's weights) are left out.
@@ -153,6 +154,8 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
     """Yield every launch with these taps, with all combinations of the options."""
     import torch
 
+    from seq2seq.kernels.launch_config import one_tile
+
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
     # keep words of 32 taps each
@@ -167,8 +170,16 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
         for group, more in groups[name]:
             direct, values = module.constants(op, taps, head_dim, types[dtype], arch=arch, **more, **flags)
             kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
+            rest = ((taps, taps), group, extent)
             for form in FORMS:
-                yield Job(arch, name, kernel, op, dtype, head_dim, (taps, taps), group, extent, form, constants)
+                yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
+            # kernels for sentences of one tile, for each of its sizes
+            for tile in (16, 32, 64):
+                if one_tile(op, taps, tile) and hasattr(module, "one_tile_constants"):
+                    values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **more, **flags)
+                    kernel, constants = f"one_tile_{direction}", tuple(values.items())
+                    label = op.replace(name, f"{name}_tile_{tile}")
+                    yield Job(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
     for softmax, form in itertools.product((False, True), FORMS):
         constants = tuple(kernel_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""

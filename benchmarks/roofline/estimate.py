@@ -102,6 +102,6 @@ def trips(path: Path, shape: Shape, programs: int, values: dict[str, Any]) -> tu
 
 def tile_instructions(path: Path) -> int:
     """Count the instructions of the longest innermost loop; without a loop, all of them."""
-    depth = max((depth for depth, _ in loops(path)), default=0)
-    counts = [executed(loop.body, ()) for at, loop in loops(path) if at == depth]
-    return int(max(counts, default=executed(path, ())))
+    nest = list(loops(path))
+    depth = max((depth for depth, _ in nest), default=0)
+    return int(max(executed(loop.body, ()) for at, loop in nest if at == depth) if nest else executed(path, ()))
