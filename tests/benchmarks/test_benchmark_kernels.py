@@ -111,12 +111,13 @@ def test_launch_settings_are_compiled_once_for_all_chunks_and_similar_widths():
     sizes = shapes.gpu_sizes(False, [31, 15, 7])
     run = session.Session(torch.device("cuda"), "triton", sizes, Path(), sections=["tune"])
     made = []
-    for op, direction, shape, settings in (job.args for job in ahead.jobs_ahead(run)):
+    for _, _, shape, settings, name in (job.args for job in ahead.jobs_ahead(run)):
         reach = correctness.launch_config.backs(shape.taps, settings.tile)
-        made.append((op, direction, settings._replace(chunk=1), reach))
+        made.append((name, settings._replace(chunk=1), reach, shape.taps > 16))
     assert len(made) == len(set(made))
-    # columns and warps of tiles of 16, 32 and 64, and of 16 with two tiles before them (K = 31)
-    assert len([one for one in made if one[:2] == ("lightconv", "forward")]) == 2 * 4 * (3 + 1)
+    # columns and warps of tiles of 16, 32 and 64, for K = 31 and for both others
+    assert len([one for one in made if one[0] == "lightconv"]) == 2 * 4 * 3 * 2
+    assert {one[1].tile for one in made if one[0] == "lightconv_one_tile"} == {32}
 
 
 def test_tuned_are_both_lengths_and_all_tiles_and_columns():
@@ -149,17 +150,21 @@ def test_second_round_starts_from_the_fastest(tmp_path, monkeypatch):
     sizes = shapes.gpu_sizes(False, [7])._replace(tuned=[shape])
     run = session.Session(torch.device("cpu"), "torch", sizes, tmp_path)
 
-    def pretend(row, calls, wanted, session):
+    def pretend(row, name, calls, wanted, session):
         return row._replace(us=row.detail.columns / row.detail.tile + 1 / row.detail.chunk)
 
     monkeypatch.setattr(tune, "time_settings", pretend)
     monkeypatch.setattr(tune, "measure", lambda calls, session: {"us": 1.0})
     tune.tune_one("lightconv", "forward", shape, run)
     assert run.rows[0].way == "default"
-    first, later = run.rows[1:25], run.rows[25:]
+    one_tile, rest = ([row for row in run.rows if row.way == way] for way in ("one tile", "candidate"))
+    # 20 positions are a tile of 32, and no chunk
+    assert {(row.detail.tile, row.detail.chunk) for row in one_tile} == {(32, 1)}
+    assert {row.detail.columns for row in one_tile} == {32, 64}
+    first, later = rest[:24], rest[24:]
     assert {row.detail.tile for row in first} == {16, 32, 64}
     assert {(row.detail.tile, row.detail.columns) for row in later} == {(64, 32)}
-    assert min(run.rows[1:], key=lambda row: row.us).detail.chunk == 16
+    assert min(rest, key=lambda row: row.us).detail.chunk == 16
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -53,7 +53,7 @@ def test_sentences_of_one_tile(length, glu, monkeypatch):
     for name in lightconv_triton.PROGRAMS:
         monkeypatch.setitem(lightconv_triton.PROGRAMS, name, random.choice([1, 4]))
     for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
-        monkeypatch.delattr(lightconv_triton, name)
+        monkeypatch.setattr(lightconv_triton, name, None)
     for taps in (4, random.choice([7, 16, 17]), random.choice([31, 34, 64])):
         check(length, taps, random.random() < 0.5, glu)
 
@@ -61,7 +61,7 @@ def test_sentences_of_one_tile(length, glu, monkeypatch):
 def test_other_sentences_take_other_kernels(monkeypatch):
     """Those of more than 64 positions, few taps, and settings that are asked for."""
     for name in ("one_tile_forward", "one_tile_backward"):
-        monkeypatch.delattr(lightconv_triton, name)
+        monkeypatch.setattr(lightconv_triton, name, None)
     check(65, 4, False, True)
     check(9, 3, True, False)
     with (
@@ -70,7 +70,7 @@ def test_other_sentences_take_other_kernels(monkeypatch):
     ):
         check(27, 4, False, True)
     assert one_tile("lightconv", 31, 64) == 64
-    with pytest.raises(NameError, match="one_tile_forward"):
+    with pytest.raises(TypeError, match="NoneType"):
         check(9, 4, True, True)
 
 

@@ -54,40 +54,42 @@ def share(heads, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
-    """Load rows of the values to be convolved: x, or with GLU x[:C] sigmoid(x[C:])."""
-    values = load_rows(x, stride, row, column, first, last, WIDTH)
+def _load_halves(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
+    """Load rows of x[:C] and, with GLU, of x[C:]; else x twice."""
+    half = load_rows(x, stride, row, column, first, last, WIDTH)
     if GLU:
-        gates = gate(load_rows(x + channels, stride, row, column, first, last, WIDTH))
-        values = (values.to(tl.float32) * gates).to(values.dtype)  # rounded as in torch
-    return values
+        return half, load_rows(x + channels, stride, row, column, first, last, WIDTH)
+    return half, half
 
 
 @triton.jit
-def _halves(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr):
-    """Load rows of x[:C] and of sigmoid(x[C:]), both in float32."""
-    half = load_rows(x, stride, row, column, first, last, WIDTH).to(tl.float32)
-    return half, gate(load_rows(x + channels, stride, row, column, first, last, WIDTH))
+def _gated(half, other, GLU: tl.constexpr):
+    """Compute the values to be convolved: x, or with GLU x[:C] sigmoid(x[C:])."""
+    if GLU:
+        return (half.to(tl.float32) * gate(other)).to(half.dtype)  # rounded as in torch
+    return half
 
 
 @triton.jit
-def _store_halves(dx, row, column, length, channels, whole, half, gates, WIDTH: tl.constexpr):
-    """Write rows of dx from the gradients of the gated values: d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db."""
-    slope = whole * half * gates * (1.0 - gates)
-    store_rows(dx + channels, 2 * channels, row, column, 0, length, slope, WIDTH)
-    store_rows(dx, 2 * channels, row, column, 0, length, whole * gates, WIDTH)
+def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
+    """Load rows of the values to be convolved."""
+    half, other = _load_halves(x, stride, row, column, first, last, channels, WIDTH, GLU)
+    return _gated(half, other, GLU)
 
 
 @triton.jit
 def _store_slopes(
-    dx, x, stride, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
+    dx, half, other, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
 ):  # fmt: skip
     """Write rows of dx from the gradients of the values; rows outside [first, last) get 0."""
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
     if GLU:
-        # read again instead of saved
-        half, gates = _halves(x, stride, row, column, first, last, channels, WIDTH)
-        _store_halves(dx, row, column, length, channels, whole, half, gates, WIDTH)
+        # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db
+        gates = gate(other)
+        part = whole * gates
+        store_rows(dx, 2 * channels, row, column, 0, length, part, WIDTH)
+        part *= half.to(tl.float32) * (1.0 - gates)
+        store_rows(dx + channels, 2 * channels, row, column, 0, length, part, WIDTH)
     else:
         store_rows(dx, channels, row, column, 0, length, whole, WIDTH)
 
@@ -152,7 +154,8 @@ def band_backward(
     channels = heads * WIDTH
     dy, x, dx = dy + head * WIDTH, x + head * WIDTH, dx + head * WIDTH
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    bands, products = (), ()  # carried over all units
+    # carried over all units; products have a row for each source, so that values need not be transposed
+    bands, products = (), ()
     for s in tl.static_range(BACKS + 1):
         bands += (tl.trans(_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE)),)  # dx = A' dy
         products += (tl.zeros((TILE, TILE), tl.float32),)
@@ -162,24 +165,34 @@ def band_backward(
         own_dy, own_x = dy + sentence * dy_batch, x + sentence * x_batch
         own_dx = dx + sentence * length * channels * (2 if GLU else 1)
         stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the unit
-        values, unfinished = (), ()
+        # x of a tile is kept until its dx is finished, which takes the gate
+        values, halves, others, unfinished = (), (), (), ()
         for s in tl.static_range(BACKS):
             row = (tile - 1 - s) * TILE + i + shift
-            values += (_load_values(own_x, x_row, row, column, first, last, channels, WIDTH, GLU),)
+            half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+            values += (_gated(half, other, GLU),)
+            halves += (half,) if GLU else ()
+            others += (other,) if GLU else ()
             unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
         for n in range(tile, stop):
             row = n * TILE + i
-            values = (_load_values(own_x, x_row, row + shift, column, first, last, channels, WIDTH, GLU),) + values
+            half, other = _load_halves(own_x, x_row, row + shift, column, first, last, channels, WIDTH, GLU)
+            values = (_gated(half, other, GLU),) + values
+            if GLU:
+                halves, others = (half,) + halves, (other,) + others
+                half, other = halves[BACKS], others[BACKS]
             slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
             unfinished = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished
             sums, sent = (), ()
             for s in tl.static_range(BACKS + 1):
-                sums += (product(slope, tl.trans(values[s]), products[s], WIDE),)
+                sums += (product(values[s], tl.trans(slope), products[s], WIDE),)
                 sent += (product(bands[s], slope, unfinished[s], WIDE),)
             mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
             row += shift - BACKS * TILE
-            _store_slopes(own_dx, own_x, x_row, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
+            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
             values, unfinished, products = values[:-1], sent[:-1], sums  # the last tile is finished
+            if GLU:
+                halves, others = halves[:-1], others[:-1]
         for e in tl.static_range(BACKS):  # rows after the unit complete the dx of its last tiles
             row = (stop + e) * TILE + i
             slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy
@@ -188,13 +201,14 @@ def band_backward(
                 sent += (product(bands[s + e + 1], slope, unfinished[s], WIDE),)
             mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
             row += shift - BACKS * TILE
+            half, other = (halves[BACKS - e - 1], others[BACKS - e - 1]) if GLU else (slope, slope)
             whole = sent[BACKS - e - 1]
-            _store_slopes(own_dx, own_x, x_row, row, column, first, last, mine, channels, whole, WIDTH, GLU)
+            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, whole, WIDTH, GLU)
             unfinished = sent
     width: tl.constexpr = (BACKS + 1) * TILE  # columns of all products
     to = partial + tl.program_id(0) * (TILE * width) + i[:, None] * width + i[None, :]
     for s in tl.static_range(BACKS + 1):
-        tl.store(to + (BACKS - s) * TILE, products[s])
+        tl.store(to + (BACKS - s) * TILE, tl.trans(products[s]))
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -211,7 +225,7 @@ def one_tile_forward(
     row, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
     band = _band(weights + head * taps, taps, taps - 1 - shift, TILE)
     for unit in range(own, units, step):
-        sentence = unit.to(tl.int64)
+        sentence = tl.full((), unit, tl.int64)
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         values = _load_values(x + sentence * x_batch, x_row, row, column, first, last, channels, WIDTH, GLU)
         mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)  # (rows, channels)
@@ -231,24 +245,18 @@ def one_tile_backward(
     dy, x, dx = dy + head * WIDTH, x + head * WIDTH, dx + head * WIDTH
     row, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
     band = tl.trans(_band(weights + head * taps, taps, taps - 1 - shift, TILE))  # dx = A' dy
-    products = tl.zeros((TILE, TILE), tl.float32)  # carried over all units
+    products = tl.zeros((TILE, TILE), tl.float32)  # carried over all units: a row for each source
     for unit in range(own, units, step):
-        sentence = unit.to(tl.int64)
+        sentence = tl.full((), unit, tl.int64)
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         own_x, own_dx = x + sentence * x_batch, dx + sentence * length * channels * (2 if GLU else 1)
         slope = load_rows(dy + sentence * dy_batch, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
         whole = product(band, slope, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
-        whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
-        if GLU:
-            half, gates = _halves(own_x, x_row, row, column, first, last, channels, WIDTH)
-            values = (half * gates).to(x.dtype.element_ty)
-            _store_halves(own_dx, row, column, length, channels, whole, half, gates, WIDTH)
-        else:
-            values = load_rows(own_x, x_row, row, column, first, last, WIDTH)
-            store_rows(own_dx, channels, row, column, 0, length, whole, WIDTH)
-        products = product(slope, tl.trans(values), products, WIDE)
+        half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+        products = product(_gated(half, other, GLU), tl.trans(slope), products, WIDE)
+        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     to = partial + tl.program_id(0) * (TILE * TILE) + row[:, None] * TILE + tl.arange(0, TILE)[None, :]
-    tl.store(to, products)
+    tl.store(to, tl.trans(products))
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -301,7 +309,9 @@ def direct_backward(
             reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)  # whose tap k is this row
             whole += tl.load(weights + head * TAPS + k).to(tl.float32) * reader.to(tl.float32)
         own_dx = dx + sentence * length * channels * (2 if GLU else 1) + head * WIDTH
-        _store_slopes(own_dx, own_x, x_row, row, column, first, last, length, channels, whole, WIDTH, GLU)
+        # read again instead of kept
+        half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
 
 
