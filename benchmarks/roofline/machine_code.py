@@ -13,7 +13,7 @@ from typing import NamedTuple
 # Cycles from the issue of an instruction until what it writes can be read: rounded from published microbenchmarks of
 # Hopper, except that of global memory, which is what a load takes while others load too. 5 is an addition.
 ARITHMETIC = 5
-GLOBAL_MEMORY = 1000
+GLOBAL_MEMORY = 600
 CYCLES = {"LDG": GLOBAL_MEMORY, "LDGSTS": GLOBAL_MEMORY, "LDL": 40, "LDS": 30, "LDSM": 33, "SHFL": 24, "HMMA": 33}
 CYCLES |= {"MUFU": 20, "LDC": 30, "ULDC": 30, "S2R": 30, "S2UR": 30, "I2F": 20, "F2I": 20, "BAR": 30}
 # instructions that write no register
