@@ -22,7 +22,7 @@ MAX_HEAD_DIM = 256
 PROGRAMS = 528
 # up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
 DIRECT_TAPS = 3
-# the longest sentence that DynamicConv takes as one tile
+# the longest sentence that is taken as one tile
 ONE_TILE = 64
 # compute capability 9.0: what is assumed where there is no GPU
 HOPPER = 90
