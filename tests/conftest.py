@@ -135,8 +135,10 @@ class Platform(NamedTuple):
     tolerance: float
 
 
+# float64 on the CPU, so that a tolerance tells a mistake from rounding: retention, and others that divide by a sum, may
+# divide by hardly anything.
 PLATFORMS = {
-    "cpu": Platform("cpu", torch.float32, 1e-5),
+    "cpu": Platform("cpu", torch.float64, 1e-9),
     "cuda": Platform("cuda", torch.float32, 1e-4),
     "cuda-bf16": Platform("cuda", torch.bfloat16, 5e-2),
 }
@@ -144,7 +146,7 @@ PLATFORMS = {
 
 @pytest.fixture(params=[pytest.param(name, marks=[] if name == "cpu" else [pytest.mark.gpu]) for name in PLATFORMS])
 def platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
-    """float32 on the CPU; with a GPU, float32 and bfloat16 there too."""
+    """float64 on the CPU; with a GPU, float32 and bfloat16 there."""
     chosen = PLATFORMS[request.param]
     if chosen.device == "cuda":
         if not torch.cuda.is_available():

@@ -100,21 +100,21 @@ class Recorder:
 launched, planned = set(), set()
 for job in aot.jobs([90]):
     if job.dtype == "bf16" and job.head_dim == 256:
-        kernel = getattr(aot._module(job.module), job.kernel)
+        kernel = getattr(aot.kernel_module(job.module), job.kernel)
         types, constants = aot._types(job), dict(job.constants)
         signature = {n: types.get(n, "i32") for n in kernel.arg_names if n not in constants}
         planned.add((kernel.__name__, tuple(sorted(constants.items())), tuple(sorted(signature.items()))))
 for name in ("dynamicconv", "lightconv"):
-    module = aot._module(name)
+    module = aot.kernel_module(name)
     for kernel in [f"{kind}_{way}" for kind in ("band", "direct", "one_tile") for way in ("forward", "backward")]:
         if hasattr(module, kernel):
             setattr(module, kernel, Recorder(getattr(module, kernel)))
-window = aot._module("conv_step")
+window = aot.kernel_module("conv_step")
 window.window_kernel = Recorder(window.window_kernel)
 
 h = lambda *shape: torch.zeros(shape, dtype=torch.bfloat16)
 f = lambda *shape: torch.zeros(shape)
-dynamic, light = aot._module("dynamicconv"), aot._module("lightconv")
+dynamic, light = aot.kernel_module("dynamicconv"), aot.kernel_module("lightconv")
 owner, ends = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
 # sentences of one tile of 16, of 32 and of 64, and longer ones
 for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
