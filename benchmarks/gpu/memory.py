@@ -1,0 +1,41 @@
+"""Measure the peak memory of training steps, uncompiled, and what a further token costs."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.gpu.plan import MIXERS, SIZES
+from benchmarks.headline.data import Prepared, synthetic
+from benchmarks.headline.training import Trainer
+from seq2seq.training.throughput import memory_gib
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+
+def run(job: Job) -> None:
+    """Measure two batches of each model and length; on a CPU the process's own peak, which only grows."""
+    prepared, device = Prepared(job.data), torch.device(job.device)
+    lengths, tokens = ((27, 1024), (8192, 16384)) if job.on_gpu else ((6,), (30, 60))
+    for size, mixer in itertools.product(SIZES, MIXERS):
+        config = prepared.model(size, mixer)
+        for length in lengths:
+            peaks = [peak_gib(config, length, count // length, device) for count in tokens]
+            slope = 2**20 * (peaks[1] - peaks[0]) / (tokens[1] // length * length - tokens[0] // length * length)
+            job.save(**{f"{size} {mixer} {length}": {"gib": round(peaks[1], 3), "kib a token": round(slope, 1)}})
+
+
+def peak_gib(config: dict, length: int, rows: int, device: torch.device) -> float:
+    """Return the peak of some steps with this batch, model and optimizer included."""
+    trainer = Trainer(config, device=device, compile=False)
+    batches = itertools.repeat(synthetic(rows, length, config["tgt_vocab_size"], device))
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    # one update makes the optimizer's state
+    trainer.run(batches, seconds=0.01)
+    trainer.run(batches, seconds=0.01)
+    return memory_gib(device)
