@@ -28,7 +28,7 @@ def run(job: Job) -> None:
     session = _Saved(
         device=torch.device("cuda", 0) if job.on_gpu else torch.device("cpu"),
         ours="triton",
-        sizes=goal_sizes() if job.on_gpu else tiny_sizes(),
+        sizes=sizes_of(job),
         out=out,
         sections=SECTIONS[job.name],
         result={"date": datetime.date.today().isoformat(), "seconds": {}, "errors": [], "left_out": [], "log": []},
@@ -58,6 +58,13 @@ class _Saved(Session):
         self.job.save(**found)
 
 
+def sizes_of(job: Job) -> Sizes:
+    """Return the sizes of a part: the goals', or all that benchmarks.kernels tunes."""
+    if not job.on_gpu:
+        return tiny_sizes()
+    return goal_sizes() if job.name == "kernels" else gpu_sizes(False, [])
+
+
 def goal_sizes() -> Sizes:
     """Return the shapes of the goals: 64k tokens of 1,024 channels, in sentences of 1,024 and of 27 tokens."""
     sizes = gpu_sizes(True, [])
@@ -69,7 +76,7 @@ def goal_sizes() -> Sizes:
         SHORT._replace(glu=True),
     ]
     lengths = (64, 1024, 4096, 16384)
-    return sizes._replace(shapes=shapes, layer_lengths=lengths, tuned=[MAIN, SHORT])
+    return sizes._replace(shapes=shapes, layer_lengths=lengths)
 
 
 def tiny_sizes() -> Sizes:

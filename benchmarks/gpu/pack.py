@@ -30,10 +30,10 @@ _SCRIPT = """\
 here=$(cd "$(dirname "$0")" && pwd)
 site=${SEQ2SEQ_SITE:-$here/.site}
 python=${PYTHON:-python3}
-if [ ! -d "$site" ]; then
-    for wheel in "$here"/wheels/*.whl; do
-        "$python" -m pip install --quiet --no-index --no-deps --no-cache-dir --target "$site" "$wheel" \\
-            || echo "goes on without $wheel" >&2
+install() { "$python" -m pip install --quiet --no-index --no-deps --no-cache-dir --target "$site" "$@"; }
+if [ ! -d "$site" ] && ls "$here"/wheels/*.whl >/dev/null 2>&1; then
+    install "$here"/wheels/*.whl || for wheel in "$here"/wheels/*.whl; do
+        install "$wheel" || echo "goes on without $wheel" >&2
     done
 fi
 # PYTHONPATH comes before Python's own packages, so what is packed would hide them

@@ -50,7 +50,7 @@ def summary(events: Any, *, on_gpu: bool) -> dict[str, Any]:
     for event in events:
         launches += "LaunchKernel" in event.name
         if event.device_type == device:
-            took = event.device_time if on_gpu else event.self_cpu_time_total
+            took = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
             times.setdefault(event.name[:120], []).append(took)
     total = sum(map(sum, times.values())) / _STEPS
     order = sorted(times, key=lambda name: -sum(times[name]))[:_SHOWN]

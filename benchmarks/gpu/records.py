@@ -71,7 +71,10 @@ class Results:
     def close(self, part: str, state: str, seconds: float, error: str = "") -> None:
         """Record how a part ended, take over what it wrote, and save."""
         earlier = self.parts.get(part, {})
-        result = _read(self.unfinished(part)) or earlier.get("result")
+        before, result = earlier.get("result") or {}, _read(self.unfinished(part)) or {}
+        # an attempt that came to less than an earlier one takes nothing away
+        if state != DONE and len(result) < len(before):
+            result = before
         self.parts[part] = {
             "state": state,
             "seconds": round(seconds, 1),

@@ -94,6 +94,8 @@ def _correct(results: Results) -> Iterator[str]:
             yield f"  - WRONG {case['case']['op']} {case['case']['dtype']}: {case['error'] or case['errors']}"
     for error in [one for one in kernels.get("errors", []) if not one.startswith("correctness")][:5]:
         yield f"  - {_cell(error)[:180]}"
+    if kernels.get("left_out"):
+        yield f"- left out for lack of time: {len(kernels['left_out'])}, such as {_cell(kernels['left_out'][0])[:100]}"
     for name in ("tests/kernels", "tests/gpu"):
         found = results.result(name)
         if "passed" in found:
@@ -189,6 +191,8 @@ def _memory(results: Results) -> Iterator[str]:
     for name, found in results.result("memory").items():
         if isinstance(found, dict):
             yield f"- {name}: {number(found['gib'], '.2f')} GiB at 16k tokens, {found['kib a token']} KiB a token"
+        elif name != "part":
+            yield f"- {name}: {found}"
 
 
 def _profiles(results: Results) -> Iterator[str]:
