@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from benchmarks.headline.data import Prepared, synthetic
@@ -96,8 +99,13 @@ class Timer:
 
 def trainer_of(config: dict[str, Any], job: Job, *, compile: bool = True) -> Trainer:
     """Create a trainer; in a rehearsal graphs are traced and not compiled, which would take minutes."""
-    backend = "inductor" if job.on_gpu else "aot_eager"
-    return Trainer(config, device=torch.device(job.device), compile=compile, backend=backend)
+    compile_ = nn.Module.compile
+
+    def traced(module: nn.Module, **given: Any) -> None:
+        compile_(module, backend="aot_eager", **given)
+
+    with nullcontext() if job.on_gpu else mock.patch.object(nn.Module, "compile", traced):
+        return Trainer(config, device=torch.device(job.device), compile=compile)
 
 
 def graphs() -> dict[str, int]:

@@ -35,7 +35,8 @@ def run(job: Job) -> None:
     earlier.write_bytes(record.read_bytes() if record.is_file() else b"")
     arguments = (_ARGUMENTS if job.on_gpu else _TINY)[name]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
-    command += ["-p", "no:cacheprovider", *parallel(job)]
+    # in a rehearsal of tests that are skipped, processes would only cost time
+    command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
     with subprocess.Popen(
         command,
         cwd=ROOT,

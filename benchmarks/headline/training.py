@@ -28,18 +28,9 @@ class Trainer:
     Args:
         config: Settings of the model, the mixer and the optimizer.
         compile: Compile encoder and decoder, unless the mixer is recurrent.
-        backend: Compiler of the graphs.
     """
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        *,
-        device: torch.device,
-        compile: bool,
-        seed: int = 1,
-        backend: str = "inductor",
-    ) -> None:
+    def __init__(self, config: dict[str, Any], *, device: torch.device, compile: bool, seed: int = 1) -> None:
         torch.manual_seed(seed)
         self.config, self.device = config, device
         self.model: Seq2Seq = build_model(config).to(device).train()
@@ -51,7 +42,7 @@ class Trainer:
         if self.compiled:
             # in place, so that the names of the weights stay; dynamic, since batches differ in length
             for part in (self.model.encoder, self.model.decoder):
-                part.compile(dynamic=True, backend=backend)
+                part.compile(dynamic=True)
 
     def warm_up(self, batches: Iterator[Batch]) -> float:
         """Run some batches without updating the weights, and return the seconds taken."""
