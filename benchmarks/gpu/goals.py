@@ -36,7 +36,7 @@ def goals(results: Results) -> Iterator[Goal]:
     for (length, direction), least in _ROOFLINE.items():
         row = _timing(timings, length, direction, "ours")
         name = f"DynamicConv {direction}, T {length}: {least}% of the roofline"
-        yield _judged(name, row and row["roofline"], least, ".0f")
+        yield _judged(name, row["roofline"] if row else None, least, ".0f")
     yield _judged("5 times as fast as fairseq's kernel, forward", _over_fairseq(timings), 5, ".1f")
     layers = results.result("kernels").get("layers", [])
     yield _judged("attention layer over DynamicConv layer, T 1,024: 1", _layer_ratio(layers), 1, ".2f")
@@ -52,7 +52,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def _right(results: Results) -> Goal:
-    kernels, tests = results.result("kernels"), results.result("tests/kernels")
+    kernels, tests = results.result("kernels"), results.result("pytest/kernels")
     if "checked" not in kernels and "passed" not in tests:
         return Goal("all kernels right", "-", "not measured")
     wrong = len(kernels.get("wrong", [])) + tests.get("failed", 0)

@@ -28,7 +28,7 @@ _MODULES = {
     "memory": "memory",
     "decode": "decoding",
     "profile": "profiles",
-    "tests": "suites",
+    "pytest": "suites",
     "train": "training_run",
     "quality": "quality",
 }

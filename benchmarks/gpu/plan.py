@@ -49,8 +49,8 @@ def _parts() -> list[Part]:
         Part("decode", 120, 30),
         Part("memory", 90, 20),
         # what has passed is not repeated when these go on
-        Part("tests/kernels", 240, 30, data=False),
-        Part("tests/gpu", 240, 30, data=False),
+        Part("pytest/kernels", 240, 30, data=False),
+        Part("pytest/gpu", 240, 30, data=False),
         *(Part(f"profile/{mixer}", 120, 40) for mixer in MIXERS[:2]),
         Part("tune", 300, 90, data=False),
         Part("train", 180, 90, data=False),

@@ -44,12 +44,12 @@ def run(job: Job) -> None:
 
 def summary(events: Any, *, on_gpu: bool) -> dict[str, Any]:
     """Return the microseconds of a step by kernel (on a CPU by operation), and the launches of a step."""
-    device = torch.autograd.DeviceType.CUDA if on_gpu else torch.autograd.DeviceType.CPU
+    device = "CUDA" if on_gpu else "CPU"
     times: dict[str, list[float]] = {}
     launches = 0
     for event in events:
         launches += "LaunchKernel" in event.name
-        if event.device_type == device:
+        if event.device_type.name == device:
             took = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
             times.setdefault(event.name[:120], []).append(took)
     total = sum(map(sum, times.values())) / _STEPS

@@ -29,7 +29,7 @@ _TINY = {
 def run(job: Job) -> None:
     """Run pytest on what has not passed yet, with xdist where it is, and save the outcomes while it runs."""
     (name,) = job.words
-    record = job.folder / f"tests-{name}.jsonl"
+    record = job.folder / f"pytest-{name}.jsonl"
     # a copy, since xdist's processes must all read the same while the record grows
     earlier = job.path.with_suffix(".earlier")
     earlier.write_bytes(record.read_bytes() if record.is_file() else b"")

@@ -96,7 +96,7 @@ def _correct(results: Results) -> Iterator[str]:
         yield f"  - {_cell(error)[:180]}"
     if kernels.get("left_out"):
         yield f"- left out for lack of time: {len(kernels['left_out'])}, such as {_cell(kernels['left_out'][0])[:100]}"
-    for name in ("tests/kernels", "tests/gpu"):
+    for name in ("pytest/kernels", "pytest/gpu"):
         found = results.result(name)
         if "passed" in found:
             yield f"- {name}: {found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped"
@@ -175,6 +175,8 @@ def _compiled(found: dict[str, Any]) -> str:
     if "graphs" not in found:
         return "not compiled" if found.get("compiled") is False else "-"
     text = " ".join(str(count) for count in found["graphs"].values()) + f", {found['breaks']}"
+    uncompiled = max((one.get("eager_calls", 0) for one in found.values() if isinstance(one, dict)), default=0)
+    text += f", {uncompiled} CALLS NOT COMPILED" if uncompiled else ""
     return text + (" LIMIT HIT" if found["limit"] else "")
 
 

@@ -211,7 +211,7 @@ def test_recompilations_and_wrong_kernels_miss_their_goals(tmp_path):
         step__base__dynamicconv=found,
         step__base__transformer={**found, "graphs": {**counts, "training": 7}},
         kernels={"checked": 9, "wrong": [wrong], "errors": []},
-        tests__kernels={"passed": 5, "failed": 1, "skipped": 2, "failures": ["test_x: AssertionError | no"]},
+        pytest__kernels={"passed": 5, "failed": 1, "skipped": 2, "failures": ["test_x: AssertionError | no"]},
     )
     page = verdicts.page(results)
     assert verdict(page, "base dynamicconv compiles") == ["9 graphs, 0 breaks, 1 anew", "**missed**"]
@@ -227,7 +227,7 @@ def test_the_page_stays_short(tmp_path):
     results = recorded(
         tmp_path,
         kernels={"checked": 9, "wrong": [], "errors": many, "timings": timings},
-        tests__kernels={"passed": 5, "failed": 60, "skipped": 2, "failures": many},
+        pytest__kernels={"passed": 5, "failed": 60, "skipped": 2, "failures": many},
     )
     for part in parts_of("cuda"):
         results.parts.setdefault(part.name, {"state": FAILED, "error": "y" * 400})
@@ -321,15 +321,15 @@ def test_rehearsal_from_the_packed_folder_killed_and_resumed(tmp_path):
     assert found["parts"]["kernels"] == before["kernels"]
     assert found["parts"]["step/base/transformer"]["attempts"] == 2
     assert found["parts"]["kernels"]["result"]["wrong"] == []
-    assert found["parts"]["tests/kernels"]["result"]["passed"] > 3
-    assert found["parts"]["tests/kernels"]["result"]["failed"] == 0
+    assert found["parts"]["pytest/kernels"]["result"]["passed"] > 3
+    assert found["parts"]["pytest/kernels"]["result"]["failed"] == 0
     page = (out / "verdicts.md").read_text()
     assert len(page) < 10_000
     assert "A rehearsal on a CPU" in page
     assert "| base dynamicconv compiles" in page
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
-        "log.txt", "results.json", "tests-gpu.jsonl", "tests-kernels.jsonl", "verdicts.md",
-    ]  # fmt: skip
+        *("log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
+    ]
 
 
 def processes() -> str:
