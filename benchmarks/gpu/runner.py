@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -139,6 +140,9 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that says something, at most 200 characters of it."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+    """Return the last line of a log that names an error, or that says anything, at most 200 characters of it."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = [line.strip()[:200] for line in text.splitlines() if line.strip()]
+    # some errors of torch go on after their name, with advice
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
+    return (errors or lines or [""])[-1]

@@ -23,7 +23,7 @@ from benchmarks.gpu.runner import ROOT, Runner
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
-    "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel')",
+    "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",
     # a process of its own, which would outlive its parent
     "endless": "save(number=5); import subprocess; subprocess.run(['sleep', '1001.5'])",
 }
