@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -98,13 +98,13 @@ class Timer:
 
 
 def trainer_of(config: dict[str, Any], job: Job, *, compile: bool = True) -> Trainer:
-    """Create a trainer; in a rehearsal graphs are traced and not compiled, which would take minutes."""
+    """Create a trainer; in a rehearsal graphs are only captured: their compilation would take minutes."""
     compile_ = nn.Module.compile
 
-    def traced(module: nn.Module, **given: Any) -> None:
-        compile_(module, backend="aot_eager", **given)
+    def captured(module: nn.Module, **given: Any) -> None:
+        compile_(module, backend="eager", **given)
 
-    with nullcontext() if job.on_gpu else mock.patch.object(nn.Module, "compile", traced):
+    with nullcontext() if job.on_gpu else mock.patch.object(nn.Module, "compile", captured):
         return Trainer(config, device=torch.device(job.device), compile=compile)
 
 
@@ -126,10 +126,10 @@ def other_shapes(trainer: Trainer, config: dict[str, Any], limit: Warnings, job:
 
     The second time nothing may be added.
     """
-    drawn = list(padded(config, trainer.device))
+    drawn = list(padded(config, trainer.device, _SHAPES if job.on_gpu else _SHAPES[1:3]))
     found = [graphs()["graphs"]]
     for _ in range(2):
-        trainer.warm_up(iter(drawn))
+        trainer.warm_up(itertools.cycle(drawn))
         found.append(graphs()["graphs"])
     trainer.model.eval()
     for _ in range(2):
@@ -141,9 +141,9 @@ def other_shapes(trainer: Trainer, config: dict[str, Any], limit: Warnings, job:
     job.save(graphs=dict(zip(names, found, strict=True)), breaks=graphs()["breaks"], limit=limit.found)
 
 
-def padded(config: dict[str, Any], device: torch.device) -> Iterator[Batch]:
-    """Draw a batch of each shape, whose sentences have different lengths."""
-    for rows, length in _SHAPES:
+def padded(config: dict[str, Any], device: torch.device, shapes: Sequence[tuple[int, int]]) -> Iterator[Batch]:
+    """Draw a batch of each shape (rows, tokens a sentence), whose sentences have different lengths."""
+    for rows, length in shapes:
         batch = synthetic(rows, length, config["tgt_vocab_size"], device)
         place = torch.arange(length, device=device)
         # the first sentence is full, as in every batch of text

@@ -41,17 +41,16 @@ REPRESENTATIVE = {
     ],
     "test_operators_with_triton_are_what_torch_asks_for": ["3-dynamicconv"],
     "test_window_is_what_torch_asks_for": ["True-3"],
-    "test_compiled_function_is_eager": ["6-dynamicconv", "150-lightconv-glu"],
+    "test_compiled_function_is_eager": ["150-lightconv-glu"],
     "test_other_lengths_recompile_once": ["dynamicconv"],
     "test_compiled_mixer_is_eager": ["causal-DynamicConv"],
-    "test_compiled_mixer_with_triton": ["LightConv"],
     "test_autocast_changes_nothing_inside": ["dynamicconv"],
     "test_export": ["DynamicConv"],
     "test_operator_is_the_public_function_and_the_reference": [
         f"{shape}-{op}" for shape in ("(2, 5, 2, 3, 3)", "(2, 150, 2, 2, 5)") for op in ("dynamicconv", "lightconv")
     ],
 }
-EXHAUSTIVE = {"test_inductor", "test_processes_are_one_with_the_joined_batch"}
+EXHAUSTIVE = {"test_inductor", "test_compiled_mixer_with_triton", "test_processes_are_one_with_the_joined_batch"}
 
 ops = torch.ops.seq2seq
 every_op = pytest.mark.parametrize("op", ["dynamicconv", "lightconv", "lightconv-glu"])
