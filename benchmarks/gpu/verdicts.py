@@ -147,6 +147,8 @@ def _steps(results: Results) -> Iterator[str]:
         yield "| model | T | tokens/s | MFU sheet / measured | GiB | eager | graphs, breaks |"
         yield "|---|--:|--:|--:|--:|--:|---|"
         yield from lines
+        yield ""
+        yield "Graphs after: timing, batches of other shapes, the same again, validation, again; then graph breaks."
 
 
 def _step(results: Results, found: dict[str, Any]) -> Iterator[str]:
