@@ -101,9 +101,9 @@ class Runner:
     def _close(self, part: Part, status: int | None, seconds: float, limit: float) -> None:
         state, error = DONE, ""
         if status is None:
-            cut = limit < part.limit or sys.exc_info()[0] is not None
-            state = INTERRUPTED if cut else STOPPED
-            error = "the time was up" if cut else f"not finished in {limit:.0f} s"
+            signaled = sys.exc_info()[0] is not None
+            state = INTERRUPTED if signaled or limit < part.limit else STOPPED
+            error = "ended by a signal" if signaled else f"not finished in {limit:.0f} s"
         elif status != 0:
             state, error = FAILED, last_line(self.results.log(part.name)) or f"exit status {status}"
         self.results.close(part.name, state, seconds, error)
