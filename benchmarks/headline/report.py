@@ -19,6 +19,8 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
         from seq2seq.evaluation.metrics import bleu, chrf
     except ImportError:
         return False
+    if not any("translations" in part for part in result["parts"].values()):
+        return True
     # joint: the source's model also decodes the target
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for part in result["parts"].values():

@@ -142,21 +142,16 @@ def band_forward(
 
 @triton.jit(do_not_specialize=VARIES)
 def band_backward(
-    dy, x, weights, start, end, dx, partial,
-    length, taps, shift, heads, chunks, chunk, units, dy_batch, dy_row, x_batch, x_row,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
-    GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    dy, x, weights, start, end, dx, partial, length, taps, shift, heads, chunks, chunk, units,
+    dy_batch, dy_row, x_batch, x_row, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+    BACKS: tl.constexpr, GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute dx_s = sum_t w_{s-t+left} dy_t, and a share of sum_t dy_t . x_{t+k-left}: a product for each band.
-
-    The products stand side by side, the furthest tile's first; their diagonals are summed later.
-    """
+    """Compute dx_s = sum_t w_{s-t+left} dy_t, and a share of sum_t dy_t . x_{t+k-left}: a product for each band."""
     part, head, own, step = share(heads, WIDTH, COLUMNS)
     channels = heads * WIDTH
     dy, x, dx = dy + head * WIDTH, x + head * WIDTH, dx + head * WIDTH
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    # carried over all units; products have a row for each source, so that values need not be transposed
-    bands, products = (), ()
+    bands, products = (), ()  # carried over all units; products have a row for each source, as values have
     for s in tl.static_range(BACKS + 1):
         bands += (tl.trans(_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE)),)  # dx = A' dy
         products += (tl.zeros((TILE, TILE), tl.float32),)
@@ -166,8 +161,7 @@ def band_backward(
         own_dy, own_x = dy + sentence * dy_batch, x + sentence * x_batch
         own_dx = dx + sentence * length * channels * (2 if GLU else 1)
         stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the unit
-        # x of a tile is kept until its dx is finished, which takes the gate
-        values, halves, others, unfinished = (), (), (), ()
+        values, halves, others, unfinished = (), (), (), ()  # x is kept until its dx is finished, which takes the gate
         for s in tl.static_range(BACKS):
             row = (tile - 1 - s) * TILE + i + shift
             half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
@@ -195,21 +189,18 @@ def band_backward(
             if GLU:
                 halves, others = halves[:-1], others[:-1]
         for e in tl.static_range(BACKS):  # rows after the unit complete the dx of its last tiles
-            row = (stop + e) * TILE + i
-            slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy
+            slope = load_rows(own_dy, dy_row, (stop + e) * TILE + i, column, 0, length, WIDTH)  # dy
             sent = ()
             for s in tl.static_range(BACKS - e):
                 sent += (product(bands[s + e + 1], slope, unfinished[s], WIDE),)
             mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
-            row += shift - BACKS * TILE
+            row = (stop + e - BACKS) * TILE + i + shift
             half, other = (halves[BACKS - e - 1], others[BACKS - e - 1]) if GLU else (slope, slope)
-            whole = sent[BACKS - e - 1]
+            whole, unfinished = sent[BACKS - e - 1], sent
             _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, whole, WIDTH, GLU)
-            unfinished = sent
-    width: tl.constexpr = (BACKS + 1) * TILE  # columns of all products
-    to = partial + tl.program_id(0) * (TILE * width) + i[:, None] * width + i[None, :]
+    to = partial + (tl.program_id(0) * TILE + i[:, None]) * ((BACKS + 1) * TILE) + i[None, :]
     for s in tl.static_range(BACKS + 1):
-        tl.store(to + (BACKS - s) * TILE, tl.trans(products[s]))
+        tl.store(to + (BACKS - s) * TILE, tl.trans(products[s]))  # side by side, the furthest tile's first
 
 
 @triton.jit(do_not_specialize=VARIES)
