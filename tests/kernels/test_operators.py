@@ -225,10 +225,11 @@ class NoGradient(torch.autograd.Function):
         return None
 
 
-@interpreted
+@with_triton
 def test_compiled_masks_are_one_graph():
     """The operator looks for Triton, so that a graph has no need to."""
-    seed, counter = torch.tensor([random.randrange(2**62)]), CompileCounterWithBackend("eager")
+    seed = torch.tensor([random.randrange(2**62)], device=DEVICE)
+    counter = CompileCounterWithBackend("eager")
     given = [3, 2], 100, 40
     compiled = torch.compile(lambda seed: ops.keep_words(seed, *given) + 1, fullgraph=True, backend=counter)
     assert torch.equal(compiled(seed), ops.keep_words(seed, *given) + 1)
