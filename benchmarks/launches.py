@@ -21,9 +21,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-# before Triton is imported: its kernels are interpreted
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,10 +46,13 @@ CASES = {
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 # By the name of a function of torch: what reads a tensor on the host.
-_READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__", "nonzero"}
+_READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
 # Operations whose result has a size that only the device knows.
-_SIZED_BY_VALUES = {"nonzero", "masked_select", "_local_scalar_dense", "_unique2", "unique_dim"}
-_ALLOCATIONS = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "device"}
+_SIZED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim"}
+_NO_LAUNCHES = {
+    *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "device"),
+    *("_local_scalar_dense", "_record_function_enter_new", "_record_function_exit"),
+}
 
 
 class Trace(TorchFunctionMode):
@@ -83,9 +83,10 @@ class Trace(TorchFunctionMode):
         """Count a call of torch, and answer for a GPU."""
         kwargs = kwargs or {}
         # the getters of properties are functions, too
-        owner = getattr(getattr(func, "__self__", None), "__name__", "")
-        name = owner if func.__name__ == "__get__" else func.__name__
-        if self.pretend and name in ("device", "is_cuda") and func.__name__ == "__get__":
+        name = getattr(func, "__name__", "")
+        getter = name == "__get__"
+        name = func.__self__.__name__ if getter else name
+        if self.pretend and getter and name in ("device", "is_cuda"):
             return GPU if name == "device" else True
         if _waits(name, args, kwargs):
             self.waits[_place(name)] += 1
@@ -105,15 +106,15 @@ class _Operations(TorchDispatchMode):
         """Count an operation."""
         name = func.name().split("::")[1].split(".")[0]
         masks = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
-        if (name in _SIZED_BY_VALUES and name != "_local_scalar_dense") or masks:
+        if name in _SIZED_BY_VALUES or masks:
             self.trace.waits[_place(name)] += 1
-        if name not in _ALLOCATIONS and name != "_local_scalar_dense" and not _is_view(func):
+        if name not in _NO_LAUNCHES and not _is_view(func):
             self.trace.launches[name] += 1
         return func(*args, **(kwargs or {}))
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if name in _READS and name != "nonzero":
+    if name in _READS:
         return True
     if name in ("__getitem__", "__setitem__"):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -236,6 +237,8 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
     options = parser.parse_args()
+    # before the first kernel imports Triton: there is no GPU to compile for
+    os.environ["TRITON_INTERPRET"] = "1"
     torch.set_num_threads(1)
     results = {}
     print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")
