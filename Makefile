@@ -11,7 +11,12 @@ SENTENCES := "Deine Töchter haben am Freitag unseren Koffer neben das Sofa gest
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 ROUNDS ?= 20
 
-.PHONY: setup train test test-all rest fuzz lint aot docs clean
+# Triton as torch 2.11 brings it: GPU machines may compile the kernels with another version than the environment's
+OTHER_TRITON ?= 3.6.0
+OTHER := .cache/triton-$(OTHER_TRITON)
+COUNTS := benchmarks/results/aot
+
+.PHONY: setup train test test-all rest fuzz lint aot aot-all docs clean
 
 # Train on the embedded corpus, from where an earlier run ended, and translate three sentences.
 train: setup
@@ -41,9 +46,25 @@ lint: setup
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m basedpyright
 
-# The GPU kernels compiled for sm_80, sm_90 and sm_100, without a GPU; fails where registers spill.
-aot: setup
+# The GPU kernels compiled by two versions of Triton, without a GPU; fails where registers spill, and counts instructions.
+aot: setup $(if $(OTHER_TRITON),$(OTHER)/.installed)
+	$(BIN)/python -m benchmarks.aot --gate
+	$(if $(OTHER_TRITON),PYTHONPATH=$(OTHER) $(BIN)/python -m benchmarks.aot --gate --arch 90)
+	$(BIN)/python -m benchmarks.roofline --out $(COUNTS) > /dev/null
+	$(if $(OTHER_TRITON),PYTHONPATH=$(OTHER) $(BIN)/python -m benchmarks.roofline --out $(COUNTS))
+
+# The same for every type and size on sm_80, sm_90 and sm_100: about half an hour.
+aot-all: setup $(if $(OTHER_TRITON),$(OTHER)/.installed)
 	$(BIN)/python -m benchmarks.aot
+	$(if $(OTHER_TRITON),PYTHONPATH=$(OTHER) $(BIN)/python -m benchmarks.aot --arch 90)
+
+# Another Triton, in a folder of its own: it goes before the environment's on PYTHONPATH.
+$(OTHER)/.installed:
+	rm -rf $(OTHER)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(OTHER) triton==$(OTHER_TRITON) \
+		|| { echo "triton $(OTHER_TRITON) cannot be installed: the kernels are not checked with it." \
+			"To check them with the environment's own alone: make aot OTHER_TRITON=" >&2; exit 1; }
+	touch $@
 
 # The site in site/; fails on a broken link, a missing reference, or a page that the navigation lacks.
 docs: setup

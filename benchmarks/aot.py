@@ -1,11 +1,14 @@
 """Compile the Triton kernels ahead of time, without a GPU: registers, shared memory, spills, instructions.
 
-    python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--quick] [--match REGEX]
+    python -m benchmarks.aot [--out DIR] [--arch 80 90 100] [--jobs N] [--gate | --quick] [--match REGEX]
 
 Prints a table, writes DIR/aot.json, and exits with 1 if a kernel does not compile or is over a limit (see LIMITS).
 Compiled are the launches of backend="auto": constants and launch settings are the kernels' own, requested for every K
 from 1 to 64, and compiled once where several K share them. --quick is bfloat16 with heads of 64 channels and bounded
 ends, as the mixers have it, on sm_90; --match keeps the configurations whose name matches, as the JSON file spells it.
+--gate is what a change must pass, under each of two compilers (`make aot`), in a few minutes: on sm_90 bfloat16 with
+heads of 64 channels, with ends alone and with everything switched on, and everything for the least and the most
+demanding other types and heads; on other architectures only K = 3, 31 and 64 with everything on.
 
 Covered, for each architecture:
 - bfloat16 with heads of 64 channels: every combination of K, DropConnect (off, on), GLU (off, on), softmax of a
@@ -13,6 +16,7 @@ Covered, for each architecture:
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
 - The loss, for rows of 16, 64 and 128 KB of logits.
+- The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
 Strides of 2^31 or more and logits or weights of another type than x (float32 for LightConv's weights) are left out.
@@ -74,6 +78,7 @@ ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot"
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
 OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
+GATED_HEADS = (16, 64, 256)
 # Specializations of a launch, see the module's docstring.
 FORMS = ("", "unaligned", "ones")
 
@@ -101,8 +106,19 @@ class Job(NamedTuple):
         return ", ".join(part for part in (" ".join(parts), self.group, self.bounds, self.form) if part)
 
 
-class Found(NamedTuple):
+class Resources(NamedTuple):
     """Resources that a compiled kernel needs; spills are the instructions that read and write local memory."""
+
+    registers: int = 0
+    shared: int = 0
+    stack: int = 0
+    spills: int = 0
+    instructions: int = 0
+    warps: int = 0  # that fit on a multiprocessor
+
+
+class Found(NamedTuple):
+    """Resources that a job needs, or the error that it ended with."""
 
     job: Job
     registers: int = 0
@@ -110,7 +126,7 @@ class Found(NamedTuple):
     stack: int = 0
     spills: int = 0
     instructions: int = 0
-    warps: int = 0  # that fit on a multiprocessor
+    warps: int = 0
     seconds: float = 0.0
     error: str = ""
 
@@ -118,7 +134,7 @@ class Found(NamedTuple):
 # The list of compilations
 
 
-def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
+def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> list[Job]:
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Job] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
@@ -128,7 +144,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False) -> list[Job]:
             # all K that share a kernel and its constants are one
             key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
             found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
-    listed = [job for job in found.values() if _is_wanted(job, quick)]
+    listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
     # one kernel for all K: it draws DropConnect's words
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
@@ -140,6 +156,8 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
     """Yield every launch with these taps, with all combinations of the options."""
     import torch
 
+    from seq2seq.kernels.launch_config import one_tile
+
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
     # keep words of 32 taps each
@@ -149,15 +167,23 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
         "lightconv": [("", {"glu": False}), ("GLU", {"glu": True})],
     }
     for name, direction, extent in itertools.product(groups, ("forward", "backward"), bounds):
-        op, module = f"{name}{'_backward' * (direction == 'backward')}", _module(name)
+        op, module = f"{name}{'_backward' * (direction == 'backward')}", kernel_module(name)
         flags = dict(zip(("starts", "ends"), bounds[extent], strict=True))
         for group, more in groups[name]:
             direct, values = module.constants(op, taps, head_dim, types[dtype], arch=arch, **more, **flags)
             kernel, constants = f"{'direct' if direct else 'band'}_{direction}", tuple(values.items())
+            rest = ((taps, taps), group, extent)
             for form in FORMS:
-                yield Job(arch, name, kernel, op, dtype, head_dim, (taps, taps), group, extent, form, constants)
+                yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
+            # kernels for sentences of one tile, for each of its sizes
+            for tile in (16, 32, 64):
+                if one_tile(op, taps, tile) and hasattr(module, "one_tile_constants"):
+                    values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **more, **flags)
+                    kernel, constants = f"one_tile_{direction}", tuple(values.items())
+                    label = op.replace(name, f"{name}_tile_{tile}")
+                    yield Job(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)
     for softmax, form in itertools.product((False, True), FORMS):
-        constants = tuple(_module("conv_step").constants(taps, head_dim, softmax).items())
+        constants = tuple(kernel_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""
         same = (taps, taps)
         yield Job(arch, "conv_step", "window_kernel", "window", dtype, head_dim, same, group, "", form, constants)
@@ -188,12 +214,25 @@ def _is_wanted(job: Job, quick: bool) -> bool:
     return bool(everything_on and taps and (main or not job.form))
 
 
+def _is_gated(job: Job) -> bool:
+    """Return True for what a change must pass, of what `_is_wanted` lists."""
+    main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
+    window = job.op == "window"
+    everything_on = bool(job.group and (job.bounds == "starts and ends" or window))
+    if job.form or (window and not main):
+        return False
+    if job.arch != 90:
+        return main and everything_on and any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
+    plain = main and not job.group and (job.bounds == "ends" or window)
+    return plain or (everything_on and job.head_dim in GATED_HEADS)
+
+
 def _cost(job: Job) -> int:
     values = dict(job.constants)
     return values.get("TILE", 1) * job.head_dim * (1 + 3 * ("backward" in job.op)) * (1 + 3 * (job.dtype == "fp32"))
 
 
-def _module(name: str) -> Any:
+def kernel_module(name: str) -> Any:
     # Triton reads this once, when a kernel is defined: an interpreted kernel cannot be compiled
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -207,14 +246,14 @@ def compile_one(job: Job) -> Found:
     """Compile a job; an error becomes part of the result."""
     start = time.perf_counter()
     try:
-        found = _inspect(job, _compile(job))
+        found = Found(job, *resources(_compile(job), job.arch))
     except Exception as error:
         found = Found(job, error=f"{type(error).__name__}: {error}".strip().splitlines()[0])
     return found._replace(seconds=round(time.perf_counter() - start, 2))
 
 
 def _compile(job: Job) -> Any:
-    kernel = getattr(_module(job.module), job.kernel)
+    kernel = getattr(kernel_module(job.module), job.kernel)
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -223,7 +262,7 @@ def _compile(job: Job) -> Any:
     # launch options are not arguments of the kernel
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
     if job.op == "keep_words":
-        constants["BLOCK"] = _module(job.module).BLOCK
+        constants["BLOCK"] = kernel_module(job.module).BLOCK
     if job.form == "ones":
         constants |= {name: 1 for name in ONES if name in kernel.arg_names}
     # Triton takes names and types, constants by position, and hints by position
@@ -256,23 +295,32 @@ def _types(job: Job) -> dict[str, str]:
     return types | {name: "*i64" if values.get(name.upper() + "S") else "*fp32" for name in ("start", "end")}
 
 
-def _inspect(job: Job, compiled: Any) -> Found:
+def resources(compiled: Any, arch: int) -> Resources:
     """Read the resources that a compiled kernel needs from its machine code."""
-    import triton
-
-    tools, code = triton.knobs.nvidia, compiled.asm["cubin"]
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(code)
-        file.flush()
-        usage = _output(tools.cuobjdump.path, "-res-usage", file.name)
-        registers, stack, local = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK", "LOCAL"))
-        spills = 0
-        if stack or local:  # without either there is no local memory to spill to, and disassembling takes long
-            spills = len(re.findall(r"\b(?:LDL|STL)\b", _output(tools.nvdisasm.path, "-c", file.name)))
+    usage = _run_tool("cuobjdump", "-res-usage", compiled)
+    registers, stack, local = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK", "LOCAL"))
+    spills = 0
+    if stack or local:  # without either there is no local memory to spill to, and disassembling takes long
+        spills = len(re.findall(r"\b(?:LDL|STL)\b", disassemble(compiled)))
     # shared memory in bytes, and warps in a block
     shared, block = compiled.metadata.shared, compiled.metadata.num_warps
-    warps = _resident(LIMITS[job.arch], registers, shared, block)
-    return Found(job, registers, shared, stack + local, spills, _code_size(code) // 16, warps)
+    warps = _resident(LIMITS[arch], registers, shared, block)
+    return Resources(registers, shared, stack + local, spills, _code_size(compiled.asm["cubin"]) // 16, warps)
+
+
+def disassemble(compiled: Any) -> str:
+    """Return the machine code of a kernel as text, by the disassembler in Triton's own wheel."""
+    return _run_tool("nvdisasm", "-c", compiled)
+
+
+def _run_tool(name: str, option: str, compiled: Any) -> str:
+    """Return what one of the programs in Triton's wheel prints about a compiled kernel."""
+    import triton
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        return _output(getattr(triton.knobs.nvidia, name).path, option, file.name)
 
 
 def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
@@ -385,11 +433,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", type=int, nargs="+", choices=LIMITS, help="default 80 90 100, with --quick 90")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--gate", action="store_true", help="what `make aot` compiles")
     parser.add_argument("--match", default="")
     options = parser.parse_args(arguments)
     archs = options.arch or ([90] if options.quick else [80, 90, 100])
     start = time.perf_counter()
-    listed = [job for job in jobs(archs, quick=options.quick) if re.search(options.match, job.name)]
+    listed = [job for job in jobs(archs, quick=options.quick, gate=options.gate) if re.search(options.match, job.name)]
     if not listed:
         parser.error(f"--match {options.match!r}: no configuration has such a name")
     found = compile_all(listed, options.jobs)

@@ -21,6 +21,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+# before torch, which imports Triton: there is no GPU to compile for
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -237,8 +241,6 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--length", type=int, default=12)
     options = parser.parse_args()
-    # before the first kernel imports Triton: there is no GPU to compile for
-    os.environ["TRITON_INTERPRET"] = "1"
     torch.set_num_threads(1)
     results = {}
     print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")

@@ -62,6 +62,8 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     causal: bool
     # How the state grows with the target: "linear" (it has a Cache) or "constant".
     state_growth = "linear"
+    # True if `forward` is a loop over positions in Python, which torch.compile unrolls anew for every length.
+    unrolls = False
     # The properties that `python -m seq2seq.inspect --atlas` checks; None checks nothing.
     properties: MixingProperties | None = None
 
@@ -124,6 +126,7 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     out_dim: int
     memory_dim: int
     state_growth = "constant"
+    unrolls = False
     length_arguments: tuple[str, ...] = ()
 
     @classmethod

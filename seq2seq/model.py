@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq.embedding import Embedding
 from seq2seq.kernels.dropout import Dropout
+from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.state import Context, State, expand
 
@@ -62,8 +63,8 @@ class Sublayer(nn.Module):
             raise ValueError(f"model.norm is {norm!r}; choose one of {', '.join(NORMS)}")
         if residual and dim != out_dim:
             raise ValueError(f"a residual needs equal sizes, not {dim} in and {out_dim} out; set model.residual=false")
-        self.pre_norm = nn.LayerNorm(dim) if norm == "pre" else None
-        self.post_norm = nn.LayerNorm(out_dim) if norm == "post" else None
+        self.pre_norm = LayerNorm(dim) if norm == "pre" else None
+        self.post_norm = LayerNorm(out_dim) if norm == "post" else None
         self.dropout = Dropout(dropout)
         self.residual = residual
 
@@ -82,7 +83,8 @@ class Sublayer(nn.Module):
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
         y = self.dropout(y)
         if self.residual:
-            y = x + y  # (..., D)
+            # in the stream's type, also where a mixer returns a wider one
+            y = x + y.to(x.dtype)  # (..., D)
         return y if self.post_norm is None else self.post_norm(y)
 
 
@@ -201,7 +203,7 @@ class Encoder(nn.Module):
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
         # pre-norm layers leave their sum unnormalized: one norm after the last
-        self.norm = nn.LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Encode src (B, S) under src_mask (B, S)."""
@@ -222,7 +224,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(layers[-1].out_dim) if final_norm else None
+        self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
 
     def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
         """Decode whole sequences tgt (B, T) from the layers' contexts."""

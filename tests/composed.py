@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from conftest import jiggle
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
@@ -54,9 +56,11 @@ def settings_of(*overrides: str) -> DictConfig:
     """Compose a run's settings as Hydra does, but only once for each choice of files, which takes 0.3 s."""
     files = [word for word in overrides if not _sets_a_value(word)]
     values = [word for word in overrides if _sets_a_value(word)]
-    settings = copy.deepcopy(_settings_of_files(tuple(files)))
+    # ten times faster than a deep copy
+    settings = pickle.loads(_settings_of_files(tuple(files)))
     # after all files, as on Hydra's own command line
-    for override in OverridesParser.create().parse_overrides(values):
+    for word in values:
+        override = _parsed(word)
         OmegaConf.update(settings, override.key_or_group, override.value())
     return settings
 
@@ -70,9 +74,15 @@ def _sets_a_value(word: str) -> bool:
 
 
 @functools.cache
-def _settings_of_files(overrides: tuple[str, ...]) -> DictConfig:
+def _settings_of_files(overrides: tuple[str, ...]) -> bytes:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose("train", list(overrides))
+        return pickle.dumps(compose("train", list(overrides)))
+
+
+@functools.cache
+def _parsed(word: str) -> Override:
+    (override,) = OverridesParser.create().parse_overrides([word])
+    return override
 
 
 @functools.cache
@@ -117,8 +127,8 @@ def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any
 
 def preset_config(name: str, folder: str = "") -> dict[str, Any]:
     """The settings of a small model with preset `name`, as `config` gives them."""
-    every = copy.deepcopy(_every_mixer(folder))
-    return {"model": every["model"], "mixer": every["presets"][name], **VOCABULARY}
+    every = _every_mixer(folder)
+    return {**copy.deepcopy({"model": every["model"], "mixer": every["presets"][name]}), **VOCABULARY}
 
 
 class Case(NamedTuple):

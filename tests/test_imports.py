@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import seq2seq
 
 ROOT = Path(seq2seq.__file__).parent
-FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
-TREES = {name.removesuffix(".__init__"): ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
 # The parts of the package, lowest first. A part imports itself and the levels below its own, nothing beside or above.
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
@@ -33,10 +36,15 @@ COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "ins
 HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
+@functools.cache
+def tree_of(module: str) -> ast.AST:
+    return ast.parse(MODULES[module].read_text("utf-8"))
+
+
 def imports(module: str, *, only_at_import: bool = False) -> set[str]:
     """Dotted names of what `module` imports; `from a import b` counts as a.b."""
     names: set[str] = set()
-    for node in _nodes(TREES[module], only_at_import):
+    for node in _nodes(tree_of(module), only_at_import):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -60,7 +68,7 @@ def _nodes(tree: ast.AST, only_at_import: bool) -> list[ast.AST]:
 def ours(module: str) -> set[str]:
     """The modules of this package that `module` imports."""
     names = {name.removeprefix("seq2seq.") for name in imports(module) if name.split(".")[0] == "seq2seq"}
-    modules = {name if name in TREES else name.rpartition(".")[0] for name in names}
+    modules = {name if name in MODULES else name.rpartition(".")[0] for name in names}
     return modules - {"", "seq2seq", module}
 
 
@@ -80,7 +88,7 @@ def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def test_imports_point_one_way():
     wrong = []
-    for module in TREES:
+    for module in MODULES:
         level, part = part_of(module)
         for name in ours(module):
             other, its_part = part_of(name)
@@ -90,14 +98,14 @@ def test_imports_point_one_way():
 
 
 def test_what_stands_at_the_top_is_a_command():
-    assert {part_of(module)[1] for module in TREES if part_of(module)[0] == len(LEVELS)} - {"__init__"} == COMMANDS
+    assert {part_of(module)[1] for module in MODULES if part_of(module)[0] == len(LEVELS)} - {"__init__"} == COMMANDS
 
 
 def test_no_module_but_a_mixer_names_a_concrete_mixer():
     """Mixers are reached through their settings."""
     wrong = [
         f"{module} imports {name}"
-        for module in TREES
+        for module in MODULES
         for name in ours(module)
         if name.startswith("mixers.") and not module.startswith("mixers.")
     ]
@@ -105,7 +113,7 @@ def test_no_module_but_a_mixer_names_a_concrete_mixer():
 
 
 def test_heavy_frameworks_stay_where_they_belong():
-    for module in TREES:
+    for module in MODULES:
         roots = {name.split(".")[0] for name in imports(module)}
         if not module.startswith("training."):
             assert not roots & {"lightning", "pytorch_lightning"}, f"seq2seq.{module} imports Lightning"
@@ -115,7 +123,7 @@ def test_heavy_frameworks_stay_where_they_belong():
 
 def test_datasets_is_imported_when_it_is_needed():
     """HF datasets takes a second to import: inside functions only."""
-    for module in TREES:
+    for module in MODULES:
         roots = {name.split(".")[0] for name in imports(module, only_at_import=True)}
         assert "datasets" not in roots, f"seq2seq.{module} imports datasets at its top"
 
@@ -139,10 +147,10 @@ assert not needed & framework, needed & framework
 
 
 def test_functions_classes_and_files_are_short():
-    for module, tree in TREES.items():
-        lines = len(FILES.get(module, ROOT / "__init__.py").read_text("utf-8").splitlines()) if module in FILES else 0
+    for module in MODULES:
+        lines = len(MODULES[module].read_text("utf-8").splitlines())
         assert lines <= 450, f"seq2seq.{module} has {lines} lines"
-        for node in ast.walk(tree):
+        for node in ast.walk(tree_of(module)):
             limit = 200 if isinstance(node, ast.ClassDef) else 60
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -151,10 +159,10 @@ def test_functions_classes_and_files_are_short():
 
 def test_modules_are_built_by_keyword():
     """Constructors of modules: keyword-only, at most 8 arguments, no **kwargs."""
-    for module, tree in TREES.items():
+    for module in MODULES:
         if module not in ("model", "embedding") and not module.startswith("mixers."):
             continue
-        for node in functions(tree):
+        for node in functions(tree_of(module)):
             if node.name == "__init__":
                 arguments = node.args
                 assert len(arguments.args) == 1, f"seq2seq.{module}: positional arguments at line {node.lineno}"
@@ -165,7 +173,7 @@ def test_modules_are_built_by_keyword():
 
 @pytest.mark.parametrize("vague", ["utils", "util", "helpers", "helper", "common", "misc"])
 def test_files_say_what_they_hold(vague):
-    assert not [name for name in TREES if vague in name.split(".")]
+    assert not [name for name in MODULES if vague in name.split(".")]
 
 
 def test_tests_are_where_their_subject_is():

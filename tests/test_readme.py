@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import json
 import re
 import shlex
 from functools import cache
@@ -87,8 +88,14 @@ def test_training_commands_compose_and_build(command):
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer["joint"]}
     if tokenizer.get("patches"):
         sizes["patches"] = tokenizer["patches"]
+    build_once(json.dumps({"model": plain["model"], "mixer": plain["mixer"], **sizes}))
+
+
+@cache
+def build_once(config: str) -> None:
+    """Build a model without memory; most commands have one of a few."""
     with torch.device("meta"):
-        build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes})
+        build_model(json.loads(config))
 
 
 @pytest.mark.parametrize("command", commands(OPTION_COMMANDS), ids=" ".join)

@@ -17,6 +17,7 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Ragged, collate, token_batches
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
+from seq2seq.training.compilation import eager
 
 
 class Plan(NamedTuple):
@@ -108,7 +109,8 @@ def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict
     # batches are sorted by length, so results go back to their lines by `rows`
     for rows, batch in _test_batches(src, tgt, ids):
         batch = type(batch)(*(part.to(plan.device) for part in batch))
-        best = search(model, batch.src, batch.src_mask, settings=settings, special=special)
+        with eager(model):
+            best = search(model, batch.src, batch.src_mask, settings=settings, special=special)
         for row, hypotheses in zip(rows, best, strict=True):
             hypothesis_ids[row] = hypotheses[0].ids
     return {"seconds": round(time.perf_counter() - began, 2), "ids": hypothesis_ids}

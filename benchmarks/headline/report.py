@@ -20,6 +20,8 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
         from seq2seq.evaluation.metrics import bleu, chrf
     except ImportError:
         return False
+    if not any("translations" in part for part in result["parts"].values()):
+        return True
     # joint: the source's model also decodes the target
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for part in result["parts"].values():
@@ -73,7 +75,7 @@ def _rates(part: dict[str, Any]) -> list[str]:
         f"{part['target_tokens_per_second']:,.0f}",
         _mfu(part),
         f"{100 * part['padding']:.1f}%",
-        "yes" if part["compiled"] else "no",
+        _compiled(part),
     ]
 
 
@@ -82,3 +84,10 @@ def _mfu(part: dict[str, Any]) -> str:
     pairs = (("mfu", "peak_flops_per_second"), ("mfu_of_measured", "measured_flops_per_second"))
     said = [f"{100 * part[share]:.1f}% of {part[of] / 1e12:.3g}" for share, of in pairs if share in part]
     return ", ".join(said) or "-"
+
+
+def _compiled(part: dict[str, Any]) -> str:
+    """Format if the model ran compiled: partly, where some calls found no graph."""
+    if part["compiled"]:
+        return f"yes ({part['graphs']} graphs)" if "graphs" in part else "yes"
+    return "partly" if part.get("graphs") else "no"

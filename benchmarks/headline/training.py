@@ -12,6 +12,7 @@ from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
+from seq2seq.training.compilation import Graphs, compile_parts, count_graphs, unrolled
 from seq2seq.training.loss import projected_cross_entropy
 from seq2seq.training.optim import build_optimizer, learning_rate, scale_and_clip
 from seq2seq.training.throughput import Meter
@@ -27,7 +28,7 @@ class Trainer:
 
     Args:
         config: Settings of the model, the mixer and the optimizer.
-        compile: Compile encoder and decoder, unless the mixer is recurrent.
+        compile: Compile the model, unless the mixer is recurrent; graphs of earlier models are dropped.
     """
 
     def __init__(self, config: dict[str, Any], *, device: torch.device, compile: bool, seed: int = 1) -> None:
@@ -38,11 +39,9 @@ class Trainer:
             lr=float(config["optim"]["peak_lr"]), schedule="anneal", weight_decay=1e-4, clip_norm=1.0
         )
         self.optimizer = build_optimizer(self.model.parameters(), self.settings)
-        self.compiled = compile and "bahdanau" not in str(config["mixer"])
+        self.compiled = compile and not unrolled(self.model)
         if self.compiled:
-            # in place, so that the names of the weights stay; dynamic, since batches differ in length
-            for part in (self.model.encoder, self.model.decoder):
-                part.compile(dynamic=True)
+            compile_parts(self.model)
 
     def warm_up(self, batches: Iterator[Batch]) -> float:
         """Run some batches without updating the weights, and return the seconds taken."""
@@ -75,7 +74,7 @@ class Trainer:
         loss, tokens = sums.tolist()
         return {
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "compiled": self.compiled,
+            **self._compilation(),
             "steps": steps,
             "seconds": round(passed, 2),
             "target_tokens": int(tokens),
@@ -83,6 +82,11 @@ class Trainer:
             "mean_loss": round(loss / max(tokens, 1), 4),
             **meter.report(passed),
         }
+
+    def _compilation(self) -> dict[str, Any]:
+        """Return if all calls ran compiled, with the number of graphs and of calls that did not."""
+        graphs = count_graphs() if self.compiled else Graphs(0, 0)
+        return {"compiled": graphs.whole, "graphs": graphs.compiled, "eager_calls": graphs.eager}
 
     def _backward(self, batch: Batch) -> Any:
         # features (B, T, D); the loss projects them to the vocabulary in chunks

@@ -19,7 +19,7 @@ from benchmarks.kernels.correctness import check
 from benchmarks.kernels.inputs import draw
 from benchmarks.kernels.session import Session
 from benchmarks.kernels.shapes import OPS, PASSES, Shape, timed_pairs
-from benchmarks.kernels.tune import candidates, default_settings, op_name
+from benchmarks.kernels.tune import candidates, kernels
 from benchmarks.kernels.ways import by_backend
 from seq2seq.kernels import launch_config
 
@@ -54,23 +54,29 @@ def jobs_ahead(session: Session) -> list[Job]:
     if "timings" in session.sections:
         for op, shape in timed_pairs(sizes.shapes):
             # a backward call compiles the forward kernel as well
-            jobs[op, shape] = functools.partial(compile_call, op, "backward", shape, None)
+            jobs[op, shape] = functools.partial(compile_call, op, "backward", shape, None, "")
     if "tune" in session.sections:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
-            for settings in candidates(default_settings(op, direction, shape), sizes):
-                # K and the chunk are no constants in kernels that have settings, so the key leaves them out
-                key = (op, direction, settings._replace(chunk=1))
-                jobs[key] = functools.partial(compile_call, op, direction, shape, settings)
+            for kernel in kernels(op, direction, shape, sizes):
+                for settings in candidates(kernel.default, kernel.sizes):
+                    # neither K nor the chunk is a constant, but the tiles that K reaches back, or its power of two, are
+                    reach = (launch_config.backs(shape.taps, settings.tile), launch_config.columns(shape.taps))
+                    key = (kernel.name, settings._replace(chunk=1), reach)
+                    jobs[key] = functools.partial(compile_call, op, direction, shape, settings, kernel.name)
     return list(jobs.values())
 
 
 def compile_call(
-    op: str, direction: str, shape: Shape, settings: launch_config.Config | None, session: Session
+    op: str, direction: str, shape: Shape, settings: launch_config.Config | None, name: str, session: Session
 ) -> None:
-    """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one."""
+    """Launch once on one sentence, which compiles the same code as many; a backward call follows a forward one.
+
+    Args:
+        name: Name of the settings, see `launch_config.override`; nothing where there are none.
+    """
     # one sentence costs least, and the batch is not a constant of the kernel
     shape = shape._replace(batch=1)
     prepared = by_backend(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])
-    with launch_config.override(op_name(op, direction), settings) if settings else nullcontext():
+    with launch_config.override(name, settings) if settings else nullcontext():
         calls[0]()

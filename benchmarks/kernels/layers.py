@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.kernels.session import Row, Session, guarded, reason
 from benchmarks.kernels.shapes import Shape
 from benchmarks.kernels.timing import measure
+from seq2seq.kernels import attention
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.dynamicconv import DynamicConv
@@ -33,9 +35,18 @@ def layers_section(session: Session) -> None:
                 if session.late(f"layers: {name}, T {length}, {direction}"):
                     continue
                 row = Row(name, direction, "ours", shape)
-                # all backends allowed, which replaces the restriction of seq2seq.kernels.attention
-                with sdpa_kernel(list(SDPBackend.__members__.values())) if name == WITH_CUDNN else nullcontext():
+                with _unrestricted() if name == WITH_CUDNN else nullcontext():
                     session.rows.append(time_layer(row, build, session))
+
+
+@contextmanager
+def _unrestricted() -> Iterator[None]:
+    """Let SDPA take any backend, also where seq2seq.kernels.attention would not."""
+    with (
+        sdpa_kernel(list(SDPBackend.__members__.values())),
+        mock.patch.object(attention, "without_cudnn", return_value=nullcontext()),
+    ):
+        yield
 
 
 def mixers(shape: Shape, longest_attention: int) -> dict[str, functools.partial[SelfMixer]]:
@@ -84,7 +95,8 @@ def sdpa_backend(row: Row, device: torch.device) -> str:
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in qkv.chunk(3, -1))  # (B, H, T, C / H)
     mask = None if causal else torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
     try:  # torch's own choice is private, so it may be gone
-        choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal)  # pyright: ignore[reportPrivateImportUsage]
+        with attention.without_cudnn(q.is_cuda):
+            choice = torch._fused_sdp_choice(q, k, v, mask, 0.0, causal)  # pyright: ignore[reportPrivateImportUsage]
         return SDPBackend(choice).name
     except Exception as error:
         return f"unknown ({reason(error)})"

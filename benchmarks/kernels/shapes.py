@@ -36,7 +36,9 @@ class Shape(NamedTuple):
 
 
 MAIN = Shape(64, 1024, 1024, 16, 31)
-QUICK_SWEEP = ((1, 4), (4,), (2,))
+# tokens of a sentence in training, rounded up to what a batch is padded to
+TRAINED_LENGTH = 28
+QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
 
 
 class Case(NamedTuple):
@@ -62,7 +64,8 @@ class Sizes(NamedTuple):
     shapes: list[Shape]
     cases: list[Case]
     tuned: list[Shape]
-    sweep: tuple[Sequence[int], ...] = ((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 3))  # chunks, warps, stages
+    # tiles, columns, warps; chunks, stages
+    sweep: tuple[Sequence[int], ...] = ((16, 32, 64), (32, 64), (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3))
     layer: Shape = MAIN
     layer_lengths: Sequence[int] = tuple(2**n for n in range(5, 15))
     attention_up_to: int = 4096
@@ -77,7 +80,8 @@ class Sizes(NamedTuple):
 def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
     """Return sizes that take an H200 less than eight minutes."""
     cases = checked_cases(list(TOLERANCE), Shape(4, 131, 256, 4, 31), quick)
-    tuned = [MAIN._replace(taps=k) for k in taps or (31, 15, 7, 3, 63)]
+    short = MAIN._replace(batch=MAIN.tokens // TRAINED_LENGTH, length=TRAINED_LENGTH)
+    tuned = [shape._replace(taps=k) for k in taps or (31, 15, 7, 3, 63) for shape in (MAIN, short)]
     sizes = Sizes(timed_shapes(quick), with_steps(cases), tuned)
     return sizes._replace(sweep=QUICK_SWEEP, layer_lengths=(256, 1024), seconds=0.05) if quick else sizes
 

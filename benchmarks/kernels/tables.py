@@ -128,6 +128,8 @@ def tune_lines(rows: list[Row]) -> list[str]:
         tried = sorted((row for row in group if math.isfinite(row.us) and row.way != "default"), key=lambda row: row.us)
         failed = sum(bool(row.error) for row in group)
         for row in [row for row in group if row.way == "default"] + tried[:5]:
-            note = f"default; {len(tried)} ran, {failed} failed" if row.way == "default" else ""
-            lines.append((f"{row.op} {row.direction}, {row.shape}", *row.detail, number(row.us), note))
+            notes = {"default": f"default; {len(tried)} ran, {failed} failed", "candidate": ""}
+            lines.append(
+                (f"{row.op} {row.direction}, {row.shape}", *row.detail, number(row.us), notes.get(row.way, row.way))
+            )
     return table(("launch settings", *Config._fields, "us", ""), lines)

@@ -1,4 +1,4 @@
-"""Compose the settings of a run with Hydra, and explain in one line what Hydra refuses."""
+"""Compose the settings of a run with Hydra."""
 
 from __future__ import annotations
 

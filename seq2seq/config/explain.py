@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -13,10 +14,10 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from seq2seq.config.compose import compose_or_raise, one_line, resolved_settings
+from seq2seq.config.compose import compose_or_raise, one_line, plain_settings
 from seq2seq.config.dicts import flat
 from seq2seq.config.elsewhere import elsewhere, setting_for
 from seq2seq.config.help import help_text
@@ -29,6 +30,8 @@ from seq2seq.resources import conf_dir
 
 # Entries below these have names of the user's own, which can be added and deleted.
 _OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+# Flags that start a sweep.
+_SWEEP = ("-m", "--multirun")
 # What Hydra raises for settings that it does not take; the last ones are slips of its own.
 _ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
 # The same of Hydra's own settings.
@@ -70,10 +73,13 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
         return
     message, overrides = _explain_flags(words)
-    message = message or explain(overrides) or _several_values(words, overrides)
+    composed = None
+    if not message:
+        message, composed = _compose_first(overrides)
+    message = message or _several_values(words, overrides)
     # --cfg and the like show settings, right or wrong.
-    if not message and all(word in ("-m", "--multirun") for word in words if word.startswith("-")):
-        message = explain_values(overrides)
+    if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
+        message = _explain_values(overrides, composed)
     if message:
         print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
         sys.exit(2)
@@ -101,32 +107,37 @@ def _raise(message: str) -> NoReturn:
 
 def explain(overrides: Sequence[str]) -> str:
     """Explain the first mistake that keeps settings from being composed, or an unknown key; "" if there is none."""
+    return _compose_first(overrides)[0]
+
+
+def _compose_first(overrides: Sequence[str]) -> tuple[str, DictConfig | None]:
+    """Compose the first job of what may be a sweep, Hydra's own settings with it; "", or what keeps it from that."""
     chosen: list[str] = []
     for word in overrides:
         try:
             override = _parse(word)
         except _ERRORS as error:
-            return _syntax(word, error)
+            return _syntax(word, error), None
         if wrong := _not_open(override, word):
-            return wrong
+            return wrong, None
         chosen.append(_first_choice(override, word))
     try:
         composed = compose_or_raise(chosen, return_hydra_config=True)
     except MissingConfigException as error:
-        return _unknown_choice(error, chosen)
+        return _unknown_choice(error, chosen), None
     except _ERRORS as error:
-        return _refused(error, chosen)
+        return _refused(error, chosen), None
     try:
         # Folders of Hydra's own, which it makes before anything else.
         _ = str(composed.hydra.run.dir), str(composed.hydra.sweep.dir)
     except OmegaConfBaseException as error:
-        return one_line(error)
-    return _swept(composed, chosen)
+        return one_line(error), None
+    return _swept(composed, chosen), composed
 
 
 def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
     """Explain a word with several values on the command line of a single run; "" if there is none."""
-    if {"-m", "--multirun"} & set(words) or any(word.startswith("hydra.mode=") for word in overrides):
+    if set(_SWEEP) & set(words) or any(word.startswith("hydra.mode=") for word in overrides):
         return ""
     word = next((word for word in overrides if _parse(word).is_sweep_override()), None)
     if word is None:
@@ -135,22 +146,36 @@ def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
     return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]"
 
 
-def explain_values(overrides: Sequence[str]) -> str:
-    """Explain what is wrong with the values of settings that can be composed; "" if nothing is."""
+def _explain_values(overrides: Sequence[str], composed: DictConfig) -> str:
+    """Explain what is wrong with the values of settings that can be composed; "" if nothing is.
+
+    Args:
+        composed: The first job, Hydra's own settings with it.
+    """
     # A sweep's first and last jobs: what is wrong in both is wrong in all.
-    messages = []
-    for last in (False, True):
-        words = [_first_choice(_parse(word), word, last=last) for word in overrides]
-        # Known only in a job, as its number is.
-        words = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in words]
-        try:
-            read_sections(resolved_settings(words))
-            return ""
-        except ValueError as error:
-            messages.append(str(error))
-    return messages[0] if messages[0] == messages[1] else ""
+    first, last = ([_first_choice(_parse(word), word, last=last) for word in overrides] for last in (False, True))
+    message = _wrong_values(first, composed)
+    return message if message and (first == last or _wrong_values(last) == message) else ""
 
 
+def _wrong_values(words: Sequence[str], composed: DictConfig | None = None) -> str:
+    """Explain the first wrong value of a job; `composed` is what `words` compose to, if that is known."""
+    # Known only in a job, as its number is.
+    plain = [re.sub(r"\$\{hydra:[^}]*\}", "0", word) for word in words]
+    try:
+        if composed is None or plain != list(words):
+            composed = compose_or_raise(plain, return_hydra_config=True)
+        with open_dict(composed):
+            composed.pop("hydra")
+        read_sections(plain_settings(composed))
+    except (HydraException, OmegaConfBaseException) as error:
+        return one_line(error)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@functools.cache
 def _parse(word: str) -> Override:
     (override,) = OverridesParser.create().parse_overrides([word])
     return override

@@ -97,6 +97,9 @@ class TrainerSettings(Section):
         "bf16: autocast over float32 weights; bf16-true: bf16 weights; auto: bf16 where the hardware has it, else 32",
         choices=PRECISIONS,
     )
+    bf16_residual: bool = setting(
+        False, "under autocast, which precision=bf16 is: residual stream and layer norms in bf16, too"
+    )
     accelerator: str = setting("auto", "device; auto is a GPU where there is one", choices=ACCELERATORS)
     devices: int = setting(1, "processes per machine, each with a device of its own", least=1, most=1024)
     nodes: int = setting(1, "machines; torchrun or SLURM starts the processes there", least=1, most=2**16)
@@ -107,7 +110,11 @@ class TrainerSettings(Section):
         most=1024,
     )
     strategy: str = setting("ddp", "of several processes: ddp has a whole model each, fsdp a shard", choices=STRATEGIES)
-    compile: bool = setting(False, "compile the model with torch.compile")
+    compile: bool | str = setting(
+        "auto",
+        "compile the model with torch.compile for training; auto: on a GPU, but for recurrent mixers and fsdp",
+        words=("auto",),
+    )
     checkpoint_activations: bool = setting(False, "recompute activations in the backward pass: less memory, more time")
     # Weights, faults and logs.
     ema: float | None = setting(

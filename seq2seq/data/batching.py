@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,11 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
     step = np.where(lengths <= 16, 2, np.where(lengths <= 64, 4, 8))
     # ceiling division
     return -(-lengths // step) * step
+
+
+def aligned(width: Any, multiple: int) -> Any:
+    """Round a width, or each of an array, up to a multiple of `multiple`."""
+    return -(-width // multiple) * multiple
 
 
 def longest_width(max_tokens: int) -> int:
@@ -101,7 +106,9 @@ def token_batches(
     return batches[::-1]
 
 
-def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray]) -> float:
+def padding_share(
+    src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: list[np.ndarray], *, src_multiple: int = 1
+) -> float:
     """Compute the share of padding in all cells, source and target together: 1 - tokens / cells."""
     if not batches:
         return 0.0
@@ -109,11 +116,11 @@ def padding_share(src_lengths: np.ndarray, tgt_lengths: np.ndarray, batches: lis
     sizes = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))  # (batches,)
     tokens = 0
     cells = 0
-    for lengths in (src_lengths[rows], tgt_lengths[rows]):
+    for lengths, multiple in ((src_lengths[rows], src_multiple), (tgt_lengths[rows], 1)):
         tokens += int(lengths.sum(dtype=np.int64))
         # the longest row of each batch: `reduceat` takes the offsets at which batches begin
         widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))  # (batches,)
-        cells += int((sizes * widths).sum())
+        cells += int((sizes * aligned(widths, multiple)).sum())
     return 1 - tokens / cells
 
 
@@ -252,6 +259,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
             each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
             sentences, of world_size in any case.
+        src_multiple: For `collate`; composition and order of batches do not depend on it, and so not on the device.
     """
 
     def __init__(
@@ -265,6 +273,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         rank: int = 0,
         world_size: int = 1,
         window: int = 1,
+        src_multiple: int = 1,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
@@ -276,6 +285,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.rank = rank
         self.world_size = world_size
         self.window = window
+        self.src_multiple = src_multiple
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
         self.mixture: Mixture | None = None
@@ -347,15 +357,16 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         return len(self.batches()) // self.world_size
 
 
-def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int) -> Batch:
+def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id: int, src_multiple: int = 1) -> Batch:
     """Pad ids that end in eos into a Batch.
 
     Args:
         src: Exactly the sources of the batch.
         tgt: Their targets.
         index: (B,) positions in the split.
+        src_multiple: S is a multiple of this, too: attention on a GPU wants 8 of its mask, of which S is the row.
     """
-    src_ids, src_mask = _pad(src, pad_id)  # (B, S)
+    src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)
     # teacher forcing: step t reads y_(t-1), the first one bos
     tgt_in = np.full_like(tgt_out, bos_id)
@@ -366,8 +377,8 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
     return Batch(*map(torch.from_numpy, arrays))
 
 
-def _pad(rows: Ragged, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    width = int(padded_width(rows.lengths.max())) if len(rows.lengths) else 0
+def _pad(rows: Ragged, pad_id: int, multiple: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    width = aligned(int(padded_width(rows.lengths.max())), multiple) if len(rows.lengths) else 0
     columns = np.arange(width)  # (W,)
     mask = columns < rows.lengths[:, None]  # (B, W)
     ids = np.full(mask.shape, pad_id, dtype=np.int64)

@@ -74,7 +74,9 @@ class PairDataset(Dataset):
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
         src, tgt = self.ids(rows)
-        return collate(src, tgt, rows, pad_id=self.tokenizer.pad_id, bos_id=self.tokenizer.bos_id)
+        multiple = self.sampler.src_multiple if self.sampler else 1
+        special = {"pad_id": self.tokenizer.pad_id, "bos_id": self.tokenizer.bos_id}
+        return collate(src, tgt, rows, **special, src_multiple=multiple)
 
     def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
         """Return both sides of the pairs at `rows`."""
@@ -139,8 +141,10 @@ class MixedPairs(Dataset):
         # The pairs come sorted by part: bring them into the order of `rows`.
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
-        tokenizer = self.parts[0].tokenizer
-        return collate(src, tgt, rows, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+        tokenizer, sampler = self.parts[0].tokenizer, self.parts[0].sampler
+        multiple = sampler.src_multiple if sampler else 1
+        special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
+        return collate(src, tgt, rows, **special, src_multiple=multiple)
 
 
 class Packed(NamedTuple):

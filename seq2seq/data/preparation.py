@@ -122,7 +122,7 @@ class PreparedData:
         sizes = [len(part) for part in data.parts]
         return Mixture(sizes, weights=chosen, temperature=temperature, seed=self.plan.seed)
 
-    def stream(self, *, rank: int = 0, world_size: int = 1) -> PairStream:
+    def stream(self, *, rank: int = 0, world_size: int = 1, src_multiple: int = 1) -> PairStream:
         """Open the streamed training text of one rank."""
         stream = self.plan.stream
         assert stream, "nothing is streamed"
@@ -135,6 +135,7 @@ class PreparedData:
             seed=self.plan.seed,
             rank=rank,
             world_size=world_size,
+            src_multiple=src_multiple,
         )
 
     @cached_property

@@ -131,6 +131,7 @@ class PairStream(IterableDataset):
         clean: Rules of cleaning; repeated pairs stay, whatever they say.
         max_tokens: Highest cost of a batch, as in `token_batches`.
         pool: Pairs of a pool.
+        src_multiple: As in `collate`.
 
     Raises:
         ValueError: While iterating: no pair of the text is left after cleaning.
@@ -147,6 +148,7 @@ class PairStream(IterableDataset):
         seed: int,
         rank: int = 0,
         world_size: int = 1,
+        src_multiple: int = 1,
     ) -> None:
         self.blocks = blocks
         self.encoder = encoder
@@ -157,6 +159,7 @@ class PairStream(IterableDataset):
         self.clean = dataclasses.replace(clean, duplicates=False)
         self.rank = rank
         self.world_size = world_size
+        self.src_multiple = src_multiple
         self.start = 0  # batches that the next iteration skips
 
     def __iter__(self) -> Iterator[Batch | Packed]:
@@ -171,14 +174,16 @@ class PairStream(IterableDataset):
         for pool, rows in itertools.islice(self._cuts(), start, None):
             src = pool.src.select(rows)  # B rows
             tgt = pool.tgt.select(rows)
-            batch = collate(src, tgt, pool.positions[rows], pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
+            special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
+            batch = collate(src, tgt, pool.positions[rows], **special, src_multiple=self.src_multiple)
             # `get_worker_info` is None in the main process
             yield Packed.of(batch) if get_worker_info() else batch
 
     def first_padding(self) -> float:
         """Compute the share of padding in the batches of the first pool."""
         pool = next(self._pools())
-        return padding_share(pool.src.lengths, pool.tgt.lengths, self._cut(pool, 0))
+        cut = self._cut(pool, 0)
+        return padding_share(pool.src.lengths, pool.tgt.lengths, cut, src_multiple=self.src_multiple)
 
     def _cuts(self) -> Iterator[tuple[_Pool, np.ndarray]]:
         for number, pool in enumerate(self._pools()):

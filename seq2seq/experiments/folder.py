@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.dicts import without
+from seq2seq.config.dicts import flat, without
 from seq2seq.config.trainer import bounded
 from seq2seq.files import reserved, write_text
 
@@ -39,6 +39,10 @@ HARMLESS = (
 )
 # Settings that only bound a run: they count for its name, but a run may be continued with others.
 BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.patience")
+# Likewise; these change the rounding of sums, as another machine does.
+ROUNDING = ("trainer.compile",)
+# Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
+_YOUNGER = {"trainer.bf16_residual": False}
 # Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 # The files of the test set.
@@ -169,8 +173,14 @@ def config_hash(config: Mapping[str, Any]) -> str:
     """Hash every setting but the HARMLESS ones to eight hexadecimal digits, whatever the order of keys."""
     # a run that spells out the default number of epochs is the run that leaves it out
     config = {**config, "trainer": bounded(config["trainer"])}
+    config = with_window(config)
+    # `auto` is as young as those, and false was the default before it
+    if config["trainer"].get("compile") == "auto":
+        config["trainer"]["compile"] = False
+    values = flat(config)
+    absent = [key for key, default in _YOUNGER.items() if values.get(key, default) == default]
     # default=str: paths and the like, which JSON does not know
-    text = json.dumps(without(with_window(config), HARMLESS), sort_keys=True, default=str)
+    text = json.dumps(without(config, (*HARMLESS, *absent)), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

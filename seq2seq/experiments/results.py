@@ -27,6 +27,7 @@ _DECIDED = {
     "data.corpus": "corpus",
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
+    "trainer.compile": "compiled",
 }
 # Numbers of results.json that tables show; older runs lack some.
 _NUMBERS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
-from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, RunFolder, with_window
+from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, ROUNDING, RunFolder, with_window
 from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ class Resumed(NamedTuple):
             config: The settings of the command that resumes.
 
         Raises:
-            ValueError: It has no training state, or was reached under other settings than `config`, HARMLESS ones and
-                BUDGETS aside, and `force` is not set.
+            ValueError: It has no training state, or was reached under other settings than `config`, HARMLESS ones,
+                BUDGETS and ROUNDING aside, and `force` is not set.
         """
         payload = checkpoint.read(path)
         # Lightning's key, which a checkpoint of weights alone lacks
@@ -140,7 +140,7 @@ class Resumed(NamedTuple):
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int | None) -> list[str]:
     """List the settings whose change alters the course of training, as `<key> was <a> and is now <b>`."""
-    free = (*HARMLESS, *BUDGETS)
+    free = (*HARMLESS, *BUDGETS, *ROUNDING)
     # auto means what it came to, and the micro-batches of an update count over all ranks
     first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
     # the number shown is a product, see `with_window`

@@ -22,6 +22,8 @@ MAX_HEAD_DIM = 256
 PROGRAMS = 528
 # up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
 DIRECT_TAPS = 3
+# the longest sentence that is taken as one tile
+ONE_TILE = 64
 # compute capability 9.0: what is assumed where there is no GPU
 HOPPER = 90
 
@@ -97,10 +99,31 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
     long = taps > 32 and (op == "dynamicconv_backward" or (op == "lightconv_backward" and across > 32))
     heavy = long or (wide and taps > 17)
-    # loads for the next tile while this one is worked on take registers that other targets' compilers do not have
-    stages = 2 if arch == HOPPER else 1
+    # loads for the next tile while this one is worked on take registers that other targets' compilers do not have;
+    # LightConv's tiles are short, so that one tile ahead hides half of a load
+    ahead = 2 if op.startswith("lightconv") and not wide else 1
+    stages = 1 + (ahead if arch == HOPPER else 0)
     limit = None if heavy else _registers(op, taps, across, arch)
     return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
+
+
+def one_tile(op: str, taps: int, length: int) -> int:
+    """Return the positions of a tile that a whole sentence is taken as, 0 if it is taken otherwise."""
+    if is_direct(op, taps) or op in _overrides or length > ONE_TILE:
+        return 0
+    return columns(length)
+
+
+def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype) -> Config:
+    """Return the launch settings for sentences of one tile, or those of `override` for "<op>_one_tile"."""
+    if f"{op}_one_tile" in _overrides:
+        return _overrides[f"{op}_one_tile"]
+    if op.startswith("lightconv"):
+        # a program goes from sentence to sentence, and loads the next two while it works on this one
+        wide = dtype == torch.float32
+        most = (16 if tile > 32 and op.endswith("_backward") else 32) if wide else 64
+        return Config(tile, chunk=1, num_warps=4 if tile > 32 else 2, num_stages=3, columns=most)
+    return Config(tile, chunk=1, num_warps=4, num_stages=1, columns=MAX_HEAD_DIM)
 
 
 def _registers(op: str, taps: int, across: int, arch: int) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.attention import attention
+from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import Cache, NoState
@@ -45,6 +46,8 @@ class Attention(SelfMixer):
             = 1 is multi-query, others are grouped-query attention.
         rotary: Turn queries and keys by their positions (RoPE).
         dropout: Probability to drop an attention weight.
+        packed: Train without a mask, through torch's kernel for rows of many lengths; on a GPU in half precision, not
+            where causal, which needs no mask.
 
     Cost:
         2 D^2 (1 + G / H) parameters, O(T^2 D + T D^2) time, O(T D G / H) state.
@@ -65,6 +68,7 @@ class Attention(SelfMixer):
         num_kv_heads: int | None = None,
         rotary: bool = False,
         dropout: float = 0.0,
+        packed: bool = False,
     ) -> None:
         super().__init__()
         self.head_dim = require_divisible(dim, num_heads)
@@ -75,6 +79,9 @@ class Attention(SelfMixer):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads is {num_kv_heads}; choose a divisor of num_heads {num_heads}, or null")
+        if packed and causal:
+            raise ValueError("packed is for padded rows, and a causal mixer needs no mask: leave packed at false there")
+        self.packed = packed
         if rotary and self.head_dim % 2:
             raise ValueError(f"rotary turns pairs, so heads need an even width, not {self.head_dim}; change num_heads")
         self.dropout = require_probability(dropout, "attention dropout")
@@ -92,11 +99,19 @@ class Attention(SelfMixer):
         if self.groups > 1:
             k = k.repeat_interleave(self.groups, 1)
             v = v.repeat_interleave(self.groups, 1)
-        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
+        q, k = mark_mixing(q), mark_mixing(k)
         dropout = self.dropout if self.training else 0.0
+        if self.packed and self.training:
+            return self.out(merge(packed_attention(q, k, v, mask, dropout=dropout)))
+        allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         # (B, H, T, d)
-        y = attention(mark_mixing(q), mark_mixing(k), v, mask=allowed, causal=self.causal, dropout=dropout)
+        y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)
         return self.out(merge(y))
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Attend with masks, which any machine can."""
+        return {**values, "packed": False} if values.get("packed") else dict(values)
 
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
@@ -145,6 +160,7 @@ class CrossAttention(CrossMixer):
         memory_dim: Width M of the encoder's output.
         num_heads: H; must divide dim.
         dropout: Probability to drop an attention weight.
+        packed: As in `Attention`.
 
     Cost:
         2 D^2 + 2 D M parameters, O(T S D) time, no state.
@@ -153,13 +169,16 @@ class CrossAttention(CrossMixer):
         Vaswani et al. 2017, 'Attention Is All You Need', section 3.2.3.
     """
 
-    def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, packed: bool = False
+    ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
         self.dim = self.out_dim = dim
         self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
+        self.packed = packed
         self.query = projection(dim, dim)
         self.out = projection(dim, dim)
         self.key_value = projection(memory_dim, dim, dim)
@@ -179,9 +198,16 @@ class CrossAttention(CrossMixer):
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
         q = split(self.query(x), self.num_heads)  # (B, H, T, d)
+        q, k, v = mark_mixing(q), mark_mixing(context.key), context.value
         dropout = self.dropout if self.training else 0.0
-        y = attention(mark_mixing(q), mark_mixing(context.key), context.value, mask=context.mask, dropout=dropout)
-        return self.out(merge(y))
+        if self.packed and self.training:
+            return self.out(merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout)))
+        return self.out(merge(attention(q, k, v, mask=context.mask, dropout=dropout)))
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Attend with masks, which any machine can."""
+        return {**values, "packed": False} if values.get("packed") else dict(values)
 
     def step(
         self, x: Tensor, context: CrossAttention.Context, state: NoState, position: Tensor

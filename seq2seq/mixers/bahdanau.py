@@ -44,6 +44,8 @@ class Bahdanau(CrossMixer):
         Translate', appendix A.
     """
 
+    unrolls = True
+
     def __init__(
         self,
         *,

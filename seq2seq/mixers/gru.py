@@ -104,6 +104,7 @@ class BiGRU(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
     )
+    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, out_dim: int | None = None, reset: str = "after") -> None:
         super().__init__()
@@ -151,6 +152,7 @@ class GRU(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
     )
+    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool, reset: str = "after") -> None:
         super().__init__()

@@ -84,6 +84,7 @@ class LSTM(SelfMixer):
     properties = MixingProperties(
         sparse=False, shares_positions=False, shares_channels=False, dynamic=True, linear=False
     )
+    unrolls = True
 
     def __init__(self, *, dim: int, causal: bool) -> None:
         super().__init__()

@@ -90,8 +90,8 @@ class Pyramid(SelfMixer):
         Every hypothesis writes the slot of the block that is not complete, so none sees another's.
         """
         # a running mean: the n-th position of a block moves it by 1 / n of the difference
-        share = 1.0 / (position % self.reduction + 1)
-        running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None].to(state.running))
+        share = (position % self.reduction + 1).to(state.running).reciprocal()
+        running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
         block = position // self.reduction  # (N,): slots are blocks
         state.past.append(running, block)
         slots, visible = state.past.read(block)  # (B, slots, 2 D), (B, beam, slots)

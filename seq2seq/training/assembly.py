@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 
 from seq2seq import checkpoint
@@ -17,10 +18,12 @@ from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
+from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.checkpoint_io import plugins
 from seq2seq.training.checks import picture_sizes
+from seq2seq.training.compilation import compile_parts
 from seq2seq.training.dry_run import DRY_SENTENCES
 from seq2seq.training.fsdp import make_strategy
 from seq2seq.training.plan import RunPlan
@@ -35,12 +38,14 @@ def make_task(
     tokenize: str,
     start: checkpoint.Loaded | None = None,
     budget: Budget | None = None,
+    compile: bool = False,
 ) -> TranslationTask:
     """Build the model, from the run's seed or from the weights of `start`, and the task that trains it.
 
     Args:
         search: How the test set is decoded; validations have trainer.val_beam_size.
         tokenize: sacreBLEU's tokenizer.
+        compile: Compile the model, see `resolve_compile`.
     """
     data = prepared.plan
     tokenizer = prepared.tokenizer
@@ -57,14 +62,7 @@ def make_task(
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
-    if plan.trainer.checkpoint_activations:
-        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
-        for layer in (*model.encoder.layers, *model.decoder.layers):
-            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
-    if plan.trainer.compile:
-        # In place and part by part: the loss calls the parts, and names in the checkpoint stay.
-        for part in (model.encoder, model.decoder, model.output):
-            part.compile(dynamic=True)
+    _as_trained(model, plan.trainer, compile=compile)
     description = checkpoint.describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
@@ -87,6 +85,31 @@ def make_task(
         max_skipped=plan.trainer.max_skipped,
         budget=budget,
     )
+
+
+def _as_trained(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
+    """Change, in place, how a model computes while it is trained; its weights and their names stay."""
+    if settings.bf16_residual:
+        keep_stream_in_bf16(model)
+    if settings.checkpoint_activations:
+        # On the instance: `__call__` and its hooks stay, and names in the checkpoint too.
+        for layer in (*model.encoder.layers, *model.decoder.layers):
+            layer.forward = functools.partial(activation_checkpoint, layer.forward, use_reentrant=False)
+    if compile:
+        compile_parts(model)
+
+
+def keep_stream_in_bf16(model: Seq2Seq) -> None:
+    """Let a model's residual stream have the type that autocast gives to products, where there is autocast."""
+    # What follows an embedding keeps its type: sums, layer norms, and so the whole stream.
+    for part in (model.encoder, model.decoder):
+        part.embedding.register_forward_hook(_to_autocast_type)
+
+
+def _to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor:
+    # Without autocast, as when a validation decodes, x stays.
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:

@@ -8,12 +8,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from seq2seq.data.batching import Batch, longest_width, padded_width
+from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
 from seq2seq.training.errors import TrainingFault, is_out_of_memory
 from seq2seq.training.optim import build_optimizer, scale_and_clip
 
@@ -66,14 +66,15 @@ def largest_that_fits(
     return fitting
 
 
-def worst_shapes(budget: int, longest: tuple[int, int]) -> list[tuple[int, int, int]]:
+def worst_shapes(budget: int, longest: tuple[int, int], *, src_multiple: int = 1) -> list[tuple[int, int, int]]:
     """List (rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
 
-    No batch of `token_batches` has more of any of the three.
+    No batch of `token_batches` that `collate` pads has more of any of the three.
 
     Args:
         budget: Rows times the longer side's padded width, at most.
         longest: Pieces of the longest source and target.
+        src_multiple: The source is padded to a multiple of this.
     """
     # Every padded width that a batch of this budget can have, and the rows that it leaves room for.
     limit = min(int(padded_width(max(longest))), longest_width(budget))
@@ -82,6 +83,7 @@ def worst_shapes(budget: int, longest: tuple[int, int]) -> list[tuple[int, int, 
     rows = budget // widths
     # A side is never wider than its own longest sentence.
     src, tgt = (np.minimum(widths, padded_width(side)) for side in longest)
+    src = aligned(src, src_multiple)
     # Attention's memory grows with pairs of positions, activations with cells, launch grids with rows.
     counts = (rows * (src * src + src * tgt + tgt * tgt), rows * (src + tgt), rows)
     worst = dict.fromkeys(int(np.argmax(count)) for count in counts)  # one batch may be the worst in several ways
@@ -97,12 +99,21 @@ class Rehearsal:
     Args:
         longest: Pieces of the longest source and target.
         precision: Lightning's name of it.
+        src_multiple: The source is padded to a multiple of this.
     """
 
     def __init__(
-        self, task: TranslationTask, *, longest: tuple[int, int], device: torch.device, precision: str, copies: int
+        self,
+        task: TranslationTask,
+        *,
+        longest: tuple[int, int],
+        device: torch.device,
+        precision: str,
+        copies: int,
+        src_multiple: int = 1,
     ) -> None:
         self.task, self.longest, self.device, self.precision = task, longest, device, precision
+        self.src_multiple = src_multiple
         self.tried = 0
         task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
         self._optimizer = build_optimizer(task.parameters(), task.optim)
@@ -113,7 +124,7 @@ class Rehearsal:
         """Return True if updates of `budget` pieces fit the memory."""
         self.tried += 1
         try:
-            for shape in worst_shapes(budget, self.longest):
+            for shape in worst_shapes(budget, self.longest, src_multiple=self.src_multiple):
                 self.update(*shape)
             fitting = True
         except (RuntimeError, MemoryError) as error:
@@ -149,6 +160,7 @@ def find_budget(
     device: torch.device,
     precision: str,
     copies: int = 0,
+    src_multiple: int = 1,
 ) -> int:
     """Find the largest budget that a task of `make_task` can be trained with on `device`; leave no trace of the search.
 
@@ -157,6 +169,7 @@ def find_budget(
         longest: Pieces of the longest source and target.
         precision: Lightning's name of it.
         copies: Further copies of the weights that the run will keep.
+        src_multiple: The source is padded to a multiple of this.
 
     Raises:
         TrainingFault: The smallest budget is too large.
@@ -164,7 +177,8 @@ def find_budget(
     began = time.monotonic()
     # Random state and memory limit are restored: the run's results do not depend on the search.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), limited(device):
-        found, tried = _search(make_task, longest=longest, device=device, precision=precision, copies=copies)
+        given = {"longest": longest, "device": device, "precision": precision, "copies": copies}
+        found, tried = _search(make_task, **given, src_multiple=src_multiple)
     _forget(device)
     if not found:
         raise TrainingFault(
@@ -178,17 +192,10 @@ def find_budget(
     return found
 
 
-def _search(
-    make_task: Callable[[], TranslationTask],
-    *,
-    longest: tuple[int, int],
-    device: torch.device,
-    precision: str,
-    copies: int,
-) -> tuple[int, int]:
+def _search(make_task: Callable[[], TranslationTask], **given: Any) -> tuple[int, int]:
     """Return the budget, 0 if none fits, and how many were tried; the task ends with this function."""
     try:
-        rehearsal = Rehearsal(make_task(), longest=longest, device=device, precision=precision, copies=copies)
+        rehearsal = Rehearsal(make_task(), **given)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

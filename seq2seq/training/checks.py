@@ -17,6 +17,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.streaming import refuse_epochs
 from seq2seq.evaluation.metrics import check_tokenize, tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
+from seq2seq.model import Seq2Seq
 from seq2seq.training import finetune
 from seq2seq.training.auto_batch_size import require_gpu
 from seq2seq.training.plan import RunPlan
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from seq2seq.experiments.resume import Resumed
 
 
-def check_model(plan: RunPlan, start: Loaded | None) -> None:
-    """Build the model without memory, to detect impossible sizes before any work.
+def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
+    """Build the model without memory, to detect impossible sizes before any work, and return it.
 
     Args:
         start: The checkpoint that a new run starts from.
@@ -43,7 +44,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> None:
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
     with torch.device("meta"):
-        build_model(plan.model_config(sizes))
+        return build_model(plan.model_config(sizes))
 
 
 def picture_sizes(patches: PatchGrid | None) -> dict[str, Any]:

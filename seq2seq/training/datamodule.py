@@ -26,10 +26,15 @@ log = logging.getLogger(__name__)
 
 
 class TranslationDataModule(LightningDataModule):
-    """Batches of prepared data, on each rank its own."""
+    """Batches of prepared data, on each rank its own.
 
-    def __init__(self, prepared: PreparedData) -> None:
+    Args:
+        src_multiple: The width of a batch's source is a multiple of this.
+    """
+
+    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1) -> None:
         super().__init__()
+        self.src_multiple = src_multiple
         self.prepared = prepared
         self.epoch = 0
         self._train_sampler: TokenBatchSampler | None = None
@@ -74,7 +79,8 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             return self.prepared.first_padding
         data = self.prepared.split("train")
-        return padding_share(data.src_lengths, data.tgt_lengths, self._training_sampler().batches())
+        batches = self._training_sampler().batches()
+        return padding_share(data.src_lengths, data.tgt_lengths, batches, src_multiple=self.src_multiple)
 
     @property
     def batches_per_epoch(self) -> float:
@@ -167,7 +173,7 @@ class TranslationDataModule(LightningDataModule):
         rank, world_size, _ = self._world()
         # As above: a stream skips what other ranks read.
         if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
-            self._stream = self.prepared.stream(rank=rank, world_size=world_size)
+            self._stream = self.prepared.stream(rank=rank, world_size=world_size, src_multiple=self.src_multiple)
         return self._stream
 
     def _sampler(self, split: str) -> TokenBatchSampler:
@@ -185,6 +191,7 @@ class TranslationDataModule(LightningDataModule):
             world_size=world_size,
             # A window on one rank is the same update as a micro-batch on each of as many ranks.
             window=window if training else 1,
+            src_multiple=self.src_multiple,
         )
         # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
         if training and (mixture := self.prepared.mixture()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from hydra.utils import instantiate
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from seq2seq.config.extensions import entries
+from seq2seq.config.names import suggestion
 
 Made = TypeVar("Made")
 
@@ -64,9 +64,8 @@ def require_call(key: str, node: Mapping[str, Any], base: type | None = None) ->
     parameters = _parameters(target)
     unknown = [name for name in arguments if name not in parameters]
     if unknown and not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
-        near = difflib.get_close_matches(unknown[0], parameters, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(parameters) or 'none'}"
-        raise ValueError(f"{key}.{unknown[0]} is no argument of {node['_target_']}; {hint}")
+        hint = suggestion(unknown[0], list(parameters)) or f"; it takes {', '.join(parameters) or 'none'}"
+        raise ValueError(f"{key}.{unknown[0]} is no argument of {node['_target_']}{hint}")
     return target
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from seq2seq.config.trainer import TrainerSettings
 
@@ -48,6 +49,18 @@ def has_bf16(accelerator: str) -> bool:
     return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
 
 
+def src_multiple(accelerator: str, positions: int | None) -> int:
+    """Return what the padded width of a source is to be a multiple of.
+
+    A GPU's attention takes a mask whose rows are multiples of 8 as it is, and a compiled graph is for those or for all
+    others. On a CPU it is 1, so that batches stay as they are.
+
+    Args:
+        positions: Positions of the model, None for any number; a source is not padded beyond them.
+    """
+    return 8 if accelerator == "gpu" and (positions or 0) % 8 == 0 else 1
+
+
 def require_sharding(settings: TrainerSettings) -> None:
     """Raise ValueError if this torch cannot shard a model as `settings` ask."""
     if not settings.sharded:
@@ -58,3 +71,26 @@ def require_sharding(settings: TrainerSettings) -> None:
     # `make_parts` calls it.
     if not hasattr(FSDPModule, "reset_iter_state"):  # after a validation
         raise ValueError(f"trainer.strategy=fsdp needs torch 2.13, not {torch.__version__}; use trainer.strategy=ddp")
+
+
+def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
+    """Raise ValueError if a mixer of `model` is to train without masks (`packed`), and this machine cannot do that.
+
+    Args:
+        accelerator: "cpu" or "gpu".
+        precision: Lightning's name of it.
+    """
+    mixers = {type(module).__name__ for module in model.modules() if getattr(module, "packed", False)}
+    if not mixers or (accelerator == "gpu" and precision != "32-true"):
+        return
+    lacking = "bf16: set trainer.precision=bf16" if accelerator == "gpu" else "a GPU"
+    raise ValueError(f"packed=true of {', '.join(sorted(mixers))} needs {lacking}, or leave packed at false")
+
+
+def require_autocast(settings: TrainerSettings, precision: str) -> None:
+    """Raise ValueError if trainer.bf16_residual is set and `precision`, Lightning's name, is not autocast to bf16."""
+    if settings.bf16_residual and precision != "bf16-mixed":
+        raise ValueError(
+            f"trainer.bf16_residual=true needs autocast to bf16, and trainer.precision={settings.precision} is "
+            f"{precision} here: set trainer.precision=bf16, or leave trainer.bf16_residual at false"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class RunPlan(Sections):
     job: Path | None = None
     typed: frozenset[str] | None = None
 
-    @property
+    @cached_property
     def config_yaml(self) -> str:
         """Text of config.yaml."""
         return OmegaConf.to_yaml(self.config)

@@ -12,6 +12,7 @@ from lightning.pytorch.plugins import Precision
 from seq2seq import checkpoint, files
 from seq2seq.evaluation.moses_bleu import convention_bleu
 from seq2seq.experiments.folder import git_revision
+from seq2seq.training.compilation import count_graphs, is_compiled
 from seq2seq.training.fsdp import load_weights
 from seq2seq.training.loggers import log_results
 
@@ -84,6 +85,7 @@ class Report:
             "max_tokens": self.data.max_tokens,
             "precision": self.precision,
             "accelerator": self.accelerator,
+            **_compilation(task),
             "versions": checkpoint.versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,
@@ -109,6 +111,16 @@ class Report:
         for name, score in result.directions:
             log.info("test %s: %s", name, score)
         return result.report() | _as_papers(result, self.plan) | {"search": dataclasses.asdict(self.search)}
+
+
+def _compilation(task: TranslationTask) -> dict[str, Any]:
+    """Return the entries about torch.compile: if it was used, its graphs, and calls that it had none for."""
+    if not is_compiled(task.model):
+        return {"compiled": False}
+    graphs = count_graphs()
+    if graphs.eager:
+        log.warning("%d calls found no compiled graph, and ran without: see torch's warnings above", graphs.eager)
+    return {"compiled": True, "graphs": graphs.compiled, "eager_calls": graphs.eager}
 
 
 def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -> None:

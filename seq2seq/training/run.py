@@ -15,10 +15,11 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 from lightning.pytorch.loggers.logger import Logger
 
 from seq2seq import checkpoint, distributed, files
+from seq2seq.build import max_positions
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of, translate_command
 from seq2seq.experiments.resume import Resumed, resolve_resume
-from seq2seq.training import checks, finetune, hardware
+from seq2seq.training import checks, compilation, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
 from seq2seq.training.auto_batch_size import find_budget
 from seq2seq.training.budget import Budget
@@ -80,11 +81,14 @@ class Run:
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
+        hardware.require_autocast(plan.trainer, self.precision)
         self.start = checkpoint.load(plan.run.init_from) if plan.run.init_from else None
         if self.start:
             plan = self.plan = finetune.adopt(plan, self.start)
         self.search = checks.bounded_search(plan)
-        checks.check_model(plan, self.start)
+        model = checks.check_model(plan, self.start)
+        hardware.require_packing(model, self.accelerator, self.precision)
+        self.compile = compilation.resolve_compile(plan.trainer, self.accelerator, model)
         data_plan = checks.plan_data(plan, self.start)
         self.tokenize = checks.score_tokenizer(plan, data_plan.tgt)
         checks.check_positions(plan, data_plan)
@@ -93,6 +97,7 @@ class Run:
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)
+        self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config))
         self.trained = False
         self._batch_shape: Callable[[], Sequence[int] | None] = lambda: None  # for the message of a fault
 
@@ -185,7 +190,7 @@ class Run:
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        data = TranslationDataModule(self.prepared)
+        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple)
         data.describe()
         return data
 
@@ -196,7 +201,7 @@ class Run:
         settings = self.plan.trainer
         count = known_threads(settings.threads, self.resumed.threads if self.resumed else None)
         # Several processes share the cores, and compiling takes longer than a wrong choice costs.
-        if count is not None or settings.processes > 1 or settings.compile:
+        if count is not None or settings.processes > 1 or self.compile:
             return count
         shape = typical_shape(self.prepared)
         self._batch_shape = lambda: shape
@@ -212,11 +217,18 @@ class Run:
             precision=self.precision,
             # DDP's buckets of gradients, and the average of the weights.
             copies=(self.plan.trainer.processes > 1) + (self.plan.trainer.ema is not None),
+            src_multiple=self.src_multiple,
         )
 
     def _task(self, budget: Budget | None = None) -> TranslationTask:
         return make_task(
-            self.plan, self.prepared, search=self.search, tokenize=self.tokenize, start=self.start, budget=budget
+            self.plan,
+            self.prepared,
+            search=self.search,
+            tokenize=self.tokenize,
+            start=self.start,
+            budget=budget,
+            compile=self.compile,
         )
 
     def _fit(self, trainer: L.Trainer, task: TranslationTask) -> None:

@@ -21,6 +21,7 @@ from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
+from seq2seq.training.compilation import eager
 from seq2seq.training.divergence import remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
@@ -152,7 +153,8 @@ class TranslationTask(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        self._evaluator.add(batch, self._finite_losses)
+        with eager(self.model):
+            self._evaluator.add(batch, self._finite_losses)
 
     def on_validation_epoch_end(self) -> None:
         """Score the validation set and log it."""
@@ -164,7 +166,7 @@ class TranslationTask(L.LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Decode a batch and sum its losses."""
-        self._evaluator.add(batch, self._finite_losses)
+        self.validation_step(batch, batch_idx)
 
     def on_test_epoch_end(self) -> None:
         """Score the test set and log it."""

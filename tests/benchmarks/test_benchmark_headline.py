@@ -23,17 +23,22 @@ QUICK = (
 )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    """Prepare the data from corpora of a few dozen sentences."""
-    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
+def write_corpora(corpora: Path) -> None:
+    """Write corpora of a few dozen sentences."""
     for seed, place in enumerate((*TRAIN, *TESTS.values())):
         path = corpora / place
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         count = 60 if place in TRAIN else 4
         for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
             lines = tiny.sentences(words, count, seed=seed + 100)
             Path(f"{path}.{language}").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Prepare the data from corpora of a few dozen sentences."""
+    corpora, folder = tmp_path_factory.mktemp("corpora"), tmp_path_factory.mktemp("data")
+    write_corpora(corpora)
     status = headline.main([f"--prepare={corpora}", f"--data={folder}", "--vocab-size=300", "--tiny"])
     assert status == 0
     return folder

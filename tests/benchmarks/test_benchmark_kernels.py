@@ -13,9 +13,9 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is no part of what is installed
 
 bench = importlib.import_module("benchmarks.kernels.__main__")
-ahead, correctness, inputs, shapes, session = (
+ahead, correctness, inputs, shapes, session, tune = (
     importlib.import_module(f"benchmarks.kernels.{name}")
-    for name in ("ahead", "correctness", "inputs", "shapes", "session")
+    for name in ("ahead", "correctness", "inputs", "shapes", "session", "tune")
 )
 
 
@@ -49,7 +49,7 @@ def test_whole_script(tmp_path, capsys):
     page = (tmp_path / "kernels.md").read_text(encoding="utf-8")
     assert all(f"## {name.capitalize()}" in page for name in bench.SECTIONS)
     assert "| dynamicconv forward, B 1, T 20, C 32, H 2, K 7 |" in capsys.readouterr().out
-    assert not torch.backends.cuda.cudnn_sdp_enabled()  # as seq2seq.kernels.attention left it
+    assert torch.backends.cuda.cudnn_sdp_enabled()  # for others in this process
 
 
 def test_no_time_left_is_told(tmp_path):
@@ -110,9 +110,61 @@ def test_failing_section_does_not_stop_the_others(tmp_path, monkeypatch):
 def test_launch_settings_are_compiled_once_for_all_chunks_and_similar_widths():
     sizes = shapes.gpu_sizes(False, [31, 15, 7])
     run = session.Session(torch.device("cuda"), "triton", sizes, Path(), sections=["tune"])
-    made = [(job.args[0], job.args[1], job.args[3]._replace(chunk=1)) for job in ahead.jobs_ahead(run)]
+    made = []
+    for _, _, shape, settings, name in (job.args for job in ahead.jobs_ahead(run)):
+        reach = correctness.launch_config.backs(shape.taps, settings.tile)
+        made.append((name, settings._replace(chunk=1), reach, shape.taps > 16))
     assert len(made) == len(set(made))
-    assert len([one for one in made if one[:2] == ("lightconv", "forward")]) == 2 * 4 * 3  # tiles, warps, stages
+    # columns and warps of tiles of 16, 32 and 64, for K = 31 and for both others
+    assert len([one for one in made if one[0] == "lightconv"]) == 2 * 4 * 3 * 2
+    assert {one[1].tile for one in made if one[0] == "lightconv_one_tile"} == {32}
+
+
+def test_tuned_are_both_lengths_and_all_tiles_and_columns():
+    sizes = shapes.gpu_sizes(False, [])
+    assert {(shape.taps, shape.length) for shape in sizes.tuned} == {
+        (taps, length) for taps in (3, 7, 15, 31, 63) for length in (28, 1024)
+    }
+    assert all(0.99 < shape.tokens / shapes.MAIN.tokens <= 1 for shape in sizes.tuned)
+    for shape in sizes.tuned:
+        default = tune.default_settings("lightconv", "backward", shape)
+        tried = tune.candidates(default, sizes)
+        assert len(tried) == len(set(tried)) == 24
+        assert {(one.tile, one.columns) for one in tried} == {(t, c) for t in (16, 32, 64) for c in (32, 64)}
+        assert tried[0].tile == default.tile
+        assert {one.chunk for one in tried} == {default.chunk}
+        later = tune.variants(tried[5], sizes)
+        assert {one.chunk for one in (tried[5], *later)} == {1, 2, 4, 8, 16, default.chunk}
+        assert {one.num_stages for one in later} == {1, 2, 3}
+        # at 60 ms a candidate, and a second for each of at most four that are compiled: under 7 minutes in all
+        assert len(later) <= 10
+        assert len({one._replace(chunk=1) for one in later} - {tried[5]._replace(chunk=1)}) <= 4
+        assert {(one.tile, one.columns, one.num_warps) for one in later} == {
+            (tried[5].tile, tried[5].columns, tried[5].num_warps)
+        }
+
+
+def test_second_round_starts_from_the_fastest(tmp_path, monkeypatch):
+    """Times are made up: the fewer columns and the larger the tile, the faster."""
+    shape = shapes.Shape(1, 20, 32, 2, 7)
+    sizes = shapes.gpu_sizes(False, [7])._replace(tuned=[shape])
+    run = session.Session(torch.device("cpu"), "torch", sizes, tmp_path)
+
+    def pretend(row, name, calls, wanted, session):
+        return row._replace(us=row.detail.columns / row.detail.tile + 1 / row.detail.chunk)
+
+    monkeypatch.setattr(tune, "time_settings", pretend)
+    monkeypatch.setattr(tune, "measure", lambda calls, session: {"us": 1.0})
+    tune.tune_one("lightconv", "forward", shape, run)
+    assert run.rows[0].way == "default"
+    one_tile, rest = ([row for row in run.rows if row.way == way] for way in ("one tile", "candidate"))
+    # 20 positions are a tile of 32, and no chunk
+    assert {(row.detail.tile, row.detail.chunk) for row in one_tile} == {(32, 1)}
+    assert {row.detail.columns for row in one_tile} == {32, 64}
+    first, later = rest[:24], rest[24:]
+    assert {row.detail.tile for row in first} == {16, 32, 64}
+    assert {(row.detail.tile, row.detail.columns) for row in later} == {(64, 32)}
+    assert min(rest, key=lambda row: row.us).detail.chunk == 16
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -155,10 +155,27 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
 
 
+# whole runs, of a second or more; `make test-all` has all
+EXHAUSTIVE = {
+    "test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing",
+    "test_a_validation_killed_before_its_checkpoint_has_one_row",
+    "test_a_run_that_the_clock_has_ended_is_finished",
+    "test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then",
+    "test_a_model_with_learned_positions_is_decoded_within_them",
+    "test_writing_checkpoints_is_not_training_time",
+}
 REPRESENTATIVE = {
     "test_seeds_make_two_runs_identical": {"32"},
-    "test_a_stopped_run_goes_on_as_if_never_stopped": {"mid-epoch", "validating"},
-    "test_an_interrupted_validation_is_made_up_for": {"1-False", "2-True"},
+    "test_a_stopped_run_goes_on_as_if_never_stopped": {"mid-epoch"},
+    "test_an_interrupted_validation_is_made_up_for": {"2-True"},
+    "test_a_killed_run_goes_on_from_its_last_validation": {"True"},
+    "test_a_diverged_run_ends_before_it_validates_nonsense": {"transformer"},
+    "test_results_of_a_finished_run_stay_as_they_are": {"true"},
+    "test_a_run_is_not_continued_under_other_settings": {
+        "mixer/cross=additive-mixer.cross._target_ was .*CrossAttention",
+        "seed=2-seed was 1",
+        "tokenizer.type=bpe-tokenizer.type was unigram and is now bpe",
+    },
 }
 
 

@@ -29,6 +29,8 @@ from seq2seq.search import NotFiniteError
 from seq2seq.training.errors import TrainingFault, as_fault
 
 ROOT = Path(__file__).resolve().parents[2]
+# beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
+EXHAUSTIVE = ("test_a_reader_that_leaves_early",)
 
 
 def _nasty_module():

@@ -33,6 +33,13 @@ PUBLISHED = {
     "wmt16_en_de_lightconv": (208.9, JOINT),
     "wmt16_en_de_dynamicconv": (213.2, JOINT),
 }
+# a recipe of each family; others differ from these in values that other tests here check
+REPRESENTATIVE = {
+    "test_a_recipe_composes_and_builds": {
+        *("drawn_words", "iwslt14_de_en_dynamicconv", "rnnsearch", "tatoeba", "vaswani", "wu"),
+        *("wmt14_en_de_transformer_base", "wmt16_en_de_lightconv", "wmt17_zh_en_dynamicconv"),
+    }
+}
 
 
 @functools.cache

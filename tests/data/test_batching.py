@@ -198,3 +198,25 @@ def test_a_window_on_one_rank_is_a_step_of_several(pairs, max_tokens, shuffle):
     ranks = [list(sampler(rank=rank, world_size=2, window=2)) for rank in range(2)]
     assert all(np.array_equal(a, b) for a, b in zip(alone[::2], ranks[0], strict=True))
     assert all(np.array_equal(a, b) for a, b in zip(alone[1::2], ranks[1], strict=True))
+
+
+@pytest.mark.parametrize(("multiple", "width"), [(1, 10), (8, 16)])
+def test_a_source_may_be_padded_further(multiple, width):
+    src, tgt = (Ragged.from_rows([[5] * length + [2] for length in sizes]) for sizes in ([8, 3], [4, 6]))
+    batch = collate(src, tgt, np.arange(2), pad_id=0, bos_id=1, src_multiple=multiple)
+    assert batch.src.shape == batch.src_mask.shape == (2, width)
+    assert batch.tgt_in.shape == batch.tgt_mask.shape == (2, 8)
+    assert batch.src_mask.sum(1).tolist() == [9, 4]
+    assert not batch.src[~batch.src_mask].any()
+    share = padding_share(src.lengths, tgt.lengths, [np.arange(2)], src_multiple=multiple)
+    assert share == pytest.approx(1 - (9 + 4 + 5 + 7) / (2 * width + 2 * 8))
+
+
+def test_the_padding_of_a_source_changes_no_batch():
+    rng = np.random.default_rng(0)
+    src, tgt = (rng.integers(1, 60, 300) for _ in range(2))
+    one, other = (
+        TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=400, src_multiple=multiple)
+        for multiple in (1, 8)
+    )
+    assert all((a == b).all() for a, b in zip(one.batches(), other.batches(), strict=True))

@@ -18,6 +18,7 @@ from seq2seq.data import hub
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.hub import Repository, missing_files
 
+REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}
 SIZES = {"train": 6400, "validation": 7, "test": 5}
 WMT14 = "b199e406369ec1b7634206d3ded5ba45de2fe696"
 WMT16 = "41d8a4013aa1489f28fea60ec0932af246086482"

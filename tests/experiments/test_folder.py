@@ -59,6 +59,17 @@ def test_the_default_budget_counts_as_if_it_were_typed():
     )
 
 
+def test_younger_settings_leave_older_names_alone():
+    """The default of trainer.compile was false, and there was no trainer.bf16_residual."""
+    older = folder.config_hash(changed("trainer.compile", False))
+    assert folder.config_hash(changed("trainer.compile", "auto")) == older
+    assert folder.config_hash(changed("trainer.compile", True)) != older
+    both = changed("trainer.bf16_residual", False)
+    assert folder.config_hash(both) == folder.config_hash(CONFIG)
+    assert folder.config_hash(changed("trainer.bf16_residual", True)) != folder.config_hash(CONFIG)
+    assert both["trainer"]["bf16_residual"] is False
+
+
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
     before = copy.deepcopy(CONFIG)
     assert folder.config_hash(dict(reversed(CONFIG.items()))) == folder.config_hash(CONFIG)

@@ -84,6 +84,7 @@ def test_no_such_configuration_is_an_error():
 
 
 LAUNCHES = """
+import itertools
 import torch
 
 class Recorder:
@@ -101,31 +102,34 @@ class Recorder:
 launched, planned = set(), set()
 for job in aot.jobs([90]):
     if job.dtype == "bf16" and job.head_dim == 256:
-        kernel = getattr(aot._module(job.module), job.kernel)
+        kernel = getattr(aot.kernel_module(job.module), job.kernel)
         types, constants = aot._types(job), dict(job.constants)
         signature = {n: types.get(n, "i32") for n in kernel.arg_names if n not in constants}
         planned.add((kernel.__name__, tuple(sorted(constants.items())), tuple(sorted(signature.items()))))
 for name in ("dynamicconv", "lightconv"):
-    for kernel in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
-        module = aot._module(name)
-        setattr(module, kernel, Recorder(getattr(module, kernel)))
-window = aot._module("conv_step")
+    module = aot.kernel_module(name)
+    for kernel in [f"{kind}_{way}" for kind in ("band", "direct", "one_tile") for way in ("forward", "backward")]:
+        if hasattr(module, kernel):
+            setattr(module, kernel, Recorder(getattr(module, kernel)))
+window = aot.kernel_module("conv_step")
 window.window_kernel = Recorder(window.window_kernel)
 
 h = lambda *shape: torch.zeros(shape, dtype=torch.bfloat16)
 f = lambda *shape: torch.zeros(shape)
-dynamic, light = aot._module("dynamicconv"), aot._module("lightconv")
+dynamic, light = aot.kernel_module("dynamicconv"), aot.kernel_module("lightconv")
 owner, ends = torch.zeros(2, 5, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
-for taps in aot.OTHER_TAPS:
-    x, logits, lse = h(2, 5, 1024), h(2, 5, 4, taps), f(2, 5, 4)
-    given = (torch.zeros(2, 5, 4, -(-taps // 32), dtype=torch.int32), ends, ends)
+# sentences of one tile of 16, of 32 and of 64, and longer ones
+for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
+    x, logits, lse = h(2, length, 1024), h(2, length, 4, taps), f(2, length, 4)
+    given = (torch.zeros(2, length, 4, -(-taps // 32), dtype=torch.int32), ends, ends)
     dynamic.forward(x, logits, *given, True, 1.1)
     dynamic.backward(x, x, logits, lse, *given, True, 1.1)
-    light.forward(h(2, 5, 2048), f(4, taps), ends, ends, True, True)
-    light.backward(x, h(2, 5, 2048), f(4, taps), ends, ends, True, True)
+    light.forward(h(2, length, 2048), f(4, taps), ends, ends, True, True)
+    light.backward(x, h(2, length, 2048), f(4, taps), ends, ends, True, True)
     window.window(h(2, 5, 1, 1024), owner, ends, h(2, 4, taps), True)
 assert planned == launched, (planned - launched, launched - planned)
-assert len(planned) == 5 * len(aot.OTHER_TAPS), len(planned)
+# five for each K, and at least LightConv's two for each size of one tile, which more than three taps have
+assert len(planned) >= 5 * len(aot.OTHER_TAPS) + 2 * 3, len(planned)
 """
 
 

@@ -15,6 +15,12 @@ from seq2seq.kernels.cross_entropy.reference import cross_entropy_reference
 from seq2seq.kernels.cross_entropy.triton import constants
 from seq2seq.training.loss import label_smoothed_cross_entropy, projected_cross_entropy
 
+REPRESENTATIVE = {
+    "test_kernel_is_torchs_cross_entropy": [
+        *("37-torch.float32", "2049-torch.bfloat16", "32001-torch.float32", "65536-torch.bfloat16"),
+    ],
+    "test_projected_loss_with_the_kernel": ["4"],
+}
 # one block and several, with and without a rest; 8, 16 and 32 warps
 VOCABULARIES = [1, 2, 37, 2047, 2048, 2049, 8193, 32001, 65535, 65536]
 # the interpreter cuts bfloat16 off where a GPU rounds it

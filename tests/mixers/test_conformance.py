@@ -90,7 +90,7 @@ def on(platform: Any) -> Tensor:
 
 
 def close(a: Tensor, b: Tensor, tolerance: float) -> None:
-    torch.testing.assert_close(a.float(), b.float(), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(a.double(), b.double(), atol=tolerance, rtol=tolerance)
 
 
 @every_case

@@ -26,7 +26,7 @@ from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
-from seq2seq.data.batching import padded_width, token_batches
+from seq2seq.data.batching import aligned, padded_width, token_batches
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.resume import Resumed
@@ -81,18 +81,21 @@ def test_what_is_found_has_fitted_whatever_else_does_not():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(16, 5000), st.integers(1, 90), st.integers(1, 90), st.integers(1, 400), st.data())
 def test_no_batch_is_worse_than_the_worst(max_tokens, longest_src, longest_tgt, pairs, data):
+    multiple = data.draw(st.sampled_from([1, 8]))  # of the source's width: on a CPU and on a GPU
     longest_src, longest_tgt = (min(side, max_tokens // 2) for side in (longest_src, longest_tgt))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     src, tgt = (rng.integers(1, longest, pairs, endpoint=True) for longest in (longest_src, longest_tgt))
-    shapes = worst_shapes(max_tokens, (longest_src, longest_tgt))
-    assert all(rows >= 1 and rows * max(s, t) <= max_tokens for rows, s, t in shapes)
+    shapes = worst_shapes(max_tokens, (longest_src, longest_tgt), src_multiple=multiple)
+    assert all(rows >= 1 and s % multiple == 0 for rows, s, t in shapes)
+    assert all(rows * max(s, t) <= max_tokens for rows, s, t in shapes if multiple == 1)
 
     def weights(rows: int, s: int, t: int) -> list[int]:
         return [rows * (s * s + s * t + t * t), rows * (s + t), rows]
 
     worst = [max(each) for each in zip(*(weights(*shape) for shape in shapes), strict=True)]
     for batch in token_batches(src, tgt, max_tokens=max_tokens):
-        shape = len(batch), int(padded_width(src[batch].max())), int(padded_width(tgt[batch].max()))
+        widths = [int(padded_width(side[batch].max())) for side in (src, tgt)]
+        shape = len(batch), aligned(widths[0], multiple), widths[1]
         assert all(here <= most for here, most in zip(weights(*shape), worst, strict=True))
 
 

@@ -21,6 +21,33 @@ from seq2seq.training.run import Run
 
 GIVEN = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
+# one of each way to be wrong
+REPRESENTATIVE = {
+    "test_a_part_that_is_missing_or_wrong_is_named_before_any_work": {
+        "callbacks-{}-callbacks",
+        "global_step-True-global_step",
+        "loops-5-loops",
+        "lr_schedulers-<deleted>-lr_schedulers",
+        "lr_schedulers/0/last_epoch-7-is at update 7, the rest at 2",
+        "lr_schedulers/0/share-nan-lr_schedulers",
+        "optimizer_states-[]-optimizer_states",
+        "optimizer_states/0/param_groups/0/params-[0, 1]-parameters, as the model has",
+        "optimizer_states/0/state-{}-optimizer_states' has no state of parame",
+        "optimizer_states/0/state/1/exp_avg-<deleted>-no 'exp_avg' of parameter 1",
+        "optimizer_states/0/state/1/exp_avg_sq-tensor([0.])-shape",
+        "run-{}-run.settings",
+        "run/settings-{'model': 3}-model was",
+        "train_sums-[1.0]-train_sums",
+    },
+    "test_a_state_that_its_owner_cannot_restore_is_named": {
+        "callbacks/AverageWeights/average/average-tensor([0.])-other shapes",
+        "callbacks/KeepBest/kept-[3]-callbacks.KeepBest",
+        "callbacks/Stopping-<deleted>-callbacks.Stopping' is missing",
+        "callbacks/Validation/pending-3-callbacks.Validation",
+        "loops/fit_loop/epoch_loop.automatic_opti-9-at update 9",
+        "loops/fit_loop/epoch_progress/current/pr-x-loops.fit_loop.epoch_progress.current.pr",
+    },
+}
 
 
 def execute(config: dict[str, Any]) -> Run:

@@ -25,6 +25,9 @@ from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
+# a whole run of two seconds; `make test-all` has it
+EXHAUSTIVE = {"test_a_profile_is_one_flag"}
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -229,9 +232,6 @@ def test_weights_in_bfloat16(corpus, tmp_path):
     assert {weight.dtype for weight in saved(run)["state_dict"].values()} == {torch.bfloat16}
     assert json.loads(run.folder.results.read_text())["test"]["nll"] > 0
     checkpoint.load(run.folder.best)
-
-
-REPRESENTATIVE = {"test_a_profile_is_one_flag": {"2"}}
 
 
 @pytest.mark.parametrize("window", [1, 2])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seq2seq.kernels.attention.reference import allow, attention_reference
 
 # On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
 # (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.
-# Once for the process: sdpa_kernel around each call compiles without a graph break, but an eager call then takes
-# 0.6 to 0.7 ms instead of 0.2 to 0.35 (B 4, H 4, T 10, d 32, on a busy CPU).
-torch.backends.cuda.enable_cudnn_sdp(False)
+_TAKEN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def attention(
@@ -48,4 +51,31 @@ def attention(
         bias = allow(bias.to(q.dtype), mask, causal)
         mask = bias.expand(*q.shape[:-1], k.shape[-2])  # (..., T, S)
         causal = False  # in the bias already; SDPA refuses both
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+    with without_cudnn(q.is_cuda):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+
+
+def packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, dropout: float = 0.0) -> Tensor:
+    """Compute `attention` of q (B, H, T, d) to the keys where mask (B, S) is True; see `packed.packed_attention`."""
+    # Imported where it is asked for: it registers operators of torch.
+    from seq2seq.kernels.attention import packed
+
+    return packed.packed_attention(q, k, v, mask, dropout=dropout)
+
+
+def without_cudnn(on_gpu: bool) -> Any:
+    """Return a context in which SDPA does not choose cuDNN; off a GPU, where there is none, one that does nothing."""
+    if not on_gpu:
+        return contextlib.nullcontext()
+    # torch's own context compiles without a graph break, but takes 0.4 ms of an eager call
+    return sdpa_kernel(_TAKEN) if torch.compiler.is_compiling() else _flag_off()
+
+
+@contextlib.contextmanager
+def _flag_off() -> Iterator[None]:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -32,6 +32,25 @@ def attention_reference(
     return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
 
 
+def varlen_reference(
+    q: Tensor, k: Tensor, v: Tensor, q_bounds: Tensor, k_bounds: Tensor, longest_q: int, longest_k: int
+) -> Tensor:
+    """Attend within one sequence after the other: the slow twin of torch's `varlen_attn`.
+
+    Shape:
+        q (all queries, H, d); k and v (all keys, H, d); bounds (N + 1,) of N sequences -> (all queries, H, d).
+    """
+    parts = []
+    for i in range(len(q_bounds) - 1):
+        queries = slice(int(q_bounds[i]), int(q_bounds[i + 1]))
+        keys = slice(int(k_bounds[i]), int(k_bounds[i + 1]))
+        assert queries.stop - queries.start <= longest_q
+        assert keys.stop - keys.start <= longest_k
+        one = (q[queries].transpose(0, 1), k[keys].transpose(0, 1), v[keys].transpose(0, 1))  # (H, ., d)
+        parts.append(attention_reference(*one).transpose(0, 1))
+    return torch.cat(parts)
+
+
 def weigh(
     scores: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
 ) -> Tensor:

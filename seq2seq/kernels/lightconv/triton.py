@@ -2,25 +2,41 @@
 
 Sources are numbered as for DynamicConv, u = s - shift with shift = K - 1 - left, so that a tile of rows reads its own
 tile and the BACKS tiles before it. The matrices by which it does are the same for every tile of a head: a program makes
-them once and then works through its share of the batch.
+them once and then works through its share of the batch. Sentences of up to ONE_TILE positions have their own kernels:
+one matrix, and no tile before.
 
 Arguments of the kernels, in memory:
     x, dy: (B, T, C), x (B, T, 2 C) with GLU, by the strides of batch and row; a head is WIDTH adjacent channels.
     y, dx: as x and dy, contiguous. weights: (H, K), contiguous. start, end: (B,), contiguous.
-    partial: (programs, H, parts, TILE, (BACKS + 1) TILE), float32, or (programs, H, 1, 4) of a direct kernel.
+    partial: (programs, H, parts, TILE, (BACKS + 1) TILE), float32, of one tile (programs, H, parts, TILE, TILE), of a
+        direct kernel (programs, H, 1, 4).
 
 Constants that they are compiled for: as DynamicConv's, and GLU, the gate of the input.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 from seq2seq.kernels.band_matrix import unskew
-from seq2seq.kernels.launch_config import backs, chunk_size, columns, config, is_direct, target
+from seq2seq.kernels.launch_config import (
+    HOPPER,
+    Config,
+    backs,
+    chunk_size,
+    columns,
+    config,
+    is_direct,
+    one_tile,
+    one_tile_config,
+    target,
+)
 from seq2seq.kernels.triton_ops import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
 
 # programs of a forward and a backward launch: enough to fill a GPU, few enough that partial sums stay small
@@ -39,37 +55,51 @@ def share(heads, WIDTH: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
-    """Load rows of the values to be convolved: x, or with GLU x[:C] sigmoid(x[C:])."""
-    values = load_rows(x, stride, row, column, first, last, WIDTH)
+def _load_halves(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
+    """Load rows of x[:C] and, with GLU, of x[C:]; else x twice."""
+    half = load_rows(x, stride, row, column, first, last, WIDTH)
     if GLU:
-        gates = gate(load_rows(x + channels, stride, row, column, first, last, WIDTH))
-        values = (values.to(tl.float32) * gates).to(values.dtype)  # rounded as in torch
-    return values
+        return half, load_rows(x + channels, stride, row, column, first, last, WIDTH)
+    return half, half
+
+
+@triton.jit
+def _gated(half, other, GLU: tl.constexpr):
+    """Compute the values to be convolved: x, or with GLU x[:C] sigmoid(x[C:])."""
+    if GLU:
+        return (half.to(tl.float32) * gate(other)).to(half.dtype)  # rounded as in torch
+    return half
+
+
+@triton.jit
+def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.constexpr, GLU: tl.constexpr):
+    """Load rows of the values to be convolved."""
+    half, other = _load_halves(x, stride, row, column, first, last, channels, WIDTH, GLU)
+    return _gated(half, other, GLU)
 
 
 @triton.jit
 def _store_slopes(
-    dx, x, stride, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
+    dx, half, other, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
 ):  # fmt: skip
     """Write rows of dx from the gradients of the values; rows outside [first, last) get 0."""
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
     if GLU:
-        # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db, with a and b read again instead of saved
-        half = load_rows(x, stride, row, column, first, last, WIDTH).to(tl.float32)
-        gates = gate(load_rows(x + channels, stride, row, column, first, last, WIDTH))
-        slope = whole * half * gates * (1.0 - gates)
-        store_rows(dx + channels, 2 * channels, row, column, 0, length, slope, WIDTH)
-        store_rows(dx, 2 * channels, row, column, 0, length, whole * gates, WIDTH)
+        # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db
+        gates = gate(other)
+        part = whole * gates
+        store_rows(dx, 2 * channels, row, column, 0, length, part, WIDTH)
+        part *= half.to(tl.float32) * (1.0 - gates)
+        store_rows(dx + channels, 2 * channels, row, column, 0, length, part, WIDTH)
     else:
         store_rows(dx, channels, row, column, 0, length, whole, WIDTH)
 
 
 @triton.jit
-def _band(weights, taps, s: tl.constexpr, TILE: tl.constexpr):
-    """Load the matrix by which a tile reads the tile s places before it: row i reads column j."""
+def _band(weights, taps, middle, TILE: tl.constexpr):
+    """Load the matrix by which a tile reads a tile: row i reads column j by tap `middle` + j - i."""
     i, j = tl.arange(0, TILE)[:, None], tl.arange(0, TILE)[None, :]  # (TILE, 1), (1, TILE)
-    tap = j - i + (taps - 1) - s * TILE
+    tap = j - i + middle
     return tl.load(weights + tap, mask=(tap >= 0) & (tap < taps), other=0.0).to(tl.float32)
 
 
@@ -88,7 +118,7 @@ def band_forward(
     # the same weights at every position: BACKS + 1 matrices, made once for all units
     bands = ()
     for s in tl.static_range(BACKS + 1):
-        bands += (_band(weights + head * taps, taps, s, TILE),)
+        bands += (_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE),)  # of the tile s before
     for unit in range(own, units, step):
         # a unit: its sentence and its first tile
         sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk
@@ -112,22 +142,18 @@ def band_forward(
 
 @triton.jit(do_not_specialize=VARIES)
 def band_backward(
-    dy, x, weights, start, end, dx, partial,
-    length, taps, shift, heads, chunks, chunk, units, dy_batch, dy_row, x_batch, x_row,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr, BACKS: tl.constexpr,
-    GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+    dy, x, weights, start, end, dx, partial, length, taps, shift, heads, chunks, chunk, units,
+    dy_batch, dy_row, x_batch, x_row, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+    BACKS: tl.constexpr, GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Compute dx_s = sum_t w_{s-t+left} dy_t, and a share of sum_t dy_t . x_{t+k-left}: a product for each band.
-
-    The products stand side by side, the furthest tile's first; their diagonals are summed later.
-    """
+    """Compute dx_s = sum_t w_{s-t+left} dy_t, and a share of sum_t dy_t . x_{t+k-left}: a product for each band."""
     part, head, own, step = share(heads, WIDTH, COLUMNS)
     channels = heads * WIDTH
     dy, x, dx = dy + head * WIDTH, x + head * WIDTH, dx + head * WIDTH
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    bands, products = (), ()  # carried over all units
+    bands, products = (), ()  # carried over all units; products have a row for each source, as values have
     for s in tl.static_range(BACKS + 1):
-        bands += (tl.trans(_band(weights + head * taps, taps, s, TILE)),)  # dx = A' dy
+        bands += (tl.trans(_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE)),)  # dx = A' dy
         products += (tl.zeros((TILE, TILE), tl.float32),)
     for unit in range(own, units, step):
         sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk  # a unit's
@@ -135,39 +161,94 @@ def band_backward(
         own_dy, own_x = dy + sentence * dy_batch, x + sentence * x_batch
         own_dx = dx + sentence * length * channels * (2 if GLU else 1)
         stop = tl.minimum(tile + chunk, tl.cdiv(length, TILE))  # the tile after the unit
-        values, unfinished = (), ()
+        values, halves, others, unfinished = (), (), (), ()  # x is kept until its dx is finished, which takes the gate
         for s in tl.static_range(BACKS):
             row = (tile - 1 - s) * TILE + i + shift
-            values += (_load_values(own_x, x_row, row, column, first, last, channels, WIDTH, GLU),)
+            half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+            values += (_gated(half, other, GLU),)
+            halves += (half,) if GLU else ()
+            others += (other,) if GLU else ()
             unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
         for n in range(tile, stop):
             row = n * TILE + i
-            values = (_load_values(own_x, x_row, row + shift, column, first, last, channels, WIDTH, GLU),) + values
+            half, other = _load_halves(own_x, x_row, row + shift, column, first, last, channels, WIDTH, GLU)
+            values = (_gated(half, other, GLU),) + values
+            if GLU:
+                halves, others = (half,) + halves, (other,) + others
+                half, other = halves[BACKS], others[BACKS]
             slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
             unfinished = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished
             sums, sent = (), ()
             for s in tl.static_range(BACKS + 1):
-                sums += (product(slope, tl.trans(values[s]), products[s], WIDE),)
+                sums += (product(values[s], tl.trans(slope), products[s], WIDE),)
                 sent += (product(bands[s], slope, unfinished[s], WIDE),)
             mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
             row += shift - BACKS * TILE
-            _store_slopes(own_dx, own_x, x_row, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
+            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
             values, unfinished, products = values[:-1], sent[:-1], sums  # the last tile is finished
+            if GLU:
+                halves, others = halves[:-1], others[:-1]
         for e in tl.static_range(BACKS):  # rows after the unit complete the dx of its last tiles
-            row = (stop + e) * TILE + i
-            slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy
+            slope = load_rows(own_dy, dy_row, (stop + e) * TILE + i, column, 0, length, WIDTH)  # dy
             sent = ()
             for s in tl.static_range(BACKS - e):
                 sent += (product(bands[s + e + 1], slope, unfinished[s], WIDE),)
             mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
-            row += shift - BACKS * TILE
-            whole = sent[BACKS - e - 1]
-            _store_slopes(own_dx, own_x, x_row, row, column, first, last, mine, channels, whole, WIDTH, GLU)
-            unfinished = sent
-    width: tl.constexpr = (BACKS + 1) * TILE  # columns of all products
-    to = partial + tl.program_id(0) * (TILE * width) + i[:, None] * width + i[None, :]
+            row = (stop + e - BACKS) * TILE + i + shift
+            half, other = (halves[BACKS - e - 1], others[BACKS - e - 1]) if GLU else (slope, slope)
+            whole, unfinished = sent[BACKS - e - 1], sent
+            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, whole, WIDTH, GLU)
+    to = partial + (tl.program_id(0) * TILE + i[:, None]) * ((BACKS + 1) * TILE) + i[None, :]
     for s in tl.static_range(BACKS + 1):
-        tl.store(to + (BACKS - s) * TILE, products[s])
+        tl.store(to + (BACKS - s) * TILE, tl.trans(products[s]))  # side by side, the furthest tile's first
+
+
+@triton.jit(do_not_specialize=VARIES)
+def one_tile_forward(
+    x, weights, start, end, y,
+    length, taps, shift, heads, units, x_batch, x_row,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+    GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute the same as band_forward for sentences of one tile, which are its units."""
+    part, head, own, step = share(heads, WIDTH, COLUMNS)
+    channels = heads * WIDTH
+    x, y = x + head * WIDTH, y + head * WIDTH
+    row, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
+    band = _band(weights + head * taps, taps, taps - 1 - shift, TILE)
+    for unit in range(own, units, step):
+        sentence = tl.full((), unit, tl.int64)
+        first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+        values = _load_values(x + sentence * x_batch, x_row, row, column, first, last, channels, WIDTH, GLU)
+        mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)  # (rows, channels)
+        store_rows(y + sentence * length * channels, channels, row, column, 0, length, mixed, WIDTH)
+
+
+@triton.jit(do_not_specialize=VARIES)
+def one_tile_backward(
+    dy, x, weights, start, end, dx, partial,
+    length, taps, shift, heads, units, dy_batch, dy_row, x_batch, x_row,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TILE: tl.constexpr,
+    GLU: tl.constexpr, STARTS: tl.constexpr, ENDS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Compute the same as band_backward for sentences of one tile, which are its units."""
+    part, head, own, step = share(heads, WIDTH, COLUMNS)
+    channels = heads * WIDTH
+    dy, x, dx = dy + head * WIDTH, x + head * WIDTH, dx + head * WIDTH
+    row, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
+    band = tl.trans(_band(weights + head * taps, taps, taps - 1 - shift, TILE))  # dx = A' dy
+    products = tl.zeros((TILE, TILE), tl.float32)  # carried over all units: a row for each source
+    for unit in range(own, units, step):
+        sentence = tl.full((), unit, tl.int64)
+        first, last = bounds(start, end, sentence, length, STARTS, ENDS)
+        own_x, own_dx = x + sentence * x_batch, dx + sentence * length * channels * (2 if GLU else 1)
+        slope = load_rows(dy + sentence * dy_batch, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
+        whole = product(band, slope, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
+        half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+        products = product(_gated(half, other, GLU), tl.trans(slope), products, WIDE)
+        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
+    to = partial + tl.program_id(0) * (TILE * TILE) + row[:, None] * TILE + tl.arange(0, TILE)[None, :]
+    tl.store(to, tl.trans(products))
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -220,34 +301,69 @@ def direct_backward(
             reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)  # whose tap k is this row
             whole += tl.load(weights + head * TAPS + k).to(tl.float32) * reader.to(tl.float32)
         own_dx = dx + sentence * length * channels * (2 if GLU else 1) + head * WIDTH
-        _store_slopes(own_dx, own_x, x_row, row, column, first, last, length, channels, whole, WIDTH, GLU)
+        # read again instead of kept
+        half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
+        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
+
+
+class _Plan(NamedTuple):
+    """Launch of a kernel.
+
+    Attributes:
+        kind: Its name without the direction: "band", "tile" or "direct".
+        values: Its constants, launch settings among them.
+        sizes: Its integers, except strides.
+        programs: Programs for each part of a head.
+        parts: Parts of a head.
+    """
+
+    kind: str
+    values: dict[str, int | bool]
+    sizes: tuple[int, ...]
+    programs: int
+    parts: int
 
 
 def constants(
     op: str, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> tuple[bool, dict[str, int | bool]]:
     """Return True for the direct kernel, and the constants that the one taken is compiled for, launch settings too."""
-    settings = config(op, taps, head_dim, dtype, arch)
-    values: dict[str, int | bool] = {"WIDTH": head_dim, "GLU": glu, "STARTS": starts, "ENDS": ends}
-    values |= settings.launch
-    values |= {"TILE": settings.tile, "COLUMNS": columns(head_dim, settings.columns)}
+    values = _values(config(op, taps, head_dim, dtype, arch), head_dim, glu, starts, ends)
     if is_direct(op, taps):
+        narrow = dtype != torch.float32 and values["COLUMNS"] == 64 and not glu
+        if op == "lightconv_backward" and taps == 3 and narrow and arch == HOPPER:
+            # left alone, Triton 3.6's assembler spills two registers for the sake of one more block
+            values["maxnreg"] = 72
         return True, values | {"TAPS": taps}
-    return False, values | {"BACKS": backs(taps, settings.tile), "WIDE": needs_wide(dtype)}
+    return False, values | {"BACKS": backs(taps, values["TILE"]), "WIDE": needs_wide(dtype)}
+
+
+def one_tile_constants(
+    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool
+) -> dict[str, int | bool]:
+    """Return the constants of the kernel for sentences of up to `tile` positions: the same for all K."""
+    settings = one_tile_config(op, tile, head_dim, dtype)
+    return _values(settings, head_dim, glu, starts, ends) | {"WIDE": needs_wide(dtype)}
+
+
+def _values(settings: Config, head_dim: int, glu: bool, starts: bool, ends: bool) -> dict[str, int | bool]:
+    """Return the constants that all kernels have."""
+    flags = {"WIDTH": head_dim, "GLU": glu, "STARTS": starts, "ENDS": ends, "TILE": settings.tile}
+    return flags | settings.launch | {"COLUMNS": columns(head_dim, settings.columns)}
 
 
 def forward(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
     """Compute y (B, T, C) from x (B, T, C), or (B, T, 2 C) with glu, and weights (H, K)."""
     x, weights = aligned(x), weights.contiguous()
     y = torch.empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)), dtype=x.dtype, device=x.device)
-    direct, values, sizes, programs = _plan("lightconv", y, weights, start, end, causal, glu)
-    parts = triton.cdiv(y.shape[-1] // weights.shape[0], values["COLUMNS"])  # of a head's channels
+    plan = _plan("lightconv", y, weights, start, end, causal, glu)
+    kernel = {"band": band_forward, "tile": one_tile_forward, "direct": direct_forward}[plan.kind]
     # a kernel takes a pointer for everything: weights stand for an absent bound, and are not read
     extent = [weights if bound is None else bound.contiguous() for bound in (start, end)]
     with torch.cuda.device_of(x):
-        (direct_forward if direct else band_forward)[(programs * weights.shape[0] * parts,)](
-            x, weights, *extent, y, *sizes, *x.stride()[:2], **values
+        kernel[(plan.programs * weights.shape[0] * plan.parts,)](
+            x, weights, *extent, y, *plan.sizes, *x.stride()[:2], **plan.values
         )
     return y
 
@@ -258,37 +374,53 @@ def backward(
     """Compute dx, as x, and dweights (H, K) from dy (B, T, C) and the inputs of the forward pass."""
     dy, x, weights = aligned(dy), aligned(x), weights.contiguous()
     heads, taps = weights.shape
-    direct, values, sizes, programs = _plan("lightconv_backward", dy, weights, start, end, causal, glu)
-    dx, tile = torch.empty(x.shape, dtype=x.dtype, device=x.device), values["TILE"]
+    plan = _plan("lightconv_backward", dy, weights, start, end, causal, glu)
+    kernel = {"band": band_backward, "tile": one_tile_backward, "direct": direct_backward}[plan.kind]
+    dx, tile = torch.empty(x.shape, dtype=x.dtype, device=x.device), plan.values["TILE"]
     # every program stores its share of dweights apart, so that sums need no atomics and repeat exactly
-    width = 4 if direct else (values["BACKS"] + 1) * tile
-    parts = triton.cdiv(dy.shape[-1] // heads, values["COLUMNS"])
-    shape = (programs, heads, parts, *(() if direct else (tile,)), width)
+    share_of = {"band": (tile, (plan.values.get("BACKS", 0) + 1) * tile), "tile": (tile, tile), "direct": (4,)}
+    shape = (plan.programs, heads, plan.parts, *share_of[plan.kind])
     partial = torch.empty(shape, dtype=torch.float32, device=x.device)
     extent = [weights if bound is None else bound.contiguous() for bound in (start, end)]
     with torch.cuda.device_of(x):
-        (direct_backward if direct else band_backward)[(programs * heads * parts,)](
-            dy, x, weights, *extent, dx, partial, *sizes, *dy.stride()[:2], *x.stride()[:2], **values
+        kernel[(plan.programs * heads * plan.parts,)](
+            dy, x, weights, *extent, dx, partial, *plan.sizes, *dy.stride()[:2], *x.stride()[:2], **plan.values
         )
-    # a tap is a diagonal of the products, whose last tile + K - 1 columns have the band
     total = partial.sum((0, 2))
-    total = total[:, :taps] if direct else unskew(total[..., width - tile - taps + 1 :]).sum(-2)
+    if plan.kind == "direct":
+        total = total[:, :taps]
+    else:
+        # a tap is a diagonal of the products: of one tile's after a shift, else of the last tile + K - 1 columns
+        shift = _shift(taps, causal)
+        band = pad(total, (taps - 1 - shift, shift)) if plan.kind == "tile" else total[..., -(tile + taps - 1) :]
+        total = unskew(band).sum(-2)
     return dx, total.to(weights.dtype).contiguous()
 
 
 def _plan(
     op: str, y: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool
-) -> tuple[bool, dict[str, int | bool], tuple[int, ...], int]:
-    """Return True for the direct kernel, then the constants, the sizes, and the number of programs for each head."""
+) -> _Plan:
+    """Choose the kernel, its constants and sizes, and the number of programs."""
     (batch_size, length, channels), (heads, taps) = y.shape, weights.shape
-    shift = 0 if causal else taps - 1 - taps // 2  # K - 1 - left
-    flags = {"glu": glu, "starts": start is not None, "ends": end is not None, "arch": target(y)}
-    direct, values = constants(op, taps, channels // heads, y.dtype, **flags)
-    chunks, chunk = triton.cdiv(length, values["TILE"]), 1
-    if not direct:
-        chunk = chunk_size(op, config(op, taps, channels // heads, y.dtype, target(y)), batch_size * chunks * heads)
-        chunks = triton.cdiv(chunks, chunk)
-    units = batch_size * chunks  # of each head
-    sizes = (length, shift, heads, chunks, units)
-    sizes = sizes if direct else (length, taps, shift, heads, chunks, chunk, units)
-    return direct, values, sizes, min(units, max(1, PROGRAMS[op] // heads))
+    head_dim, arch, shift = channels // heads, target(y), _shift(taps, causal)
+    flags = {"glu": glu, "starts": start is not None, "ends": end is not None}
+    if tile := one_tile(op, taps, length):
+        kind, values = "tile", one_tile_constants(op, tile, taps, head_dim, y.dtype, **flags)
+        units = batch_size  # of each head
+        sizes = (length, taps, shift, heads, units)
+    else:
+        direct, values = constants(op, taps, head_dim, y.dtype, **flags, arch=arch)
+        kind, chunks, chunk = "direct" if direct else "band", triton.cdiv(length, values["TILE"]), 1
+        if not direct:
+            chunk = chunk_size(op, config(op, taps, head_dim, y.dtype, arch), batch_size * chunks * heads)
+            chunks = triton.cdiv(chunks, chunk)
+        units = batch_size * chunks
+        sizes = (length, shift, heads, chunks, units)
+        sizes = sizes if direct else (length, taps, shift, heads, chunks, chunk, units)
+    programs = min(units, max(1, PROGRAMS[op] // heads))
+    return _Plan(kind, values, sizes, programs, triton.cdiv(head_dim, values["COLUMNS"]))
+
+
+def _shift(taps: int, causal: bool) -> int:
+    """Return K - 1 - left, the positions after its own that a row reads."""
+    return 0 if causal else taps - 1 - taps // 2

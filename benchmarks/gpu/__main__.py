@@ -1,0 +1,97 @@
+"""Learn everything that a visit to a GPU can teach, in the order of what it teaches, in one command.
+
+    python -m benchmarks.gpu --out DIR --budget 540       # a first visit
+    python -m benchmarks.gpu --resume DIR --budget 540    # a later one: parts that are done are not repeated
+    python -m benchmarks.gpu --pack FOLDER --corpora CORPORA    # before: one folder with all that must travel
+
+Every part runs in a process of its own with its own time limit: the kernels; training steps of four mixers in two
+sizes at 27 and 1,024 tokens; decoding; memory; the tests in parallel; profiles; launch settings; the training command;
+quality. DIR has results.json, log.txt and verdicts.md after every part. The command ends, with all that it
+started, before the budget does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs torch, triton
+and numpy; parts that need other packages or data say so. Without a GPU it rehearses: the same parts with tiny sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu import verdicts
+from benchmarks.gpu.plan import parts_of
+from benchmarks.gpu.records import FAILED, Results, write_atomically
+from benchmarks.gpu.runner import ROOT, Runner
+
+UNFINISHED = 3
+
+
+def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse and check the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; must be new or empty")
+    what.add_argument("--resume", type=Path, metavar="DIR", help="go on with the results of an earlier visit")
+    what.add_argument("--pack", type=Path, metavar="FOLDER", help="make a folder that has what must travel")
+    add("--budget", type=float, default=540.0, help="seconds that the whole command may take")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto", help="auto: cuda if there is one")
+    add("--data", type=Path, default=ROOT / "headline-data", help="the folder that benchmarks.headline prepared")
+    add("--parts", nargs="+", default=[], metavar="PART", help="run these alone; a name's beginning suffices")
+    add("--corpora", type=Path, help="with --pack: prepare the data from these, if --data has none")
+    add("--wheels", type=Path, help="with --pack: take the wheels of this folder, and download none")
+    options = parser.parse_args(argv)
+    chosen = [part for part in parts_of("cuda") if part.name.startswith(tuple(options.parts) or "")]
+    if not chosen:
+        parser.error(f"--parts {' '.join(options.parts)}: there are {', '.join(p.name for p in parts_of('cuda'))}")
+    if options.out and (options.out / "results.json").exists():
+        parser.error(f"{options.out} has results; go on with --resume {options.out}")
+    if options.resume and not (options.resume / "results.json").is_file():
+        parser.error(f"{options.resume} has no results.json; begin with --out {options.resume}")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Pack, or run the parts that are missing, and return the exit status."""
+    began = time.monotonic()
+    options = options_of(argv)
+    if options.pack:
+        from benchmarks.gpu.pack import pack
+
+        return pack(options.pack, data=options.data, corpora=options.corpora, wheels=options.wheels)
+    folder = (options.out or options.resume).absolute()
+    results = Results(folder)
+    device = options.device if options.device != "auto" else "cuda" if has_gpu() else "cpu"
+    if results.data.setdefault("device", device) != device:
+        print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)
+        return 2
+    runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began)
+    wanted = [part for part in parts_of(device) if part.name.startswith(tuple(options.parts) or "")]
+    # the page describes the machine of the last visit
+    results.parts.pop("machine", None)
+    complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])
+    text = verdicts.page(results)
+    write_atomically(folder / "verdicts.md", text)
+    print(text)
+    if not complete:
+        print(f"parts are left; go on with --resume {folder}")
+        return UNFINISHED
+    return int(any(results.state(part.name) == FAILED for part in wanted))
+
+
+def has_gpu() -> bool:
+    """Ask torch for a GPU, in a process that may hang without harm."""
+    question = "import torch; print(torch.cuda.is_available())"
+    try:
+        asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, timeout=90)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.stdout.strip() == "True"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Time beam search of base models with random weights, in float32 and in bf16, and count the host's waits."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.gpu.plan import MIXERS
+from benchmarks.headline.data import Prepared, synthetic
+from seq2seq.build import build_model
+from seq2seq.config.search import SearchSettings
+from seq2seq.model import Seq2Seq
+from seq2seq.search import Specials, search
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+# Sentences as long as the trained ones, and translations that end where these do: random weights give them no end.
+_ROWS, _LENGTH, _BEAM = 64, 27, 5
+
+
+def run(job: Job) -> None:
+    """Time every mixer."""
+    prepared = Prepared(job.data)
+    rows, length, beam = (_ROWS, _LENGTH, _BEAM) if job.on_gpu else (2, 4, 2)
+    device = torch.device(job.device)
+    settings = SearchSettings(beam_size=beam, max_len_ratio=1.0, max_len_extra=1)
+    special = Specials(prepared.ids["bos"], prepared.ids["eos"], prepared.ids["pad"])
+    for mixer in MIXERS:
+        config = prepared.model("base", mixer)
+        torch.manual_seed(1)
+        model = build_model(config).to(device).eval()
+        never_ending(model, special.eos)
+        batch = synthetic(rows, length, config["tgt_vocab_size"], device)
+
+        def decode(model: Seq2Seq = model, batch: Any = batch) -> None:
+            search(model, batch.src, batch.src_mask, special=special, settings=settings)
+
+        found: dict[str, Any] = {"sentences": rows, "beam": beam, "steps": length + 1}
+        for name, enabled in (("float32", False), ("bf16", True)):
+            with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
+                took = seconds_of(decode, device)
+                found[name] = {"ms a step": 1e3 * took / (length + 1), "tokens/s": rows * (length + 1) / took}
+        job.save(**{mixer: found | {"waits a step": waits_of(decode, device, length + 1)}})
+
+
+def never_ending(model: Seq2Seq, eos: int) -> None:
+    """Make the end improbable, so that every sentence takes all steps."""
+    bias = torch.zeros(model.output.weight.shape[0], device=model.output.weight.device)
+    bias[eos] = -1e4
+    model.output.bias = torch.nn.Parameter(bias)  # type: ignore[assignment]
+
+
+def seconds_of(work: Any, device: torch.device) -> float:
+    """Return the least time of three calls, after one that is not counted."""
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])
+
+
+def waits_of(work: Any, device: torch.device, steps: int) -> float | None:
+    """Return how often the host waits for the device in a step, as CUDA reports it; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            work()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return round(sum("synchroniz" in str(one.message) for one in found) / steps, 2)

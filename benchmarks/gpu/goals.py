@@ -1,0 +1,124 @@
+"""The goals of benchmarks/README.md, each with what a visit has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from benchmarks.gpu.records import Results
+
+# Least shares of the roofline for DynamicConv with 31 taps, in per cent, by length and direction.
+_ROOFLINE = {(1024, "forward"): 60, (1024, "backward"): 45, (27, "forward"): 55, (27, "backward"): 40}
+# Target tokens/s of a Transformer at 27 tokens a sentence: 40% of 790 TFLOP/s.
+_TOKENS = {"base": 866_000, "big": 249_000}
+# Least rate of big DynamicConv over that of big Transformer, by length.
+_RATIO = {27: 0.95, 1024: 1.2}
+
+
+class Goal(NamedTuple):
+    """Goal, what was found, and a verdict: met, missed, or not measured."""
+
+    name: str
+    found: str
+    verdict: str
+
+
+def _judged(name: str, value: float | None, least: float, form: str) -> Goal:
+    if value is None:
+        return Goal(name, "-", "not measured")
+    return Goal(name, format(value, form), "met" if value >= least else "**missed**")
+
+
+def goals(results: Results) -> Iterator[Goal]:
+    """Judge all goals."""
+    yield _right(results)
+    timings = results.result("kernels").get("timings", [])
+    for (length, direction), least in _ROOFLINE.items():
+        row = _timing(timings, length, direction, "ours")
+        name = f"DynamicConv {direction}, T {length}: {least}% of the roofline"
+        yield _judged(name, row["roofline"] if row else None, least, ".0f")
+    yield _judged("5 times as fast as fairseq's kernel, forward", _over_fairseq(timings), 5, ".1f")
+    layers = results.result("kernels").get("layers", [])
+    yield _judged("attention layer over DynamicConv layer, T 1,024: 1", _layer_ratio(layers), 1, ".2f")
+    yield _judged("layer's cost a token, T 64 over T 16,384: 0.8", _flatness(layers), 0.8, ".2f")
+    for size, least in _TOKENS.items():
+        yield _judged(f"Transformer {size}: {least:,} tokens/s", _rate(results, size, "transformer", 27), least, ",.0f")
+    for length, least in _RATIO.items():
+        conv, attention = (_rate(results, "big", mixer, length) for mixer in ("dynamicconv", "transformer"))
+        ratio = conv / attention if conv and attention else None
+        yield _judged(f"big DynamicConv over Transformer, T {length}: {least}", ratio, least, ".2f")
+    yield from _compilation(results)
+    yield _no_memory_error(results)
+
+
+def _right(results: Results) -> Goal:
+    kernels, tests = results.result("kernels"), results.result("pytest/kernels")
+    if "checked" not in kernels and "passed" not in tests:
+        return Goal("all kernels right", "-", "not measured")
+    wrong = len(kernels.get("wrong", [])) + tests.get("failed", 0)
+    checked = kernels.get("checked", 0) + tests.get("passed", 0) + tests.get("failed", 0)
+    verdict = "**missed**" if wrong or not checked else "met"
+    return Goal("all kernels right", f"{wrong} of {checked} wrong", verdict)
+
+
+def _timing(rows: list[dict[str, Any]], length: int, direction: str, way: str) -> dict[str, Any] | None:
+    for row in rows:
+        shape = row["shape"]
+        plain = shape["taps"] == 31 and not shape["drop"] and not shape["glu"]
+        asked = ("dynamicconv", direction, way, length)
+        if plain and (row["op"], row["direction"], row["way"], shape["length"]) == asked and not row["error"]:
+            return row
+    return None
+
+
+def _over_fairseq(rows: list[dict[str, Any]]) -> float | None:
+    ours, theirs = (_timing(rows, 1024, "forward", way) for way in ("ours", "fairseq"))
+    return theirs["us"] / ours["us"] if ours and theirs else None
+
+
+def _cost(rows: list[dict[str, Any]], op: str, length: int) -> float | None:
+    """Return a causal layer's nanoseconds a token."""
+    for row in rows:
+        shape = row["shape"]
+        if (row["op"], row["direction"], shape["length"]) == (op, "causal", length) and row["us"] and not row["error"]:
+            return 1e3 * row["us"] / (shape["batch"] * shape["length"])
+    return None
+
+
+def _layer_ratio(rows: list[dict[str, Any]]) -> float | None:
+    attention, conv = (_cost(rows, op, 1024) for op in ("attention", "dynamicconv"))
+    return attention / conv if attention and conv else None
+
+
+def _flatness(rows: list[dict[str, Any]]) -> float | None:
+    short, long = (_cost(rows, "dynamicconv", length) for length in (64, 16384))
+    return short / long if short and long else None
+
+
+def _rate(results: Results, size: str, mixer: str, length: int) -> float | None:
+    found = results.result(f"step/{size}/{mixer}").get(f"length {length}", {})
+    return found.get("target_tokens_per_second")
+
+
+def _compilation(results: Results) -> Iterator[Goal]:
+    """Judge the compilation of the steps that ran: it works, without breaks, and repeated shapes compile nothing."""
+    for mixer in ("transformer", "dynamicconv"):
+        name = f"base {mixer} compiles; no break, nothing anew for shapes seen before"
+        found = results.result(f"step/base/{mixer}")
+        if found.get("error"):
+            yield Goal(name, "does not compile", "**missed**")
+        elif "before" not in (counts := found.get("graphs") or {}):
+            yield Goal(name, "-", "not measured")
+        else:
+            anew = counts["training again"] - counts["training"] + counts["validation again"] - counts["validation"]
+            good = not anew and not found["breaks"] and not found["limit"]
+            shown = f"{counts['validation again']} graphs, {found['breaks']} breaks, {anew} anew"
+            yield Goal(name, shown, "met" if good else "**missed**")
+
+
+def _no_memory_error(results: Results) -> Goal:
+    name, state = "a run with max_tokens=auto ends well", results.state("train")
+    if state not in ("done", "failed"):
+        return Goal(name, "-", "not measured")
+    found = results.result("train").get("max_tokens")
+    return Goal(name, f"max_tokens {found}", "met" if state == "done" else "**missed**")

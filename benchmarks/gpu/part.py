@@ -1,0 +1,104 @@
+"""Run one part, for `python -m benchmarks.gpu`, which starts this as a process of its own.
+
+python -m benchmarks.gpu.part step/base/transformer --out DIR --data DATA --device cuda --limit 120
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.records import file_name, write_atomically
+
+# Modules of the kinds of work: each has a function `run(job)`.
+_MODULES = {
+    "machine": "machine",
+    "kernels": "kernels",
+    "tune": "kernels",
+    "step": "steps",
+    "memory": "memory",
+    "decode": "decoding",
+    "profile": "profiles",
+    "pytest": "suites",
+    "train": "training_run",
+    "quality": "quality",
+}
+
+
+class Job:
+    """What a part is given, and where it puts what it has so far.
+
+    Args:
+        name: The part's name.
+        folder: Folder of all results.
+        data: The prepared folder.
+        device: "cuda" or "cpu"; on a CPU all sizes are tiny.
+        limit: Seconds after which the part is killed.
+    """
+
+    def __init__(self, name: str, folder: Path, *, data: Path, device: str, limit: float) -> None:
+        self.name, self.folder, self.data, self.device = name, folder, data, device
+        self.on_gpu = device == "cuda"
+        self.deadline = time.monotonic() + limit
+        self.path = folder / "parts" / f"{file_name(name)}.json"
+        self.result: dict[str, Any] = {}
+
+    @property
+    def words(self) -> list[str]:
+        """The name's parts after the kind."""
+        return self.name.split("/")[1:]
+
+    def left(self, reserve: float = 0.0) -> float:
+        """Return the seconds that are left, but for `reserve`."""
+        return max(0.0, self.deadline - time.monotonic() - reserve)
+
+    def save(self, **values: Any) -> None:
+        """Add values to the result, and write it."""
+        self.result |= values
+        text = json.dumps({"part": self.name, **self.result}, ensure_ascii=False, default=str)
+        write_atomically(self.path, text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the part and return the exit status, 1 if it could not do its work."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.part", description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--device", choices=("cuda", "cpu"), required=True)
+    parser.add_argument("--limit", type=float, default=600.0)
+    options = parser.parse_args(argv)
+    job = Job(options.name, options.out, data=options.data, device=options.device, limit=options.limit)
+    job.save()
+    kind = options.name.split("/")[0]
+    importlib.import_module(f"benchmarks.gpu.{_MODULES[kind]}").run(job)
+    job.save()
+    return 0
+
+
+def end_with_parent() -> None:
+    """End this process group when the process that started it is gone, as after kill -9."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    # only as a leader: a group that a shell made has other processes in it
+    if os.getpgid(0) == os.getpid() and os.getsid(0) == os.getpid():
+        end_with_parent()
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Results of a visit on disk: one JSON file, written anew and atomically whenever a part has something to add.
+
+results.json    {"began": date, "visits": [seconds], "parts": {name: Record}}
+log.txt         the end of every part's output
+verdicts.md     the page
+parts/          what a part that runs has so far; gone when the part has ended
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+# States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
+DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
+_LOG_LINES = 150
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file by one step, so that a kill leaves the old text or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def file_name(part: str) -> str:
+    """Return a part's name as that of a file."""
+    return part.replace("/", "-")
+
+
+class Results:
+    """The results of all visits so far.
+
+    Args:
+        folder: The folder of results; what earlier visits left there is read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "results.json"
+        self.data: dict[str, Any] = {"began": _today(), "visits": [], "parts": {}}
+        if self.path.is_file():
+            self.data = json.loads(self.path.read_text(encoding="utf-8"))
+        self._take_leftovers()
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Records by part: state, seconds, error, attempts and result."""
+        return self.data["parts"]
+
+    def state(self, part: str) -> str | None:
+        """Return a part's state, None if it has not run."""
+        return self.parts.get(part, {}).get("state")
+
+    def result(self, part: str) -> dict[str, Any]:
+        """Return what a part has measured, even if it did not end; {} if nothing."""
+        return self.parts.get(part, {}).get("result") or {}
+
+    def unfinished(self, part: str) -> Path:
+        """Return the file that a running part writes."""
+        return self.folder / "parts" / f"{file_name(part)}.json"
+
+    def log(self, part: str) -> Path:
+        """Return the file of a running part's output."""
+        return self.folder / "parts" / f"{file_name(part)}.log"
+
+    def close(self, part: str, state: str, seconds: float, error: str = "") -> None:
+        """Record how a part ended, take over what it wrote, and save."""
+        earlier = self.parts.get(part, {})
+        before, result = earlier.get("result") or {}, _read(self.unfinished(part)) or {}
+        # an attempt that came to less than an earlier one takes nothing away
+        if state != DONE and len(result) < len(before):
+            result = before
+        self.parts[part] = {
+            "state": state,
+            "seconds": round(seconds, 1),
+            "error": error,
+            "attempts": earlier.get("attempts", 0) + 1,
+            "date": _today(),
+            "result": result,
+        }
+        self._append_log(part, state)
+        self.save()
+        self.unfinished(part).unlink(missing_ok=True)
+
+    def save(self) -> None:
+        """Write results.json."""
+        write_atomically(self.path, json.dumps(self.data, ensure_ascii=False, indent=1) + "\n")
+
+    def _append_log(self, part: str, state: str) -> None:
+        path = self.log(part)
+        if not path.is_file():
+            return
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as log:
+            log.write("\n".join([f"==== {part}: {state}", *lines, ""]))
+        path.unlink()
+
+    def _take_leftovers(self) -> None:
+        """Record as interrupted what a killed command left in parts/."""
+        for path in sorted((self.folder / "parts").glob("*.json")):
+            found = _read(path)
+            if found and "part" in found:
+                self.close(found["part"], INTERRUPTED, 0.0, "the command was killed")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()

@@ -1,0 +1,84 @@
+"""Run tests in parallel, and keep every outcome as soon as it is known, so that a stopped run goes on later."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.part import Job
+
+ROOT = Path(__file__).resolve().parents[2]
+# Without the markers of the project's own options: on a GPU nothing is too slow.
+_ARGUMENTS = {
+    "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", ""],
+    "gpu": ["tests", "-m", "gpu"],
+}
+# A few of each, in the interpreter; those with the marker are skipped there.
+_TINY = {
+    "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", "", "-k", "nothing_to or log"],
+    "gpu": ["tests/training/test_fsdp.py", "tests/kernels/test_operators.py", "-m", "gpu"],
+}
+
+
+def run(job: Job) -> None:
+    """Run pytest on what has not passed yet, with xdist where it is, and save the outcomes while it runs."""
+    (name,) = job.words
+    record = job.folder / f"pytest-{name}.jsonl"
+    # a copy, since xdist's processes must all read the same while the record grows
+    earlier = job.path.with_suffix(".earlier")
+    earlier.write_bytes(record.read_bytes() if record.is_file() else b"")
+    arguments = (_ARGUMENTS if job.on_gpu else _TINY)[name]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
+    # in a rehearsal of tests that are skipped, processes would only cost time
+    command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "GPU_TESTS_RECORD": str(record), "GPU_TESTS_EARLIER": str(earlier)},
+    ) as process:
+        while process.poll() is None:
+            try:
+                process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                job.save(**counts(record))
+    job.save(**counts(record), status=process.returncode)
+    earlier.unlink()
+    # 0 all passed, 1 some failed, 5 nothing to run; others: pytest could not do its work
+    if process.returncode not in (0, 1, 5):
+        raise SystemExit(f"pytest ended with exit status {process.returncode}")
+
+
+def parallel(job: Job) -> list[str]:
+    """Return xdist's options; each process has a CUDA context, which takes memory."""
+    try:
+        import xdist  # noqa: F401
+    except ImportError:
+        return []
+    count = min(12, os.cpu_count() or 1) if job.on_gpu else 2
+    return ["-n", str(count), "--dist", "worksteal"]
+
+
+def outcomes(record: Path) -> dict[str, dict[str, Any]]:
+    """Return the last outcome of each test; a line that a kill has cut is dropped."""
+    found = {}
+    for line in record.read_text(encoding="utf-8").splitlines() if record.is_file() else []:
+        try:
+            one = json.loads(line)
+        except ValueError:
+            continue
+        found[one["test"]] = one
+    return found
+
+
+def counts(record: Path) -> dict[str, Any]:
+    """Count outcomes, and list tests that failed with the first line of the reason."""
+    found = outcomes(record)
+    total = Counter(one["outcome"] for one in found.values())
+    failed = [f"{one['test']}: {one['why']}" for one in found.values() if one["outcome"] == "failed"]
+    return {key: total[key] for key in ("passed", "failed", "skipped")} | {"failures": failed[:60]}

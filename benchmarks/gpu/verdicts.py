@@ -1,0 +1,248 @@
+"""The page of verdicts: what a visit has shown, in under 10,000 characters, and which parts are missing and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.gpu.goals import goals
+from benchmarks.gpu.plan import MIXERS, SIZES, parts_of
+from benchmarks.gpu.records import DONE, Results
+
+LONGEST = 9_900
+
+
+def page(results: Results) -> str:
+    """Format the page; a section that has nothing to show says that it did not run."""
+    sections: list[tuple[str, Callable[[Results], Iterator[str]]]] = [
+        ("Goals", _goals),
+        ("Parts that are not done", _missing),
+        ("Correct?", _correct),
+        ("Fast?", _fast),
+        ("Training steps: compiled, recompiled?", _steps),
+        ("Decoding, base, 64 sentences of 27, beam 5", _decoding),
+        ("Memory of uncompiled steps", _memory),
+        ("Profile of a base step", _profiles),
+        ("Launch settings", _tuned),
+        ("Training command, quality", _quality),
+    ]
+    blocks = ["\n".join(_head(results))]
+    for title, lines in sections:
+        found = list(lines(results)) or ["- did not run"]
+        blocks.append("\n".join([f"## {title}", "", *found]))
+    return _shortened(blocks)
+
+
+def _shortened(blocks: list[str]) -> str:
+    """Join the blocks; where they are too long, the longest ones lose their last lines."""
+    while len(text := "\n\n".join(blocks) + "\n") > LONGEST:
+        longest = max(range(len(blocks)), key=lambda number: len(blocks[number]))
+        lines = blocks[longest].removesuffix("\n- ...").split("\n")
+        blocks[longest] = "\n".join([*lines[:-1], "- ..."])
+    return text
+
+
+def number(value: Any, form: str = ",.0f") -> str:
+    """Format a number; a dash where there is none."""
+    return f"{value:{form}}" if isinstance(value, int | float) and math.isfinite(value) else "-"
+
+
+def _head(results: Results) -> Iterator[str]:
+    facts = results.result("machine")
+    names = {name: results.state(name) for name in (part.name for part in parts_of("cuda"))}
+    done = sum(state == DONE for state in names.values())
+    yield f"# A visit to {facts.get('name', 'an unknown machine')}, {facts.get('date', results.data['began'])}"
+    yield ""
+    versions = {key: value for key, value in facts.get("packages", {}).items() if value}
+    shown = ", ".join(f"{key} {versions[key]}" for key in ("triton", "numpy", "lightning") if key in versions)
+    lacking = [key for key, value in facts.get("packages", {}).items() if not value]
+    seconds = ", ".join(number(took) for took in results.data["visits"])
+    yield f"- torch {facts.get('torch', '?')}, {shown}; missing: {', '.join(lacking) or 'nothing'}"
+    yield f"- {done} of {len(names)} parts done; seconds of the visits: {seconds or '-'}"
+    if results.data.get("device") == "cpu":
+        yield "- **A rehearsal on a CPU with tiny sizes: no figure means anything.**"
+
+
+def _goals(results: Results) -> Iterator[str]:
+    yield "| goal | found | verdict |"
+    yield "|---|--:|---|"
+    for goal in goals(results):
+        yield f"| {goal.name} | {goal.found} | {goal.verdict} |"
+
+
+def _missing(results: Results) -> Iterator[str]:
+    # parts with the same reason share a line
+    reasons: dict[str, list[str]] = {}
+    for part in parts_of("cuda"):
+        record = results.parts.get(part.name, {})
+        if record.get("state") != DONE:
+            reason = f"{record.get('state') or 'did not run'}: {_cell(record.get('error') or 'no time was left')[:160]}"
+            reasons.setdefault(reason, []).append(part.name)
+    for reason, names in reasons.items():
+        yield f"- {', '.join(names)}: {reason}"
+    if not reasons:
+        yield "- none"
+
+
+def _correct(results: Results) -> Iterator[str]:
+    kernels = results.result("kernels")
+    if "checked" in kernels:
+        wrong = kernels["wrong"]
+        yield f"- kernels against float64: {kernels['checked'] - len(wrong)} of {kernels['checked']} cases right"
+        for case in wrong[:5]:
+            yield f"  - WRONG {case['case']['op']} {case['case']['dtype']}: {case['error'] or case['errors']}"
+    for error in [one for one in kernels.get("errors", []) if not one.startswith("correctness")][:5]:
+        yield f"  - {_cell(error)[:180]}"
+    if kernels.get("left_out"):
+        yield f"- left out for lack of time: {len(kernels['left_out'])}, such as {_cell(kernels['left_out'][0])[:100]}"
+    for name in ("pytest/kernels", "pytest/gpu"):
+        found = results.result(name)
+        if "passed" in found:
+            yield f"- {name}: {found['passed']} passed, {found['failed']} failed, {found['skipped']} skipped"
+            for failure in found["failures"][:6]:
+                yield f"  - {_cell(failure)[:200]}"
+
+
+def _fast(results: Results) -> Iterator[str]:
+    kernels = results.result("kernels")
+    if "device" in kernels:
+        facts = kernels["device"]
+        copy, product = facts.get("copy_gb_s"), facts.get("matmul_bf16_tflop_s")
+        yield f"- copy {number(copy)} GB/s, bf16 product {number(product)} TFLOP/s; % = of the roofline at that copy"
+    rows = [row for row in kernels.get("timings", []) if row["way"] == "ours" and row["us"]]
+    if rows:
+        yield "- us (%), forward; backward:"
+    pairs: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        shape = row["shape"]
+        extra = (f" drop {shape['drop']}" if shape["drop"] else "") + (" GLU" if shape["glu"] else "")
+        key = row["op"], f"T {shape['length']} K {shape['taps']}{extra}"
+        cell = f"{number(row['us'])} ({number(row['roofline'])}%)"
+        pairs.setdefault(key, {})[row["direction"]] = cell + (" WRONG" if row["error"] else "")
+    for (op, shape), cells in pairs.items():
+        yield f"  - {op} {shape}: " + "; ".join(
+            f"{way} {cell}" if way == "mask" else cell for way, cell in cells.items()
+        )
+    layers = [row for row in kernels.get("layers", []) if row["us"] and row["direction"] == "causal"]
+    if layers:
+        yield "- whole causal layers, forward + backward, ns a token:"
+    for op in dict.fromkeys(row["op"] for row in layers):
+        costs = [
+            f"T {row['shape']['length']} {number(1e3 * row['us'] / (row['shape']['batch'] * row['shape']['length']))}"
+            for row in layers
+            if row["op"] == op
+        ]
+        yield f"  - {op}: {', '.join(costs)}"
+
+
+def _steps(results: Results) -> Iterator[str]:
+    lines = [
+        f"| {size} {mixer} | {line}"
+        for size in SIZES
+        for mixer in MIXERS
+        for line in _step(results, results.result(f"step/{size}/{mixer}"))
+    ]
+    if lines:
+        yield "| model | T | tokens/s | MFU sheet / measured | GiB | eager | graphs, breaks |"
+        yield "|---|--:|--:|--:|--:|--:|---|"
+        yield from lines
+        yield ""
+        yield "Graphs after: timing, batches of other shapes, the same again, validation, again; then graph breaks."
+
+
+def _step(results: Results, found: dict[str, Any]) -> Iterator[str]:
+    rate = results.result("kernels").get("device", {}).get("matmul_bf16_tflop_s")
+    lengths = [value for key, value in found.items() if key.startswith("length ")]
+    for place, one in enumerate(lengths):
+        sheet, flops = one.get("mfu"), one.get("model_flops_per_second")
+        measured = flops / rate / 1e12 if flops and rate else None
+        shares = f"{number(sheet, '.1%')} / {number(measured, '.1%')}"
+        last = place == len(lengths) - 1
+        cells = [
+            str(one["length"]),
+            number(one["target_tokens_per_second"]),
+            shares,
+            number(one.get("memory_gib"), ".1f"),
+            number(found.get("eager")) if place == 0 else "",
+            _compiled(found) if last else f"{one['graphs']}, {one['breaks']}",
+        ]
+        yield " | ".join(cells) + " |"
+
+
+def _compiled(found: dict[str, Any]) -> str:
+    """Describe in a few words what became of the graphs."""
+    if found.get("error"):
+        return f"does not compile: {_cell(found['error'])[:80]}"
+    if "graphs" not in found:
+        return "not compiled" if found.get("compiled") is False else "-"
+    text = " ".join(str(count) for count in found["graphs"].values()) + f", {found['breaks']}"
+    uncompiled = max((one.get("eager_calls", 0) for one in found.values() if isinstance(one, dict)), default=0)
+    text += f", {uncompiled} CALLS NOT COMPILED" if uncompiled else ""
+    return text + (" LIMIT HIT" if found["limit"] else "")
+
+
+def _decoding(results: Results) -> Iterator[str]:
+    for mixer, found in results.result("decode").items():
+        if mixer in MIXERS:
+            times = [f"{kind} {number(found[kind]['ms a step'], '.2f')}" for kind in ("float32", "bf16")]
+            rate = number(found["bf16"]["tokens/s"])
+            waits = found["waits a step"]
+            yield f"- {mixer}: ms a step {', '.join(times)}; {rate} tokens/s in bf16; waits a step {waits}"
+
+
+def _memory(results: Results) -> Iterator[str]:
+    for name, found in results.result("memory").items():
+        if isinstance(found, dict):
+            yield f"- {name}: {number(found['gib'], '.2f')} GiB at 16k tokens, {found['kib a token']} KiB a token"
+        elif name != "part":
+            yield f"- {name}: {found}"
+
+
+def _profiles(results: Results) -> Iterator[str]:
+    for mixer in MIXERS[:2]:
+        found = results.result(f"profile/{mixer}")
+        if "us a step" not in found:
+            continue
+        counts = f"{number(found['launches a step'])} launches, {found['waits a step']} waits"
+        yield f"- {mixer}: {number(found['us a step'])} us a step on the device, {counts}"
+        for row in found["kernels"][:8]:
+            yield f"  - {number(row['us'])} us, {number(row['calls'], '.1f')} calls: {_cell(row['name'])[:70]}"
+
+
+def _tuned(results: Results) -> Iterator[str]:
+    rows = results.result("tune").get("tune", [])
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["us"] and not row["error"]:
+            groups.setdefault((row["op"], row["direction"], str(row["shape"])), []).append(row)
+    for group, mine in groups.items():
+        default = [row for row in mine if row["way"] == "default"]
+        others = sorted((row for row in mine if row["way"] != "default"), key=lambda row: row["us"])
+        if default and others:
+            best, shape = others[0], default[0]["shape"]
+            settings = ", ".join(f"{name} {value}" for name, value in best["detail"].items())
+            times = f"{number(default[0]['us'], '.1f')} us by default, {number(best['us'], '.1f')} with {settings}"
+            yield f"- {group[0]} {group[1]} T {shape['length']} K {shape['taps']}: {times}"
+
+
+def _quality(results: Results) -> Iterator[str]:
+    found = results.result("train")
+    if "throughput" in found:
+        rates = found["throughput"] or {}
+        shown = ", ".join(f"{key} {number(value, ',.4g')}" for key, value in list(rates.items())[:6])
+        yield f"- train, max_tokens=auto: found {found['max_tokens']}; {shown}"
+    for mixer in MIXERS:
+        found = results.result(f"quality/{mixer}")
+        if "target_tokens_per_second" in found:
+            scores = [
+                f"{name} {one['scores'][0]['value']:.2f}" if "scores" in one else f"{name} not scored"
+                for name, one in found.get("translations", {}).items()
+            ]
+            rate = number(found["target_tokens_per_second"])
+            yield f"- {mixer}: BLEU {', '.join(scores)}; {rate} tokens/s, {number(found['seconds'])} s"
+
+
+def _cell(text: str) -> str:
+    """Return one line that a table can hold."""
+    return " ".join(str(text).split()).replace("|", "/")

@@ -1,0 +1,174 @@
+"""Count what the compilers make of the convolutions, and estimate their share of the roofline, without a GPU.
+
+    python -m benchmarks.roofline [--out DIR] [--name NAME]
+
+Compiles each call for sm_90 with the Triton that is installed, reads its machine code, and estimates its time on an
+H100 and on an H200 (benchmarks/roofline/estimate.py says how; nothing is measured). --out writes DIR/NAME-VERSION.json
+and DIR/roofline.md, a table of all such files in DIR: every compiler, "before" beside "now". `make aot` does so for two
+compilers. To count another version of the kernels, run this folder's code in a checkout of it, with --name before.
+
+Everything is bfloat16 with 1,024 channels in 16 heads, causal, with ends of sentences, 65,536 tokens: in sentences of
+1,024 tokens, and of 27, the mean of what is trained. "drop" is DropConnect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kernels.shapes import MAIN, PASSES, Shape
+from benchmarks.kernels.tables import table
+from benchmarks.roofline.estimate import BANDWIDTH, Work, estimate, tile_instructions, trips
+from benchmarks.roofline.launches import Compiler, record
+from benchmarks.roofline.machine_code import executed
+
+LENGTHS = (1024, 27)
+NAMES = ("before", "now")
+# shares of the roofline that are wanted on an H200, by direction and length
+FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "dynamicconv": [{}, {"drop": 0.1}, {"drop": 0.1, "taps": 15}, {"drop": 0.1, "taps": 3}, {"drop": 0.1, "taps": 63}],
+    "lightconv": [{}, {"glu": True}, {"glu": True, "taps": 15}, {"glu": True, "taps": 3}, {"glu": True, "taps": 63}],
+}
+Row = dict[str, Any]
+
+
+def calls() -> Iterator[tuple[str, str, Shape]]:
+    """Yield what is counted: an operator, its direction, and the shape."""
+    for length in LENGTHS:
+        shape = MAIN._replace(batch=round(MAIN.tokens / length), length=length)
+        for op, variants in VARIANTS.items():
+            for variant in variants:
+                for direction in PASSES:
+                    yield op, direction, shape._replace(**variant)
+
+
+def count(op: str, direction: str, shape: Shape, compiler: Compiler) -> Row:
+    """Compile a call, and return its counts and estimates."""
+    row: Row = {"op": op, "direction": direction, "T": shape.length, "K": shape.taps}
+    row |= {"with": "drop" if shape.drop else "GLU" if shape.glu else "", "kernels": []}
+    works = []
+    for launch in record(op, direction, shape):
+        needs, path = compiler(launch)
+        turns, warps = trips(path, shape, launch.programs, launch.values), launch.values["num_warps"]
+        works.append(Work(path, turns, launch.programs, warps, needs.warps))
+        names = ("registers", "shared", "spills", "warps", "instructions")
+        facts = {name: getattr(needs, name) for name in names} | {
+            "tile": launch.values["TILE"],
+            "warps a program": warps,
+        }
+        facts |= {"programs": launch.programs, "instructions a tile": tile_instructions(path)}
+        facts |= {"instructions a program": round(executed(path, turns))}
+        row["kernels"].append({"name": launch.kernel.__name__, **facts})
+    for gpu in BANDWIDTH:
+        found = estimate(op, direction, shape, works, gpu)
+        row[gpu] = {name: round(value, 3 if name == "share" else 1) for name, value in found._asdict().items()}
+    return row
+
+
+def page(results: dict[tuple[str, str], list[Row]]) -> str:
+    """Format the table of all results.
+
+    Args:
+        results: Rows by name ("before" or "now") and version of Triton.
+    """
+    lines = [
+        "# Kernels by their machine code, and the share of the roofline that it allows: an estimate",
+        "",
+        "Written by `make aot` (`python -m benchmarks.roofline`, whose --help says what is counted). Counts are",
+        "of sm_90's machine code, read with the disassembler in Triton's own wheel. **Shares are estimated from",
+        "them, not measured** (`benchmarks/roofline/estimate.py`): on an H100 at 3.0 TB/s, an H200 at 4.3 TB/s.",
+        "",
+        "Instructions are a warp's: of the loop from tile to tile (of the whole kernel where it has no loop), and",
+        "of a whole program. 'warps' are those that fit on a multiprocessor. 'before -> now' where they differ.",
+        "",
+    ]
+    for length in LENGTHS:
+        lines += [f"## Sentences of {length:,} tokens", "", *_section(results, length)]
+    missed = sorted({text for rows in results.items() for text in _missed(*rows)})
+    wanted = ", ".join(f"{way} at T = {length:,} {floor:.0%}" for (way, length), floor in FLOORS.items())
+    lines += ["## Floors", "", f"Wanted of an H200: {wanted}. Estimated to be missed now:", ""]
+    return "\n".join([*lines, *(missed or ["none"])])
+
+
+def _section(results: dict[tuple[str, str], list[Row]], length: int) -> list[str]:
+    """Format one line for each call and compiler; each cell has the counts before and now."""
+    versions = sorted({version for _, version in results})
+    keys = [_key(row) for row in next(iter(results.values())) if row["T"] == length]
+    body = []
+    for key in keys:
+        for version in versions:
+            found = [_find(results.get((name, version), []), key) for name in NAMES]
+            cells = [" -> ".join(dict.fromkeys(_cells(row)[n] for row in found if row)) for n in range(len(HEAD) - 2)]
+            body.append((f"{key[0]} {key[1]}, K {key[3]}{', ' if key[4] else ''}{key[4]}", version, *cells))
+    return table(HEAD, body)
+
+
+HEAD = ("call", "Triton", "a tile", "a program", "registers", "spills", "shared KB", "warps", "H100 %", "H200 %")
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return row["op"], row["direction"], row["T"], row["K"], row["with"]
+
+
+def _find(rows: list[Row], key: tuple[Any, ...]) -> Row | None:
+    return next((row for row in rows if _key(row) == key), None)
+
+
+def _cells(row: Row) -> list[str]:
+    """Format the counts of a call; those of several kernels are joined by +."""
+    names = ("instructions a tile", "instructions a program", "registers", "spills")
+    cells = [" + ".join(f"{kernel[name]:,}" for kernel in row["kernels"]) for name in names]
+    cells.append(" + ".join(f"{kernel['shared'] / 1024:.1f}" for kernel in row["kernels"]))
+    cells.append(" + ".join(str(kernel["warps"]) for kernel in row["kernels"]))
+    return cells + [f"{100 * row[gpu]['share']:.0f}" for gpu in BANDWIDTH]
+
+
+def _missed(key: tuple[str, str], rows: list[Row]) -> Iterator[str]:
+    """Yield a line for each call that is now below its floor."""
+    name, version = key
+    for row in rows:
+        floor, share = FLOORS[row["direction"], row["T"]], row["H200"]["share"]
+        if name == "now" and share < floor:
+            given = f"{row['op']} {row['direction']}, T {row['T']:,}, K {row['K']} {row['with']}".strip()
+            yield f"- Triton {version}, {given}: {share:.0%} of {floor:.0%}"
+
+
+def read(folder: Path) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of every file in a folder, by name and version."""
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        result = json.loads(file.read_text(encoding="utf-8"))
+        found[result["name"], result["triton"]] = result["rows"]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count everything, write the file and the table, and print the table."""
+    parser = argparse.ArgumentParser("python -m benchmarks.roofline", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--out", type=Path, help="folder for the counts and the table")
+    parser.add_argument("--name", choices=NAMES, default="now", help="the kernels' version")
+    options = parser.parse_args(arguments)
+    compiler = Compiler()
+    rows = [count(*call, compiler) for call in calls()]
+    import triton
+
+    results = {(options.name, triton.__version__): rows}
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        result = {"name": options.name, "triton": triton.__version__, "rows": rows}
+        file = options.out / f"{options.name}-{triton.__version__}.json"
+        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        results = read(options.out)
+        (options.out / "roofline.md").write_text(page(results) + "\n", encoding="utf-8")
+    print(page(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

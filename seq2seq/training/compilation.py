@@ -1,0 +1,103 @@
+"""torch.compile in training: when it is used, on which parts, and how many graphs it makes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from seq2seq.config.trainer import TrainerSettings
+from seq2seq.mixer import CrossMixer, SelfMixer
+from seq2seq.model import Seq2Seq
+
+log = logging.getLogger(__name__)
+
+
+def resolve_compile(settings: TrainerSettings, accelerator: str, model: nn.Module) -> bool:
+    """Decide whether a run compiles its model; `auto` does on a GPU, where nothing speaks against it.
+
+    Args:
+        accelerator: "cpu" or "gpu".
+        model: The model; one on the meta device will do.
+    """
+    if settings.compile != "auto":
+        return bool(settings.compile)
+    if accelerator != "gpu":
+        return False
+    problem = obstacle(settings, model)
+    if problem:
+        log.info("trainer.compile=auto: the model is not compiled, since %s", problem)
+    return problem is None
+
+
+def obstacle(settings: TrainerSettings, model: nn.Module) -> str | None:
+    """Return why `trainer.compile=auto` leaves a model on a GPU uncompiled, None if it does not."""
+    if settings.sharded:
+        return "its weights are sharded (trainer.strategy=fsdp)"
+    if loops := unrolled(model):
+        return f"{', '.join(loops)} would be compiled anew for every length"
+    # Triton compiles a launcher in C for each kernel.
+    if not any(shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if name):
+        return "there is no C compiler (cc, gcc, clang)"
+    from torch.utils._triton import has_triton
+
+    return None if has_triton() else "Triton is missing, or does not serve this GPU"
+
+
+def unrolled(model: nn.Module) -> list[str]:
+    """List the classes of mixers whose loop over positions a compiler unrolls, in alphabetical order."""
+    mixers = (module for module in model.modules() if isinstance(module, SelfMixer | CrossMixer))
+    return sorted({type(mixer).__name__ for mixer in mixers if mixer.unrolls})
+
+
+def compile_parts(model: Seq2Seq) -> None:
+    """Compile encoder, decoder and output layer in place, so that names in the checkpoint stay.
+
+    Dynamo keeps at most 8 graphs of a function for all models of the process, so those of earlier models are dropped.
+    """
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()  # what `count_graphs` reads
+    for part in (model.encoder, model.decoder, model.output):
+        part.compile(dynamic=True)
+
+
+def is_compiled(model: Seq2Seq) -> bool:
+    """Return True if `compile_parts` has been here."""
+    return model.encoder._compiled_call_impl is not None
+
+
+def eager(model: Seq2Seq) -> Any:
+    """Return a context in which a compiled model runs as if it were not.
+
+    A validation has no gradients, its own types and many shapes: each would be a graph more, of those that Dynamo
+    allows a function, for a small part of the run.
+    """
+    return torch.compiler.set_stance("force_eager") if is_compiled(model) else contextlib.nullcontext()
+
+
+class Graphs(NamedTuple):
+    """Graphs that were compiled since `compile_parts`, and calls of functions for which that failed."""
+
+    compiled: int
+    eager: int
+
+    @property
+    def whole(self) -> bool:
+        """True if something was compiled, and nothing ran without."""
+        return self.compiled > 0 and not self.eager
+
+
+def count_graphs() -> Graphs:
+    """Count the graphs that Dynamo has compiled."""
+    from torch._dynamo.utils import counters
+
+    # A function that has its most graphs is tried and given up, which torch tells in a warning alone.
+    frames = counters["frames"]
+    return Graphs(counters["stats"]["unique_graphs"], frames["total"] - frames["ok"])

@@ -1,0 +1,354 @@
+"""The command for a visit to a GPU: time limits, kills and resumption with parts that are seconds of sleep, the page of
+verdicts, and the pack; the whole rehearsal on a CPU, from the packed folder, killed and resumed, is marked slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import pack, runner, suites, verdicts
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.plan import Part, parts_of
+from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, STOPPED, Results
+from benchmarks.gpu.runner import ROOT, Runner
+
+# Each part is a program of a line; "save" writes what a part has so far.
+PROGRAMS = {
+    "quick": "print('fine'); save(number=3)",
+    "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",
+    # a process of its own, which would outlive its parent
+    "endless": "import subprocess; subprocess.run(['sleep', '1001.5'])",
+}
+SAVE = (
+    "import json, sys\n"
+    "def save(**values):\n"
+    "    with open(sys.argv[1], 'w') as file: json.dump({'part': sys.argv[2], **values}, file)\n"
+)
+
+
+class Programs(Runner):
+    """Runner of PROGRAMS."""
+
+    def _command(self, part: Part, limit: float) -> list[str]:
+        path = self.results.unfinished(part.name)
+        # here, since on a busy machine a process may be stopped before it can write
+        path.write_text(json.dumps({"part": part.name, "number": 5}))
+        return [sys.executable, "-S", "-c", SAVE + PROGRAMS[part.name], str(path), part.name]
+
+
+def run(folder: Path, *names: str, limit: float = 60.0, budget: float = 60.0) -> tuple[bool, Results]:
+    results = Results(folder)
+    parts = [Part(name, limit, 0.1, data=False) for name in names]
+    programs = Programs(results, device="cpu", data=folder, budget=budget, began=time.monotonic())
+    return programs.run(parts), Results(folder)
+
+
+@pytest.fixture(autouse=True)
+def _own_signals():
+    """The runner's handlers are for a command that ends after it."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def sleepers() -> str:
+    return subprocess.run(["pgrep", "-f", "^sleep 1001.5"], capture_output=True, text=True).stdout
+
+
+def test_results_errors_and_times_are_recorded(tmp_path):
+    complete, results = run(tmp_path, "quick", "broken")
+    assert complete
+    assert [results.state(name) for name in ("quick", "broken")] == [DONE, FAILED]
+    assert results.result("quick")["number"] == 3
+    assert results.result("broken")["number"] == 4
+    assert results.parts["broken"]["error"] == "RuntimeError: no such kernel"
+    assert "before" in (tmp_path / "log.txt").read_text()
+    assert not list((tmp_path / "parts").iterdir())
+    assert "did not run" in (tmp_path / "verdicts.md").read_text()
+
+
+def test_a_later_visit_runs_what_is_missing_and_failures_last(tmp_path, monkeypatch):
+    run(tmp_path, "quick", "broken")
+    monkeypatch.setitem(PROGRAMS, "broken", "save(number=6)")
+    monkeypatch.setitem(PROGRAMS, "quick", "raise RuntimeError('again')")
+    monkeypatch.setitem(PROGRAMS, "new", "save(number=7)")
+    _, results = run(tmp_path, "broken", "quick", "new")
+    assert results.result("broken")["number"] == 6
+    assert results.state("quick") == DONE
+    assert results.parts["broken"]["attempts"] == 2
+    assert list(results.parts) == ["quick", "broken", "new"]
+    assert len(results.data["visits"]) == 2
+    log = (tmp_path / "log.txt").read_text()
+    assert log.index("new: done") < log.index("broken: done")
+
+
+def test_a_part_is_stopped_at_its_limit_with_all_that_it_started(tmp_path):
+    complete, results = run(tmp_path, "endless", "quick", limit=2.0)
+    assert not complete
+    assert results.state("endless") == STOPPED
+    assert results.result("endless")["number"] == 5
+    assert results.parts["endless"]["error"] == "not finished in 2 s"
+    assert results.state("quick") == DONE
+    assert not sleepers()
+
+
+def test_the_budget_is_kept_and_the_part_repeated(tmp_path, monkeypatch):
+    began = time.monotonic()
+    complete, results = run(tmp_path, "endless", "quick", budget=runner._RESERVE + 2)
+    assert time.monotonic() - began < runner._RESERVE + 2
+    assert not complete
+    assert results.state("endless") == INTERRUPTED
+    assert results.state("quick") is None  # too late to start
+    monkeypatch.setitem(PROGRAMS, "endless", "save(number=8)")
+    complete, results = run(tmp_path, "endless", "quick")
+    assert complete
+    assert results.result("endless")["number"] == 8
+
+
+def test_what_a_killed_command_left_is_kept(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "step-base-lightconv.json").write_text('{"part": "step/base/lightconv", "compiled": true}')
+    (tmp_path / "parts" / "decode.json").write_text('{"part": "dec')
+    results = Results(tmp_path)
+    assert results.state("step/base/lightconv") == INTERRUPTED
+    assert results.result("step/base/lightconv")["compiled"]
+    assert results.state("decode") is None
+
+
+def test_outcomes_of_tests_survive_a_cut_line(tmp_path):
+    lines = [
+        {"test": "a", "outcome": "failed", "why": "too large"},
+        {"test": "b", "outcome": "failed", "why": "NaN"},
+        {"test": "a", "outcome": "passed", "why": ""},
+    ]
+    record = tmp_path / "record.jsonl"
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"test": "c", "outc')
+    found = suites.counts(record)
+    assert found == {"passed": 1, "failed": 1, "skipped": 0, "failures": ["b: NaN"]}
+    assert suites.counts(tmp_path / "none.jsonl")["passed"] == 0
+
+
+# ---- the page
+
+
+def shape(**values: Any) -> dict[str, Any]:
+    return {"batch": 64, "length": 1024, "channels": 1024, "heads": 16, "taps": 31, "drop": 0.0, "glu": False, **values}
+
+
+def timing(us: float, roofline: float, *, op: str = "dynamicconv", direction: str = "forward", **values: Any) -> Any:
+    row = {"op": op, "direction": direction, "way": "ours", "us": us, "roofline": roofline, "error": ""}
+    return row | {key: values.pop(key) for key in ("way",) if key in values} | {"shape": shape(**values)}
+
+
+def recorded(folder: Path, **found: dict[str, Any]) -> Results:
+    """Results of parts that are done; `__` stands for a stroke."""
+    results = Results(folder)
+    for name, result in found.items():
+        results.parts[name.replace("__", "/")] = {"state": DONE, "seconds": 1.0, "error": "", "result": result}
+    return results
+
+
+def verdict(page: str, goal: str) -> list[str]:
+    (line,) = (line for line in page.splitlines() if line.startswith(f"| {goal}"))
+    return [cell.strip() for cell in line.split("|")[2:4]]
+
+
+def test_the_page_of_nothing_says_so(tmp_path):
+    page = verdicts.page(Results(tmp_path))
+    assert page.count("not measured") == len([line for line in page.splitlines() if "not measured" in line]) > 10
+    for part in parts_of("cuda"):
+        assert part.name in page
+
+
+def test_goals_are_judged_by_what_was_measured(tmp_path):
+    timings = [
+        timing(150, 75.0),
+        timing(400, 44.0, direction="backward"),
+        timing(120, 90.0, drop=0.1),
+        timing(250, 56.0, length=27),
+        timing(600, float("nan"), way="fairseq"),
+    ]
+    layers = [timing(64 * us, 0, op=op, direction="causal", length=length, batch=64)
+              for op, length, us in (("dynamicconv", 1024, 100.0), ("attention", 1024, 150.0))]  # fmt: skip
+    kernels = {"checked": 90, "wrong": [], "errors": [], "timings": timings, "layers": layers}
+    results = recorded(
+        tmp_path,
+        kernels=kernels,
+        step__base__transformer={"length 27": {"length": 27, "target_tokens_per_second": 870_000}},
+        step__big__transformer={"length 27": {"length": 27, "target_tokens_per_second": 200_000}},
+        step__big__dynamicconv={"length 27": {"length": 27, "target_tokens_per_second": 188_000}},
+    )
+    for one in list(results.parts.values()):
+        for key, value in one["result"].items():
+            if key.startswith("length"):
+                value |= {"graphs": 4, "breaks": 0}
+    page = verdicts.page(results)
+    assert verdict(page, "all kernels right") == ["0 of 90 wrong", "met"]
+    assert verdict(page, "DynamicConv forward, T 1024") == ["75", "met"]
+    assert verdict(page, "DynamicConv backward, T 1024") == ["44", "**missed**"]
+    assert verdict(page, "DynamicConv forward, T 27") == ["56", "met"]
+    assert verdict(page, "DynamicConv backward, T 27") == ["-", "not measured"]
+    assert verdict(page, "5 times as fast as fairseq") == ["4.0", "**missed**"]
+    assert verdict(page, "attention layer over DynamicConv") == ["1.50", "met"]
+    assert verdict(page, "Transformer base") == ["870,000", "met"]
+    assert verdict(page, "Transformer big") == ["200,000", "**missed**"]
+    assert verdict(page, "big DynamicConv over Transformer, T 27") == ["0.94", "**missed**"]
+
+
+def test_recompilations_and_wrong_kernels_miss_their_goals(tmp_path):
+    counts = {"before": 4, "training": 6, "training again": 7, "validation": 9, "validation again": 9}
+    found = {"graphs": counts, "breaks": 0, "limit": [], "compiled": True}
+    wrong = {"case": {"op": "lightconv", "dtype": "bfloat16"}, "errors": {"y": 0.3}, "error": ""}
+    results = recorded(
+        tmp_path,
+        step__base__dynamicconv=found,
+        step__base__transformer={**found, "graphs": {**counts, "training": 7}},
+        kernels={"checked": 9, "wrong": [wrong], "errors": []},
+        pytest__kernels={"passed": 5, "failed": 1, "skipped": 2, "failures": ["test_x: AssertionError | no"]},
+    )
+    page = verdicts.page(results)
+    assert verdict(page, "base dynamicconv compiles") == ["9 graphs, 0 breaks, 1 anew", "**missed**"]
+    assert verdict(page, "base transformer compiles") == ["9 graphs, 0 breaks, 0 anew", "met"]
+    assert verdict(page, "all kernels right") == ["2 of 15 wrong", "**missed**"]
+    assert "WRONG lightconv bfloat16: {'y': 0.3}" in page
+    assert "test_x: AssertionError / no" in page
+
+
+def test_the_page_stays_short(tmp_path):
+    many = [f"tests/a.py::test_{number}: {'x' * 300}" for number in range(60)]
+    timings = [timing(number, 50.0, length=number) for number in range(1, 400)]
+    results = recorded(
+        tmp_path,
+        kernels={"checked": 9, "wrong": [], "errors": many, "timings": timings},
+        pytest__kernels={"passed": 5, "failed": 60, "skipped": 2, "failures": many},
+    )
+    for part in parts_of("cuda"):
+        results.parts.setdefault(part.name, {"state": FAILED, "error": "y" * 400})
+    page = verdicts.page(results)
+    assert 5_000 < len(page) < 10_000
+    assert "## Goals" in page
+    assert "## Training command, quality" in page
+
+
+# ---- the pack
+
+
+@pytest.fixture
+def prepared(tmp_path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "headline-data.json").write_text("{}")
+    return tmp_path / "data"
+
+
+def test_the_pack_has_the_tree_the_data_and_the_wheels(tmp_path, prepared, monkeypatch, capsys):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "one-1.0-py3-none-any.whl").write_bytes(b"x" * 100)
+    folder = tmp_path / "pack"
+    given = [f"--data={prepared}", f"--wheels={tmp_path / 'wheels'}"]
+    assert main([f"--pack={folder}", *given]) == 0
+    for name in ("seq2seq/model.py", "benchmarks/gpu/runner.py", "tests/conftest.py", "conf/train.yaml", "run.sh"):
+        assert (folder / name).is_file(), name
+    assert (folder / "headline-data" / "headline-data.json").is_file()
+    assert (folder / "wheels" / "one-1.0-py3-none-any.whl").is_file()
+    assert "MiB" in capsys.readouterr().out
+    assert main([f"--pack={folder}", *given]) == 2
+    assert "not empty" in capsys.readouterr().err
+    monkeypatch.setattr(pack, "LIMIT_MIB", 1)
+    assert main([f"--pack={tmp_path / 'other'}", *given]) == 2
+    assert "more than 1" in capsys.readouterr().err
+
+
+def test_wrong_options_are_refused_in_a_line(tmp_path, capsys):
+    (tmp_path / "results.json").write_text("{}")
+    for given, message in (
+        ([f"--out={tmp_path}"], "--resume"),
+        ([f"--resume={tmp_path / 'none'}"], "begin with --out"),
+        ([f"--out={tmp_path / 'new'}", "--parts", "speed"], "kernels"),
+    ):
+        with pytest.raises(SystemExit):
+            main(given)
+        assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+# ---- the rehearsal
+
+
+def wait_for(condition: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.2)
+
+
+@pytest.mark.slow
+def test_rehearsal_from_the_packed_folder_killed_and_resumed(tmp_path):
+    """Every part runs on a CPU from a copy elsewhere; kill -9 in the middle loses one part, which is repeated."""
+    from test_benchmark_headline import write_corpora
+
+    from benchmarks.headline.__main__ import main as headline
+
+    write_corpora(tmp_path / "corpora")
+    assert (
+        headline([f"--prepare={tmp_path / 'corpora'}", f"--data={tmp_path / 'data'}", "--vocab-size=300", "--tiny"])
+        == 0
+    )
+    (tmp_path / "wheels").mkdir()
+    folder, out = tmp_path / "pack", tmp_path / "out"
+    assert main([f"--pack={folder}", f"--data={tmp_path / 'data'}", f"--wheels={tmp_path / 'wheels'}"]) == 0
+    command = ["sh", str(folder / "run.sh"), "--device=cpu", "--budget=1500"]
+    environment = {**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONPATH", None)
+    results = out / "results.json"
+    with subprocess.Popen([*command, f"--out={out}"], env=environment, cwd=tmp_path) as first:
+        wait_for(lambda: (out / "parts" / "step-base-transformer.json").is_file(), 600)
+        first.kill()
+    before = json.loads(results.read_text())["parts"]
+    assert before["kernels"]["state"] == DONE
+    # the part's own process notices within a second
+    wait_for(lambda: str(out) not in processes(), 60)
+    done = subprocess.run([*command, f"--resume={out}"], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(results.read_text())
+    states = {name: part["state"] for name, part in found["parts"].items()}
+    assert states == {part.name: DONE for part in parts_of("cpu")}, done.stdout
+    assert found["parts"]["kernels"] == before["kernels"]
+    assert found["parts"]["step/base/transformer"]["attempts"] == 2
+    assert found["parts"]["kernels"]["result"]["wrong"] == []
+    assert found["parts"]["pytest/kernels"]["result"]["passed"] > 3
+    assert found["parts"]["pytest/kernels"]["result"]["failed"] == 0
+    page = (out / "verdicts.md").read_text()
+    assert len(page) < 10_000
+    assert "A rehearsal on a CPU" in page
+    assert "| base dynamicconv compiles" in page
+    assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
+        *("log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
+    ]
+
+
+def processes() -> str:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+
+
+@pytest.mark.exhaustive
+def test_files_of_tests_whose_packages_are_missing_are_skipped(tmp_path):
+    """Without Hydra the operators' tests are collected; in CI a missing package is an error."""
+    (tmp_path / "blocked.py").write_text("import sys\nsys.modules.update(hydra=None, omegaconf=None)\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    files = ["tests/mixers/test_conformance.py", "tests/kernels/test_operators.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "blocked", "-q", "--collect-only", "-rs", *files]
+    # Hydra has a plugin of pytest, which could not be loaded here
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    for ci, status in (("", 0), ("true", 2)):
+        given = environment | {"CI": ci}
+        done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True)
+        assert done.returncode == status, done.stdout
+        assert ("needs hydra" in done.stdout) == (status == 0), done.stdout

@@ -1,0 +1,147 @@
+"""Attention on a GPU: packed rows against their definition, and cuDNN left to others."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2seq.kernels import attention as kernel
+from seq2seq.kernels.attention import attention, packed
+from seq2seq.kernels.attention.reference import attention_reference, varlen_reference
+from seq2seq.mixers.attention import Attention, CrossAttention
+
+LENGTHS = [3, 7, 1, 7]
+
+
+def inputs(queries: int = 5, keys: int = 7, heads: int = 2, width: int = 8, **options: object) -> tuple[Tensor, ...]:
+    """q, k and v, and the mask of LENGTHS."""
+    q, k, v = (torch.randn(len(LENGTHS), heads, length, width, **options) for length in (queries, keys, keys))
+    mask = torch.arange(keys, device=q.device) < torch.tensor(LENGTHS, device=q.device)[:, None]
+    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), mask
+
+
+@pytest.fixture
+def on_a_cpu(monkeypatch):
+    """Let the slow twin take the place of torch's kernel, which needs a GPU."""
+    monkeypatch.setattr(packed, "varlen_attn", varlen_reference)
+    monkeypatch.setattr(packed, "obstacle", lambda q, dropout: None)
+
+
+def test_bounds_by_hand():
+    queries, keys = packed.bounds(torch.tensor([2, 4]), queries=3, keys=4)
+    # row 0: three queries and two keys, then two padded keys; row 1 has no padding
+    assert queries.tolist() == [0, 3, 3, 6, 6]
+    assert keys.tolist() == [0, 2, 4, 8, 8]
+    assert queries.dtype == keys.dtype == torch.int32
+
+
+@pytest.mark.parametrize("queries", [5, 7])
+def test_packed_is_masked_attention(on_a_cpu, queries):
+    q, k, v, mask = inputs(queries, dtype=torch.float64)
+    found, expected = packed.packed_attention(q, k, v, mask), attention_reference(q, k, v, mask=mask[:, None, None])
+    torch.testing.assert_close(found, expected)
+    dy = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad(y, (q, k, v), dy) for y in (found, expected)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_mixers_train_packed_and_decode_with_masks(on_a_cpu, monkeypatch):
+    calls: list[str] = []
+    monkeypatch.setattr(packed, "varlen_attn", lambda *given: [calls.append("packed"), varlen_reference(*given)][1])
+    mask = inputs()[-1]
+    x = torch.randn(len(LENGTHS), 7, 16)
+    for kind in ("self", "cross"):
+        torch.manual_seed(1)
+        results = []
+        for flag in (True, False):
+            if kind == "self":
+                mixer = Attention(dim=16, causal=False, num_heads=2, packed=flag)
+            else:
+                mixer = CrossAttention(dim=16, memory_dim=16, num_heads=2, packed=flag)
+            mixer.load_state_dict(results[0][0].state_dict() if results else mixer.state_dict())
+            given = mask if kind == "self" else mixer.project(x.flip(0), mask)
+            results.append((mixer, mixer.train()(x, given)))
+            before = len(calls)
+            mixer.eval()(x, given)
+            assert len(calls) == before
+        torch.testing.assert_close(results[0][1], results[1][1])
+    assert len(calls) == 2
+
+
+def test_where_it_cannot_serve_it_says_what_to_change():
+    q, k, v, mask = inputs()
+    with pytest.raises(ValueError, match="needs a GPU, and tensors are on cpu, or leave packed at false"):
+        packed.packed_attention(q, k, v, mask)
+    with pytest.raises(ValueError, match=r"model\.attention_dropout=0"):
+        packed.packed_attention(q, k, v, mask, dropout=0.1)
+    with pytest.raises(ValueError, match="12 channels"):
+        packed.packed_attention(*(part.new_zeros(1, 1, 2, 12) for part in (q, k, v)), mask)
+    with pytest.raises(ValueError, match="packed"):
+        Attention(dim=16, causal=True, num_heads=2, packed=True)
+
+
+def test_another_machine_decodes_without_packing():
+    for kind in (Attention, CrossAttention):
+        assert kind.portable_values({"num_heads": 2, "packed": True}) == {"num_heads": 2, "packed": False}
+        assert kind.portable_values({"num_heads": 2}) == {"num_heads": 2}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_cudnn_is_off_in_our_calls_alone(allowed):
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(allowed)
+    try:
+        assert isinstance(kernel.without_cudnn(False), contextlib.nullcontext)
+        with contextlib.suppress(KeyError), kernel.without_cudnn(True):
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+            assert torch.backends.cuda.flash_sdp_enabled()
+            raise KeyError
+        assert torch.backends.cuda.cudnn_sdp_enabled() is allowed
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_cudnn_is_off_in_compiled_calls(monkeypatch):
+    """On a CPU, as if it were a GPU: one graph, with the flag off while it is made and as before afterwards."""
+    context = kernel.without_cudnn
+    monkeypatch.setattr(kernel, "without_cudnn", lambda on_gpu: context(True))
+    seen = []
+
+    def backend(graph, given):
+        seen.append([node.target for node in graph.graph.nodes if "sdpa_kernel" in str(node.target)])
+        return graph.forward
+
+    q, k, v, mask = inputs()
+    call = torch.compile(attention, backend=backend, fullgraph=True)
+    torch.testing.assert_close(call(q, k, v, mask=mask[:, None, None]), attention(q, k, v, mask=mask[:, None, None]))
+    assert len(seen) == 1
+    assert len(seen[0]) == 2  # set and reset
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("queries", "keys", "width"), [(7, 7, 64), (5, 7, 32), (33, 16, 128), (130, 264, 64)])
+def test_packed_on_a_gpu(queries, keys, width):
+    """Against float32 by the definition; padded keys get no gradient."""
+    q, k, v, mask = inputs(queries, keys, width=width, device="cuda", dtype=torch.bfloat16)
+    found = packed.packed_attention(q, k, v, mask)
+    wide = [part.detach().float().requires_grad_() for part in (q, k, v)]
+    expected = attention_reference(*wide, mask=mask[:, None, None])
+    torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
+    dy = torch.randn_like(found)
+    slopes = torch.autograd.grad(found, (q, k, v), dy)
+    for one, other in zip(slopes, torch.autograd.grad(expected, wide, dy.float()), strict=True):
+        torch.testing.assert_close(one.float(), other, atol=5e-2, rtol=5e-2)
+    for one in slopes[1:]:
+        assert not one.transpose(1, 2)[~mask].any()
+
+
+@pytest.mark.gpu
+def test_packed_compiles_into_one_graph():
+    call = torch.compile(packed.packed_attention, fullgraph=True, dynamic=True)
+    for keys in (16, 24):
+        q, k, v, mask = inputs(8, keys, width=64, device="cuda", dtype=torch.bfloat16)
+        torch.testing.assert_close(call(q, k, v, mask), packed.packed_attention(q, k, v, mask))
