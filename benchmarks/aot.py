@@ -196,7 +196,7 @@ def _losses(arch: int) -> Iterator[Job]:
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     for dtype, row in itertools.product(types, (16, 64, 128)):
         for gradient, form in ((True, ""), (False, ""), (True, "unaligned"))[: 3 if dtype == DTYPE else 1]:
-            values = _module("cross_entropy").constants(row * KB // types[dtype].itemsize, types[dtype], gradient)
+            values = kernel_module("cross_entropy").constants(row * KB // types[dtype].itemsize, types[dtype], gradient)
             group = f"rows of {row} KB{', gradient' * gradient}"
             given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
             yield Job(arch, *given, tuple(values.items()))
