@@ -15,6 +15,7 @@ Covered, for each architecture:
   decoding step (off, on), and bounds (none, ends, starts and ends). Starts alone are left out.
 - bfloat16 and float32 with heads of 16, 32, 64, 80, 128 and 256 channels, and float16, which differs from bfloat16 by
   a few instructions, with 64: K = 3, 31 and 64 with everything switched on.
+- The loss, for rows of 16, 64 and 128 KB of logits.
 - The kernels for sentences of one tile (dynamicconv_tile_32 and the like) likewise.
 - Pointers and strides of x and dy are multiples of 16, as in a model whose width is one. Where they are not
   ("unaligned"), and for one head or a beam of 1 ("ones"), Triton compiles anew: likewise, for the first item alone.
@@ -65,7 +66,7 @@ REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # instructions that may read or write local memory; unaligned input is rare and may be slow.
 FEWEST_WARPS = {
     "unaligned": 8,
-    "window|keep_words": 16,
+    "window|keep_words|cross_entropy": 16,
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
 }
@@ -73,7 +74,7 @@ MOST_SPILLS = {"unaligned": 200, "": 0}
 DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
-ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot", "value_row")
+ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot", "value_row", "row_stride", "vocab")
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
 OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled
@@ -147,6 +148,7 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     # one kernel for all K: it draws DropConnect's words
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
+        listed += _losses(arch)
     return sorted(listed, key=_cost, reverse=True)
 
 
@@ -185,6 +187,19 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
         group = "softmax" if softmax else ""
         same = (taps, taps)
         yield Job(arch, "conv_step", "window_kernel", "window", dtype, head_dim, same, group, "", form, constants)
+
+
+def _losses(arch: int) -> Iterator[Job]:
+    """Yield the launches of the loss, of which K and head mean nothing: for rows of 16, 64 and 128 KB."""
+    import torch
+
+    types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    for dtype, row in itertools.product(types, (16, 64, 128)):
+        for gradient, form in ((True, ""), (False, ""), (True, "unaligned"))[: 3 if dtype == DTYPE else 1]:
+            values = kernel_module("cross_entropy").constants(row * KB // types[dtype].itemsize, types[dtype], gradient)
+            group = f"rows of {row} KB{', gradient' * gradient}"
+            given = ("cross_entropy", "cross_entropy_kernel", "cross_entropy", dtype, 1, (1, 64), group, "", form)
+            yield Job(arch, *given, tuple(values.items()))
 
 
 def _is_wanted(job: Job, quick: bool) -> bool:
@@ -272,6 +287,7 @@ def _types(job: Job) -> dict[str, str]:
     values = dict(job.constants)
     types = dict.fromkeys(("x", "y", "dy", "dx", "logits", "dlogits", "values"), f"*{job.dtype}")
     types |= {"lse": "*fp32", "partial": "*fp32", "scale": "fp32", "owner": "*i64", "position": "*i64"}
+    types |= {"labels": "*i64", "mask": "*i1", "costs": "*fp32", "at_label": "fp32", "share": "fp32"}
     types["weights"] = f"*{job.dtype}" if values.get("SOFTMAX") else "*fp32"
     if values.get("COLUMNS", 0) < values.get("WIDTH", 0):  # parts of a head add up
         types["dlogits"] = "*fp32"

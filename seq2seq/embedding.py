@@ -41,11 +41,19 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (B, T) at positions 0 .. T-1."""
+        # by the shape, which the host knows: reading positions would make it wait for a GPU
+        self._require(tokens.shape[1])
         return self._embed(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
     def step(self, tokens: Tensor, position: Tensor) -> Tensor:
-        """Embed tokens (N,) at position (N,)."""
+        """Embed tokens (N,) at position (N,); on a GPU the caller keeps within the positions (`max_positions`)."""
+        if position.device.type == "cpu" and position.numel() and isinstance(self.positions, LearnedPositions):
+            self._require(int(position.max()) + 1)
         return self._embed(tokens, position)
+
+    def _require(self, length: int) -> None:
+        if isinstance(self.positions, LearnedPositions):
+            self.positions.require(length)
 
     def _embed(self, tokens: Tensor, position: Tensor) -> Tensor:
         x = self.table(tokens) * self.scale  # (..., dim)
@@ -130,7 +138,7 @@ class GridPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """Learned positions: P[p] is a parameter; positions from `max_len` on are a ValueError."""
+    """Learned positions: P[p], for p < `max_len`, is a parameter."""
 
     def __init__(self, *, dim: int, max_len: int) -> None:
         super().__init__()
@@ -139,13 +147,15 @@ class LearnedPositions(nn.Module):
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""
-        # on a GPU an index out of range would be an assertion without a message; meta tensors have no values
-        if position.numel() and not position.is_meta and int(position.max()) >= self.table.num_embeddings:
-            raise ValueError(
-                f"a sequence of {int(position.max()) + 1} tokens exceeds the {self.table.num_embeddings} learned "
-                "positions; raise model.max_len, shorten the input, or train with model.positions=sinusoidal"
-            )
         return self.table(position)
+
+    def require(self, length: int) -> None:
+        """Raise ValueError if there are fewer than `length` positions: a GPU would fail without a message."""
+        if length > self.table.num_embeddings:
+            raise ValueError(
+                f"a sequence of {length} tokens exceeds the {self.table.num_embeddings} learned positions; raise "
+                "model.max_len, shorten the input, or train with model.positions=sinusoidal"
+            )
 
 
 def make_positions(kind: str, *, dim: int, max_len: int, setting: str = "model.positions") -> nn.Module | None:

@@ -143,9 +143,13 @@ def test_sinusoidal_positions_by_the_formula():
 
 def test_learned_positions_have_a_limit():
     positions = LearnedPositions(dim=4, max_len=6)
-    assert positions(torch.arange(6)).shape == (6, 4)
+    embedding = Embedding(table=make_table(9, 4, 0), positions=positions)
+    assert embedding(torch.ones(2, 6, dtype=torch.int64)).shape == (2, 6, 4)
+    assert embedding.step(torch.ones(2, dtype=torch.int64), torch.tensor([3, 5])).shape == (2, 4)
     with pytest.raises(ValueError, match=r"7 tokens exceeds the 6"):
-        positions(torch.arange(7))
+        embedding(torch.ones(2, 7, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"7 tokens exceeds the 6"):
+        embedding.step(torch.ones(2, dtype=torch.int64), torch.tensor([3, 6]))
 
 
 def test_positions_by_name():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -179,7 +179,13 @@ def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
 
 
 class BatchLoader(DataLoader):
-    """DataLoader of Batches, which its workers send packed."""
+    """DataLoader of Batches, which its workers send packed.
+
+    Attributes:
+        ahead: What the iterator of batches goes through, such as their copy to a GPU.
+    """
+
+    ahead: Callable[[Iterator[Batch]], Iterator[Batch]] = staticmethod(iter)
 
     def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
         super().__init__(
@@ -192,6 +198,9 @@ class BatchLoader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
+        return self.ahead(self._batches())
+
+    def _batches(self) -> Iterator[Batch]:
         for batch in super().__iter__():
             yield batch.unpack() if isinstance(batch, Packed) else batch
 

@@ -254,7 +254,13 @@ def _joined(parts: list[_Pool]) -> _Pool:
 
 
 class StreamLoader(DataLoader):
-    """DataLoader of a PairStream, whose batches are made in this process or in one worker."""
+    """DataLoader of a PairStream, whose batches are made in this process or in one worker.
+
+    Attributes:
+        ahead: As of BatchLoader.
+    """
+
+    ahead: Callable[[Iterator[Batch]], Iterator[Batch]] = staticmethod(iter)
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
         # batch_size None: the data set yields whole batches
@@ -263,6 +269,9 @@ class StreamLoader(DataLoader):
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         """Iterate over the batches."""
+        return self.ahead(self._batches())
+
+    def _batches(self) -> Iterator[Batch]:
         # starts the worker, which copies the stream with its `start`
         batches = super().__iter__()
         self.stream.start = 0  # a worker has its own copy, made just now

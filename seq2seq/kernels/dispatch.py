@@ -49,15 +49,15 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
     return True
 
 
-def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, taps: int) -> bool:
+def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1) -> bool:
     """Return True if an operator runs its Triton kernel, and log the reason once.
 
     Args:
         op: The operation's name, for messages.
         backend: "auto", "triton" or "torch".
-        x: Its input (B, T, C).
+        x: Its input, of a convolution (B, T, C).
         others: Its other floating-point inputs.
-        heads: Heads that the channels of x are divided into.
+        heads: Heads that the channels of x are divided into; None for what is no convolution.
         taps: Width of its kernels.
 
     Raises:
@@ -73,22 +73,28 @@ def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int, 
         return True
     if backend == "triton":
         raise ValueError(f"{op}: backend=triton cannot serve this: {problem}; choose backend=auto or backend=torch")
-    _say(logging.WARNING, f"{op}: torch band matrices, since Triton cannot serve this: {problem}")
+    _say(logging.WARNING, f"{op}: torch operations, since Triton cannot serve this: {problem}")
     return False
 
 
-def obstacle(x: Tensor, *others: Tensor, heads: int, taps: int) -> str | None:
+def obstacle(x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1) -> str | None:
     """Return why the Triton kernels cannot serve a call (see `takes_triton`), None if they can."""
     wrong = [str(part.dtype) for part in (x, *others) if part.dtype not in TYPES]
     if wrong:
         return f"type {wrong[0]} (float32, float16 and bfloat16 are served)"
     if taps > MAX_TAPS:
         return f"kernel_size {taps} is more than {MAX_TAPS}"
-    if x.shape[-1] // heads > MAX_HEAD_DIM:
+    if heads is not None and x.shape[-1] // heads > MAX_HEAD_DIM:
         return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
     # inside a sentence positions are counted in 32 bits
+<<<<<<< HEAD
     reach = max(part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
     return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
+=======
+    sizes = (part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
+    reach = max(sizes, default=0)
+    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else _no_device(x)
+>>>>>>> main
 
 
 def device_obstacle(device: torch.device) -> str | None:
@@ -113,7 +119,7 @@ def gpu_obstacle(device: torch.device) -> str | None:
 
 def _report_torch(op: str, backend: str, x: Tensor) -> None:
     reason = "as asked (backend=torch)" if backend == "torch" else f"since tensors are on {x.device.type}"
-    _say(logging.INFO, f"{op}: torch band matrices, {reason}")
+    _say(logging.INFO, f"{op}: torch operations, {reason}")
 
 
 def _say(level: int, message: str) -> None:

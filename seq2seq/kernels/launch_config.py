@@ -109,7 +109,7 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
 
 def one_tile(op: str, taps: int, length: int) -> int:
     """Return the positions of a tile that a whole sentence is taken as, 0 if it is taken otherwise."""
-    if is_direct(op, taps) or op in _overrides or length > ONE_TILE:
+    if is_direct(op, taps) or op in _overrides or not 0 < length <= ONE_TILE:
         return 0
     return columns(length)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
+from typing import TypeVar
 
+import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
@@ -16,7 +19,9 @@ from seq2seq.data.streaming import PairStream, StreamLoader
 from seq2seq.distributed import Agreement
 from seq2seq.evaluation.metrics import tokenize_for
 from seq2seq.inference.limits import GPU_TOKENS
+from seq2seq.training.copying import StreamCopier, copied_ahead
 
+Loader = TypeVar("Loader", BatchLoader, StreamLoader)
 log = logging.getLogger(__name__)
 
 
@@ -132,7 +137,7 @@ class TranslationDataModule(LightningDataModule):
         if self.trainer is not None:
             self.epoch = self.trainer.current_epoch
         if self.streaming:
-            return StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers)
+            return self._copied(StreamLoader(self._training_stream(), num_workers=self.prepared.plan.num_workers))
         self.set_epoch(self.epoch)
         return self._loader("train", self._training_sampler())
 
@@ -146,7 +151,14 @@ class TranslationDataModule(LightningDataModule):
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
         data = self.prepared.split(split).sampled_by(sampler)
-        return BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers)
+        return self._copied(BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers))
+
+    def _copied(self, loader: Loader) -> Loader:
+        """Let a loader copy its batches to this rank's GPU, if it has one, ahead of their use."""
+        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        if device.type == "cuda":
+            loader.ahead = functools.partial(copied_ahead, copier=StreamCopier(device))
+        return loader
 
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler

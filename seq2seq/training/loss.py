@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from seq2seq.kernels.cross_entropy import cross_entropy_, is_served
+
 
 class LossSums(NamedTuple):
     """Sums over a batch: `loss` (differentiable), `nll` without smoothing in nats, `tokens` counted; scalar tensors."""
@@ -18,7 +20,9 @@ class LossSums(NamedTuple):
     tokens: Tensor
 
 
-def label_smoothed_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float) -> LossSums:
+def label_smoothed_cross_entropy(
+    logits: Tensor, target: Tensor, mask: Tensor, *, smoothing: float, backend: str = "auto"
+) -> LossSums:
     """Sum (1 - e) * -log p(y) + e / V * sum_v -log p(v) over the positions where `mask` is True, in float32.
 
     The gradient is computed with the loss, a few rows at a time, so float32 logits never exist whole;
@@ -26,6 +30,7 @@ def label_smoothed_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, *
 
     Args:
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Shape:
         logits (..., V) of any float type; target (...) int64; mask (...) bool.
@@ -35,7 +40,7 @@ def label_smoothed_cross_entropy(logits: Tensor, target: Tensor, mask: Tensor, *
     """
     rows = logits.flatten(0, -2)  # (N, V)
     weights = mask.flatten()  # (N,)
-    loss, nll = _Fused.apply(rows, target.flatten(), weights, smoothing)  # type: ignore[misc]
+    loss, nll = _Fused.apply(rows, target.flatten(), weights, smoothing, backend)  # type: ignore[misc]
     return LossSums(loss, nll, weights.sum())
 
 
@@ -49,7 +54,8 @@ def label_smoothed_cross_entropy_reference(
     return LossSums(loss, nll, mask.sum())
 
 
-# Rows whose float32 copy stays in a CPU's second-level cache at common vocabularies; a GPU wants large launches.
+# Rows whose float32 copy stays in a CPU's second-level cache at common vocabularies; a GPU without Triton wants large
+# launches.
 _CPU_ROWS, _GPU_ROWS = 64, 4096
 
 
@@ -57,31 +63,51 @@ class _Fused(torch.autograd.Function):
     """Loss and gradient in one pass over blocks of rows."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        nll = torch.zeros((), dtype=torch.float32, device=logits.device)
-        uniform = torch.zeros_like(nll)  # the cross entropy against the uniform distribution
-        grad = torch.empty_like(logits) if ctx.needs_input_grad[0] else None  # (N, V)
-        block = _CPU_ROWS if logits.device.type == "cpu" else _GPU_ROWS
-        for start in range(0, logits.shape[0], block):
-            part = slice(start, start + block)
-            log_probs = torch.log_softmax(logits[part], dim=-1, dtype=torch.float32)  # (R, V)
-            # R rows of this block; a padding position has weight 0.
-            labels, weight = target[part, None], weights[part].float()  # (R, 1), (R,)
-            nll -= log_probs.gather(1, labels).squeeze(1) @ weight
-            uniform -= log_probs.mean(-1) @ weight
-            if grad is not None:
-                # Last: the gradient is made in the memory of `log_probs`.
-                grad[part] = _row_gradient(log_probs, labels, weight, smoothing)
+    def forward(
+        ctx: Any, logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, backend: str
+    ) -> tuple[Tensor, Tensor]:
+        compute = _in_one_kernel if is_served(logits, backend) else _by_blocks
+        nll, uniform, grad = compute(logits, target, weights, smoothing, gradient=ctx.needs_input_grad[0])
         if grad is not None:
             ctx.save_for_backward(grad)
         ctx.mark_non_differentiable(nll)
         return (1 - smoothing) * nll + smoothing * uniform, nll
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         (grad,) = ctx.saved_tensors
         # The gradient of the loss was made in the forward pass; the chain rule is one factor.
-        return grad * grad_loss.to(grad.dtype), None, None, None
+        return grad * grad_loss.to(grad.dtype), None, None, None, None
+
+
+# nll, the cross entropy against the uniform distribution, and the gradient (N, V)
+_Sums = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _in_one_kernel(logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, *, gradient: bool) -> _Sums:
+    grad = logits.clone(memory_format=torch.contiguous_format) if gradient else logits.contiguous()
+    share = smoothing / logits.shape[1]
+    costs = cross_entropy_(grad, target, weights, at_label=1 - smoothing, share=share, gradient=gradient)
+    nll, uniform = costs.sum(1)
+    return nll, uniform, grad if gradient else None
+
+
+def _by_blocks(logits: Tensor, target: Tensor, weights: Tensor, smoothing: float, *, gradient: bool) -> _Sums:
+    nll = torch.zeros((), dtype=torch.float32, device=logits.device)
+    uniform = torch.zeros_like(nll)
+    grad = torch.empty_like(logits) if gradient else None
+    block = _CPU_ROWS if logits.device.type == "cpu" else _GPU_ROWS
+    for start in range(0, logits.shape[0], block):
+        part = slice(start, start + block)
+        log_probs = torch.log_softmax(logits[part], dim=-1, dtype=torch.float32)  # (R, V)
+        # R rows of this block; a padding position has weight 0.
+        labels, weight = target[part, None], weights[part].float()  # (R, 1), (R,)
+        nll -= log_probs.gather(1, labels).squeeze(1) @ weight
+        uniform -= log_probs.mean(-1) @ weight
+        if grad is not None:
+            # Last: the gradient is made in the memory of `log_probs`.
+            grad[part] = _row_gradient(log_probs, labels, weight, smoothing)
+    return nll, uniform, grad
 
 
 def _row_gradient(log_probs: Tensor, labels: Tensor, weight: Tensor, smoothing: float) -> Tensor:
@@ -99,7 +125,14 @@ _CPU_CELLS = 1 << 18
 
 
 def projected_cross_entropy(
-    features: Tensor, output: nn.Linear, target: Tensor, mask: Tensor, *, smoothing: float, chunk: int | None = None
+    features: Tensor,
+    output: nn.Linear,
+    target: Tensor,
+    mask: Tensor,
+    *,
+    smoothing: float,
+    chunk: int | None = None,
+    backend: str = "auto",
 ) -> LossSums:
     """Compute label_smoothed_cross_entropy(output(features), ...) with logits of at most `chunk` positions at a time.
 
@@ -111,13 +144,14 @@ def projected_cross_entropy(
         output: The output layer, whose weight W and bias b get gradients too.
         smoothing: e, the share of the target distribution that is uniform over the vocabulary.
         chunk: None for the default of the device.
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Shape:
         features (..., R); target (...) int64; mask (...) bool.
     """
     # A DTensor, which the products below do not take as it is.
     if hasattr(output.weight, "full_tensor"):
-        return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing)
+        return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing, backend=backend)
     rows, weights = features.flatten(0, -2), mask.flatten()  # (N, R), (N,)
     device = rows.device.type
     if torch.is_autocast_enabled(device):
@@ -125,7 +159,7 @@ def projected_cross_entropy(
     size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
     # The casts are made by hand; autocast would add its own to products and sums.
     with torch.autocast(device, enabled=False):
-        given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, size)
+        given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, size, backend)
         loss, nll = _Projected.apply(*given)  # type: ignore[misc]
     return LossSums(loss, nll, weights.sum())
 
@@ -143,9 +177,10 @@ class _Projected(torch.autograd.Function):
         mask: Tensor,
         smoothing: float,
         chunk: int,
+        backend: str,
     ) -> tuple[Tensor, Tensor]:
         wanted = any(ctx.needs_input_grad[:3])  # of features, weight or bias
-        total = _Total(features, weight, bias, smoothing, gradients=wanted)
+        total = _Total(features, weight, bias, smoothing, gradients=wanted, backend=backend)
         for start in range(0, features.shape[0], chunk):
             part = slice(start, start + chunk)
             total.add(part, target[part], mask[part])
@@ -164,16 +199,23 @@ class _Projected(torch.autograd.Function):
         # A gradient of 1 is the rule; on a GPU looking would cost more than multiplying.
         if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
             found = [None if part is None else part * grad_loss.to(part.dtype) for part in found]
-        return (*found, None, None, None, None)
+        return (*found, None, None, None, None, None)
 
 
 class _Total:
     """Sums of a pass over the rows: nll, cross entropy against the uniform distribution, and gradients."""
 
     def __init__(
-        self, features: Tensor, weight: Tensor, bias: Tensor | None, smoothing: float, *, gradients: bool
+        self,
+        features: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        smoothing: float,
+        *,
+        gradients: bool,
+        backend: str,
     ) -> None:
-        self.features, self.smoothing = features, smoothing
+        self.features, self.smoothing, self.backend = features, smoothing, backend
         self.weight = weight.detach().to(features.dtype)  # (V, R)
         self.bias = None if bias is None else bias.detach().to(features.dtype)  # (V,)
         # Sums are in float32, or in float64 for gradient checks.
@@ -195,6 +237,22 @@ class _Total:
         """Project rows `part` and add what they cost."""
         x, weight = self.features[part], mask.to(self.wide)  # (n, R), (n,)
         logits = F.linear(x, self.weight, self.bias)  # (n, V)
+        if is_served(logits, self.backend):
+            self._one_kernel(logits, labels, mask)
+        else:
+            self._blocks(x, logits, labels, weight)
+        if self.dx is not None:
+            self._gradients(part, x, logits, weight)
+
+    def _one_kernel(self, logits: Tensor, labels: Tensor, mask: Tensor) -> None:
+        """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""
+        wanted = self.dx is not None
+        nll, uniform = cross_entropy_(logits, labels, mask, at_label=1 - self.smoothing, gradient=wanted).sum(1)
+        self.nll += nll
+        self.uniform += uniform
+
+    def _blocks(self, x: Tensor, logits: Tensor, labels: Tensor, weight: Tensor) -> None:
+        """Do the same by torch's operations, for rows x (n, R)."""
         # On a CPU the softmax takes blocks of rows that its cache holds; a GPU takes all at once.
         cells = logits.shape[1] if logits.device.type == "cpu" else 1
         block = max(1, _CPU_CELLS // cells)
@@ -207,8 +265,6 @@ class _Total:
             self._softmax(logits[piece], labels[piece, None], weight[piece], spare)
         # -mean_v log p_v = lse - mean_v z_v: `_softmax` added the first term, this is the second.
         self.uniform -= weight @ (x.to(self.wide) @ self.mean + self.mean_bias)
-        if self.dx is not None:
-            self._gradients(part, x, logits, weight)
 
     def _softmax(self, logits: Tensor, labels: Tensor, weight: Tensor, spare: Tensor | None) -> None:
         """Add the cost of some rows and, for gradients, write p - (1 - e) onehot over their logits (n, V)."""

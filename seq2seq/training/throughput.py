@@ -34,7 +34,7 @@ _PEAK = {
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the peak FLOP/s of matrix products in bfloat16 or float32; on a CPU it is measured.
+    """Return the peak FLOP/s of matrix products in bfloat16 or float32 by the data sheet; on a CPU it is measured.
 
     Float32 that may run as TF32 has half the peak of bfloat16. None for a device that is in no table.
     """
@@ -78,6 +78,34 @@ def matrix_rate(dtype: torch.dtype, threads: int) -> float:
     return 2 * size**3 / best
 
 
+def measured_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Return the FLOP/s of a product of large square matrices as measured; None for what is no CPU and no CUDA device.
+
+    It is what a model can reach: an H200's product in bfloat16 has 790 TFLOP/s where its data sheet says 989.
+    """
+    if device.type == "cpu":
+        return matrix_rate(dtype, torch.get_num_threads())
+    return gpu_matrix_rate(device, dtype) if device.type == "cuda" else None
+
+
+@cache
+def gpu_matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
+    """Measure the FLOP/s of a GPU's product of square matrices, the best of some rounds, once for each type."""
+    # a generator of its own: training's random numbers do not depend on this; zeros would take less power, and time
+    draws = torch.Generator(device).manual_seed(0)
+    a, b = (torch.randn(size, size, generator=draws, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    best = float("inf")
+    for _ in range(6):  # the first round also chooses a kernel, and wakes the device up
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        for _ in range(4):
+            torch.mm(a, b, out=out)
+        torch.cuda.synchronize(device)
+        best = min(best, (time.perf_counter() - start) / 4)
+    return 2 * size**3 / best
+
+
 def memory_gib(device: torch.device) -> float:
     """Return the peak memory so far, in GiB: torch's on a GPU, the process's on a CPU."""
     if device.type == "cuda":
@@ -99,6 +127,7 @@ class Meter:
         self.device = device
         self._flops = training_flops(config)
         self._peak = peak_flops(device, dtype) if self._flops else None
+        self._measured = measured_flops(device, dtype) if self._flops else None
         self._shapes: Counter[tuple[int, int, int]] = Counter()
         self._tokens = torch.zeros((), dtype=torch.int64, device=device)
         # FLOPs, cells and tokens: so far, and at the last reading.
@@ -126,11 +155,18 @@ class Meter:
         return values
 
     def report(self, seconds: float) -> dict[str, float | None]:
-        """Return the rates over the whole run, for results.json."""
+        """Return the rates over the whole run, for results.json, and the peaks that MFU is a share of.
+
+        `mfu` is the share of `peak_flops_per_second`, the data sheet's, `mfu_of_measured` that of
+        `measured_flops_per_second`; on a CPU both are measured.
+        """
         self._settle()
         values = self._values(list(self._done), seconds)
+        if self._measured:
+            values["mfu_of_measured"] = values["model_flops_per_second"] / self._measured
         return {key: round(value, 4 if value < 1000 else 0) for key, value in values.items()} | {
-            "peak_flops_per_second": round(self._peak) if self._peak else None
+            "peak_flops_per_second": round(self._peak) if self._peak else None,
+            "measured_flops_per_second": round(self._measured) if self._measured else None,
         }
 
     def state(self) -> dict[str, Any]:

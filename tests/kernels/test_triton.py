@@ -558,8 +558,8 @@ def test_choice_is_logged_once_with_its_reason(said):
     for _ in range(3):
         for backend in ("auto", "torch", "triton"):
             dynamicconv(**small(backend=backend))
-    auto = ("torch band matrices", "on cpu") if DEVICE == "cpu" else ("Triton kernel", "on a GPU")
-    reasons = [auto, ("torch band matrices", "as asked"), ("Triton kernel", "as asked")]
+    auto = ("torch operations", "on cpu") if DEVICE == "cpu" else ("Triton kernel", "on a GPU")
+    reasons = [auto, ("torch operations", "as asked"), ("Triton kernel", "as asked")]
     assert len(said()) == 3
     for (level, message), (what, why) in zip(said(), reasons, strict=True):
         assert level == "INFO"

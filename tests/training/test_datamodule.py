@@ -359,3 +359,28 @@ def test_hash_set_agrees_with_a_set(values, size):
     assert sum(level.size for level in seen.levels) == len(known)
     assert all((np.diff(level) > 0).all() for level in seen.levels)
     assert all(a.size > b.size for a, b in pairwise(seen.levels))
+
+
+def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
+    """All three, and only where the rank's device is a GPU; what they yield is what the copier returns."""
+    made, copiers = module(folder), []
+
+    class Copier:
+        def __init__(self, device):
+            copiers.append(device)
+
+        def start(self, batch):
+            return batch
+
+        def finish(self, ticket):
+            return ticket._replace(index=-ticket.index)
+
+    monkeypatch.setattr("seq2seq.training.datamodule.StreamCopier", Copier)
+    for device, sign in (("cpu", 1), ("cuda", -1)):
+        strategy = SimpleNamespace(root_device=torch.device(device))
+        world = {"current_epoch": 0, "global_rank": 0, "world_size": 1, "accumulate_grad_batches": 1}
+        made.trainer = SimpleNamespace(strategy=strategy, **world)  # type: ignore[assignment]
+        for split, loader in (("train", made.train_dataloader()), ("test", made.test_dataloader())):
+            found = sorted(sign * i for batch in loader for i in batch.index.tolist())
+            assert found == list(range(made.size(split)))
+    assert copiers == [torch.device("cuda")] * 2

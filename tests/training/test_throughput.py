@@ -9,7 +9,7 @@ from composed import TINY, config
 
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.training.flops import training_flops
-from seq2seq.training.throughput import Meter, matrix_rate, memory_gib, peak_flops
+from seq2seq.training.throughput import Meter, matrix_rate, measured_flops, memory_gib, peak_flops
 
 CPU = torch.device("cpu")
 # shallow: counting its FLOPs takes a second
@@ -42,6 +42,8 @@ def test_rates_are_those_of_the_interval():
     whole = given.report(6.0)
     assert whole["model_flops_per_second"] == round((count(2, 4, 6) + 2 * count(1, 8, 8)) / 6.0, 4)
     assert whole["padding"] == pytest.approx(1 - 47 / 52, abs=1e-4)
+    assert whole["peak_flops_per_second"] == whole["measured_flops_per_second"] == round(matrix_rate(torch.float32, 1))
+    assert whole["mfu"] == whole["mfu_of_measured"]
     assert whole["memory_gib"] == pytest.approx(memory_gib(CPU), rel=0.5)
 
 
@@ -82,3 +84,25 @@ def test_the_peak_is_the_devices_own(monkeypatch):
 
 def test_a_cpu_is_measured_once_for_each_number_of_threads():
     assert matrix_rate(torch.float32, 1) == matrix_rate(torch.float32, 1) > 1e9
+
+
+def test_both_peaks_of_a_gpu_are_reported(monkeypatch):
+    """Half of what the data sheet says, and 5/8 of what is measured."""
+    monkeypatch.setattr("seq2seq.training.throughput.peak_flops", lambda device, dtype: 1000e12)
+    monkeypatch.setattr("seq2seq.training.throughput.measured_flops", lambda device, dtype: 800e12)
+    given, count = meter(), training_flops(config("mixer=dynamicconv", *TINY))
+    assert count is not None
+    given.add(batch((8, 8)))
+    found = given.report(count(1, 8, 8) / 500e12)
+    assert (found["mfu"], found["peak_flops_per_second"]) == (0.5, 1000e12)
+    assert (found["mfu_of_measured"], found["measured_flops_per_second"]) == (0.625, 800e12)
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured_below_its_data_sheet():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda", 0)
+    sheet = peak_flops(device, torch.bfloat16)
+    assert sheet is not None
+    assert 0.4 * sheet < measured_flops(device, torch.bfloat16) < 1.02 * sheet  # type: ignore[operator]

@@ -154,19 +154,24 @@ def band_backward(
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
         unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
+    # what a tile takes but x and dy is read while the one before it is worked on
+    near = tl.minimum(tile * TILE + i, length - 1)
+    scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
+    words = load_words(keep, near, heads * WORDS, WORDS)
     for n in range(tile, stop):
         row = n * TILE + i
-        near = tl.minimum(row, length - 1)
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
-        words = load_words(keep, near, heads * WORDS, WORDS)
-        weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
+        weights = exponentials(scores, norm)
         slopes = ()
         for s in tl.static_range(BACKS + 1):
             slopes += (product(slope, tl.trans(values[s]), nothing, WIDE),)  # dy_t . x_u
         shares = times(weights, drop(divided(compacted(slopes, taps, TAPS)), words, scale))  # w g
         store_taps(dlogits, heads * taps, row, length, taps, less(shares, weights, total(shares)))
         dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
+        near = tl.minimum(row + TILE, length - 1)
+        scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
+        words = load_words(keep, near, heads * WORDS, WORDS)
         unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
         for s in tl.static_range(BACKS + 1):
             sent += (product(tl.trans(dropped[s]), slope, unfinished[s], WIDE),)

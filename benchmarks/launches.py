@@ -1,0 +1,264 @@
+"""Count launches and waits of the host in a training step and in a decoding step, without a GPU.
+
+    python -m benchmarks.launches
+    python -m benchmarks.launches --only transformer --rows 8 --out benchmarks/results/launches
+
+The code runs on a CPU with tensors that claim to be on a GPU, so that it takes a GPU's branches. A launch is an
+operation that computes, copies or fills (views and allocations are none, an operator of ours is one); a wait is what
+makes the host wait for a GPU, or copies from the host without pinned memory: reading a number, an index that is a list
+or a mask, a tensor made of numbers. The optimizer's fused update is one launch here and a few on a GPU. Models have
+the depth and heads of model=base, float32, and are narrow, since widths change no count.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+# before torch, which imports Triton: there is no GPU to compile for
+if __name__ == "__main__":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks import harness
+from seq2seq.build import build_model
+from seq2seq.config.compose import resolved_settings
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.data.batching import Batch
+from seq2seq.search import Specials, search
+from seq2seq.training.task import TranslationTask
+
+VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3
+NARROW = ("model=base", "model.dim=32", "model.ffn_dim=32")
+CASES = {
+    "transformer": ("mixer=transformer",),
+    "transformer, learned positions": ("mixer=transformer", "model.positions=learned"),
+    "lightconv": ("mixer=lightconv",),
+    "dynamicconv": ("mixer=dynamicconv",),
+    "bahdanau": ("mixer=bahdanau",),
+}
+GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+# By the name of a function of torch: what reads a tensor on the host.
+_READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
+# Operations whose result has a size that only the device knows.
+_SIZED_BY_VALUES = {"nonzero", "masked_select", "_unique2", "unique_dim"}
+_NO_LAUNCHES = {
+    *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "device"),
+    *("_local_scalar_dense", "_record_function_enter_new", "_record_function_exit"),
+}
+
+
+class Trace(TorchFunctionMode):
+    """Counter of launches and waits; `waits` says how many there are at each line of ours.
+
+    Args:
+        pretend: Tensors claim to be on a GPU.
+    """
+
+    def __init__(self, *, pretend: bool = True) -> None:
+        super().__init__()
+        self.pretend = pretend
+        self.launches: collections.Counter[str] = collections.Counter()
+        self.waits: collections.Counter[str] = collections.Counter()
+        self._operations = _Operations(self)
+
+    def __enter__(self) -> Trace:
+        """Begin to count."""
+        self._operations.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *given: Any) -> None:
+        """End counting."""
+        super().__exit__(*given)
+        self._operations.__exit__(*given)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count a call of torch, and answer for a GPU."""
+        kwargs = kwargs or {}
+        # the getters of properties are functions, too
+        name = getattr(func, "__name__", "")
+        getter = name == "__get__"
+        name = func.__self__.__name__ if getter else name
+        if self.pretend and getter and name in ("device", "is_cuda"):
+            return GPU if name == "device" else True
+        if _waits(name, args, kwargs):
+            self.waits[_place(name)] += 1
+        if self.pretend:
+            args, kwargs = _on_cpu(args), _on_cpu(kwargs)
+        return func(*args, **kwargs)
+
+
+class _Operations(TorchDispatchMode):
+    """Counter of operations, beneath all functions of torch."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self.trace = trace
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count an operation."""
+        name = func.name().split("::")[1].split(".")[0]
+        masks = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
+        if name in _SIZED_BY_VALUES or masks:
+            self.trace.waits[_place(name)] += 1
+        if name not in _NO_LAUNCHES and not _is_view(func):
+            self.trace.launches[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if name in _READS:
+        return True
+    if name in ("__getitem__", "__setitem__"):
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(isinstance(part, list) for part in index)
+    # numbers of the host
+    return name == "new_tensor" or (name in ("tensor", "as_tensor") and kwargs.get("device") is not None)
+
+
+def _on_cpu(value: Any) -> Any:
+    """Replace the GPU by the CPU among arguments."""
+    if isinstance(value, torch.device):
+        return CPU if value.type == "cuda" else value
+    if type(value) in (tuple, list):
+        return type(value)(map(_on_cpu, value))
+    return {key: _on_cpu(part) for key, part in value.items()} if type(value) is dict else value
+
+
+def _is_view(func: Any) -> bool:
+    """Return True for an operation whose results share the memory of its arguments, and that writes nothing."""
+    aliases = [part.alias_info for part in func._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _place(name: str) -> str:
+    """Name the innermost line of ours that is being executed."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if f"{os.sep}seq2seq{os.sep}" in file and f"{os.sep}benchmarks{os.sep}" not in file:
+            return f"{os.path.basename(file)}:{frame.f_lineno} {name}"
+        frame = frame.f_back
+    return f"elsewhere {name}"
+
+
+@contextmanager
+def pretended_gpu() -> Iterator[None]:
+    """Let the choices that ask the driver answer as for a GPU that Triton serves."""
+    with ExitStack() as stack:
+        for target, value in (
+            ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
+            ("seq2seq.kernels.dropconnect.gpu_obstacle", lambda device: None),
+            ("seq2seq.training.task.seed_generator", lambda seed, device: None),
+        ):
+            stack.enter_context(mock.patch(target, value))
+        yield
+
+
+def make_model(overrides: tuple[str, ...]) -> Any:
+    """Build a narrow model of six and six layers."""
+    settings = resolved_settings((*overrides, *NARROW))
+    sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "pad_id": PAD, "joint": True}
+    torch.manual_seed(0)
+    return build_model({"model": settings["model"], "mixer": settings["mixer"], **sizes})
+
+
+def make_batch(rows: int, length: int) -> Batch:
+    """Draw pairs of up to `length` tokens, the first of which are the longest."""
+    lengths = torch.randint(length // 2, length, (rows,))
+    lengths[0] = length
+    mask = torch.arange(length) < lengths[:, None]  # (B, T)
+    ids = torch.randint(4, VOCABULARY, (rows, length)).masked_fill(~mask, PAD)
+    return Batch(ids, mask, ids, ids, mask.clone(), torch.arange(rows))
+
+
+def training_step(model: Any, batch: Batch) -> Callable[[], None]:
+    """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule."""
+    task = TranslationTask(
+        model=model.train(), tokenizer=None, description={}, optim=OptimSettings(), search=SearchSettings(), seed=1  # type: ignore[arg-type]
+    )  # fmt: skip
+    task.trainer = SimpleNamespace(  # type: ignore[assignment]
+        accumulate_grad_batches=1, world_size=1, global_rank=0, global_step=0
+    )
+    made = task.configure_optimizers()
+    optimizer, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
+
+    def step() -> None:
+        loss = task.training_step(batch, 0)
+        # not Tensor.backward, inside of which a mode of functions is off
+        torch.autograd.backward([loss])
+        task.on_before_optimizer_step(optimizer)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        task.lr_scheduler_step(scheduler, None)
+
+    return step
+
+
+def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12) -> Trace:
+    """Trace a training step, after one that allocates."""
+    step, trace = training_step(make_model(overrides), make_batch(rows, length)), Trace()
+    with pretended_gpu():
+        with Trace():
+            step()
+        with trace:
+            step()
+    return trace
+
+
+def of_decoding(overrides: tuple[str, ...], rows: int = 4, length: int = 12) -> dict[str, Any]:
+    """Trace a beam search of five; return the mean launches and waits of its later steps."""
+    model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
+    # two searches that differ in steps alone
+    limits = (4, 12)
+    for most in limits:
+        settings = SearchSettings(beam_size=5, n_best=5, max_len_ratio=0, max_len_extra=most)
+        trace = Trace()
+        with pretended_gpu(), trace:
+            search(model, batch.src, batch.src_mask, special=Specials(BOS, EOS, PAD), settings=settings)
+        traces.append(trace)
+    steps = limits[1] - limits[0]
+    counts = [[sum(trace.launches.values()), sum(trace.waits.values())] for trace in traces]
+    launches, waits = ((long - short) / steps for short, long in zip(*counts, strict=True))
+    return {"launches": round(launches, 1), "waits": round(waits, 1), "at": dict(traces[1].waits)}
+
+
+def main() -> int:
+    """Print the table; with --out also write launches.json."""
+    parser = harness.parser_for("launches", __doc__)
+    parser.add_argument("--only", choices=CASES, help="this model alone")
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--length", type=int, default=12)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = {}
+    print("| model | training step: launches | waits | decoding step, beam 5: launches | waits |")
+    print("|---|--:|--:|--:|--:|")
+    for name in [options.only] if options.only else CASES:
+        trained = of_training(CASES[name], options.rows, options.length)
+        decoded = of_decoding(CASES[name], options.rows, options.length)
+        launches, waits = sum(trained.launches.values()), sum(trained.waits.values())
+        results[name] = {"training": {"launches": launches, "waits": waits, "at": dict(trained.waits)}}
+        results[name]["decoding"] = decoded
+        print(f"| {name} | {launches:,} | {waits} | {decoded['launches']:,} | {decoded['waits']} |", flush=True)
+    for name, result in results.items():
+        for part, found in result.items():
+            if found["at"]:
+                print(f"waits of {name}, {part}: {', '.join(f'{place} ({n})' for place, n in found['at'].items())}")
+    harness.write(options.out, "launches", {"machine": harness.machine(), "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Copy batches to a GPU ahead of the step that reads them, from pinned memory and on a stream of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+
+from seq2seq.data.batching import Batch
+
+Ticket = TypeVar("Ticket")
+
+
+class Copier(Protocol[Ticket]):
+    """Asynchronous copy of batches: `start` queues one, `finish` returns the batch that it has become."""
+
+    def start(self, batch: Batch) -> Ticket:
+        """Queue the copy of a batch, without waiting for it."""
+        ...
+
+    def finish(self, ticket: Ticket) -> Batch:
+        """Return the batch, which what is queued from now on may read."""
+        ...
+
+
+def copied_ahead(batches: Iterable[Batch], copier: Copier[Ticket]) -> Iterator[Batch]:
+    """Iterate over copies of the batches; the next one's copy is queued before a batch is handed out."""
+    waiting: list[Ticket] = []
+    for batch in batches:
+        waiting.append(copier.start(batch))
+        if len(waiting) > 1:
+            yield copier.finish(waiting.pop(0))
+    for ticket in waiting:
+        yield copier.finish(ticket)
+
+
+class _Queued(NamedTuple):
+    """Batch whose copy is queued, and the event that ends it."""
+
+    batch: Batch
+    ready: torch.cuda.Event
+
+
+class StreamCopier:
+    """Copier to a CUDA device: neither the host nor the device's other work waits for a copy.
+
+    Args:
+        device: Where the batches go.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+
+    def start(self, batch: Batch) -> _Queued:
+        """Queue the copy of a batch on this copier's stream."""
+        # of memory that is not pinned, the driver would make a copy first, for which the host waits
+        pinned = [part.pin_memory() for part in batch]
+        with torch.cuda.stream(self.stream):
+            copies = Batch(*(part.to(self.device, non_blocking=True) for part in pinned))
+            ready = torch.cuda.Event()
+            ready.record(self.stream)
+        return _Queued(copies, ready)
+
+    def finish(self, ticket: _Queued) -> Batch:
+        """Return the batch; the current stream waits for its copy, and its memory is kept for that stream."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(ticket.ready)
+        for part in ticket.batch:
+            # allocated on the copier's stream, which would otherwise reuse it as soon as the host lets go of it
+            part.record_stream(current)
+        return ticket.batch

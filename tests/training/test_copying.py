@@ -1,0 +1,92 @@
+"""Batches that are copied ahead: in what order on any machine, and what arrives on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from seq2seq.data.batching import Batch
+from seq2seq.training.copying import StreamCopier, copied_ahead
+
+
+def batch(number: int) -> Batch:
+    ids = torch.full((2, 3), number)
+    return Batch(ids, ids > 0, ids, ids, ids > 0, torch.tensor([number, number]))
+
+
+class Recorder:
+    """Copier that writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def start(self, batch: Batch) -> int:
+        self.seen.append(f"start {int(batch.index[0])}")
+        return int(batch.index[0])
+
+    def finish(self, ticket: int) -> Batch:
+        self.seen.append(f"finish {ticket}")
+        return batch(-ticket)
+
+
+def test_the_next_copy_begins_before_a_batch_is_handed_out():
+    recorder = Recorder()
+    for copied in copied_ahead(map(batch, range(1, 4)), recorder):
+        recorder.seen.append(f"step {int(copied.index[0])}")
+    assert recorder.seen == [
+        "start 1", "start 2", "finish 1", "step -1", "start 3", "finish 2", "step -2", "finish 3", "step -3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_batches(count):
+    recorder = Recorder()
+    assert len(list(copied_ahead(map(batch, range(1, 1 + count)), recorder))) == count
+
+
+def test_calls_of_a_copier(monkeypatch):
+    """With a stand-in for the GPU: pinned, copied without blocking on a stream of its own, waited for by an event."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def stream(which: Any) -> Iterator[None]:
+        seen.append("enter")
+        yield
+        seen.append("leave")
+
+    event = SimpleNamespace(record=lambda which: seen.append(("record", which)))
+    current = SimpleNamespace(wait_event=lambda which: seen.append(("wait", which is event)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "side")
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: seen.append("pin") or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device, **given: seen.append(given) or self.clone())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, which: seen.append(("keep", which is current)))
+    copier, given = StreamCopier(torch.device("cuda")), batch(5)
+    ticket = copier.start(given)
+    copies = [{"non_blocking": True}] * 6
+    assert seen == ["pin"] * 6 + ["enter", *copies, ("record", "side"), "leave"]
+    seen.clear()
+    found = copier.finish(ticket)
+    assert seen == [("wait", True)] + [("keep", True)] * 6
+    for one, other in zip(found, given, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.gpu
+def test_what_arrives_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    device = torch.device("cuda", 0)
+    given = [batch(number) for number in range(1, 200)]
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for copied, original in zip(copied_ahead(iter(given), StreamCopier(device)), given, strict=True):
+        assert all(part.device == device for part in copied)
+        total += (copied.src - original.src.to(device)).abs().sum()
+    assert total.item() == 0
