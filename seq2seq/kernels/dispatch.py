@@ -87,14 +87,9 @@ def obstacle(x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1
     if heads is not None and x.shape[-1] // heads > MAX_HEAD_DIM:
         return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
     # inside a sentence positions are counted in 32 bits
-<<<<<<< HEAD
-    reach = max(part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
-    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
-=======
     sizes = (part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
     reach = max(sizes, default=0)
-    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else _no_device(x)
->>>>>>> main
+    return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
 
 
 def device_obstacle(device: torch.device) -> str | None:

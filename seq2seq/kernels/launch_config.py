@@ -124,7 +124,7 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype) -> Co
         most = (16 if tile > 32 and op.endswith("_backward") else 32) if wide else 64
         return Config(tile, chunk=1, num_warps=4 if tile > 32 else 2, num_stages=3, columns=most)
     # two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
-    size = tile * columns(head_dim) * (2 if dtype == torch.float32 else 1)
+    size = tile * max(64, columns(head_dim)) * (2 if dtype == torch.float32 else 1)
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)
 
 
