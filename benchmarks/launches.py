@@ -159,7 +159,6 @@ def pretended_gpu() -> Iterator[None]:
     with ExitStack() as stack:
         for target, value in (
             ("seq2seq.kernels.dispatch.gpu_obstacle", lambda device: None),
-            ("seq2seq.kernels.dropconnect.gpu_obstacle", lambda device: None),
             ("seq2seq.training.task.seed_generator", lambda seed, device: None),
         ):
             stack.enter_context(mock.patch(target, value))
