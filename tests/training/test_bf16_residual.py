@@ -18,6 +18,9 @@ from seq2seq.training.hardware import require_autocast
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
+# a whole run; `make test-all` has it
+EXHAUSTIVE = {"test_a_run_trains_with_it"}
+
 
 def run(model: nn.Module, autocast: bool) -> tuple[Tensor, list[torch.dtype]]:
     """Features of two sentences, and the types that leave sublayers and norms."""
