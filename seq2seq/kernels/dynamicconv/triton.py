@@ -180,8 +180,7 @@ def band_backward(
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
     for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of its last tiles
         row = (stop + e) * TILE + i
-        near = tl.minimum(row, length - 1)
-        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
+        near, slope = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
         words = load_words(keep, near, heads * WORDS, WORDS)
         weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
         dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
