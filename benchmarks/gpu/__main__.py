@@ -64,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return pack(options.pack, data=options.data, corpora=options.corpora, wheels=options.wheels)
     folder = (options.out or options.resume).absolute()
-    results = Results(folder)
+    try:
+        results = Results(folder)
+    except ValueError as error:
+        print(f"gpu: {error}", file=sys.stderr)
+        return 2
     device = options.device if options.device != "auto" else "cuda" if has_gpu() else "cpu"
     if results.data.setdefault("device", device) != device:
         print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)

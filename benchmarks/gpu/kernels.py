@@ -84,4 +84,6 @@ def tiny_sizes() -> Sizes:
     sizes = cpu_sizes("triton", [])
     # a case of each operator and of the decoding steps
     few = {case.op: case for case in sizes.cases}
-    return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,))
+    # one candidate beside the default
+    sweep = (*((values[0],) for values in sizes.sweep),)
+    return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,), sweep=sweep)

@@ -9,10 +9,11 @@ parts/          what a part that runs has so far; gone when the part has ended
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 # States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
@@ -42,6 +43,7 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "results.json"
+        self._lock = locked(folder)
         self.data: dict[str, Any] = {"began": _today(), "visits": [], "parts": {}}
         if self.path.is_file():
             self.data = json.loads(self.path.read_text(encoding="utf-8"))
@@ -51,6 +53,10 @@ class Results:
     def parts(self) -> dict[str, dict[str, Any]]:
         """Records by part: state, seconds, error, attempts and result."""
         return self.data["parts"]
+
+    def release(self) -> None:
+        """Let another command have the folder."""
+        self._lock.close()
 
     def state(self, part: str) -> str | None:
         """Return a part's state, None if it has not run."""
@@ -106,6 +112,22 @@ class Results:
             found = _read(path)
             if found and "part" in found:
                 self.close(found["part"], INTERRUPTED, 0.0, "the command was killed")
+
+
+def locked(folder: Path) -> IO[bytes]:
+    """Lock a folder for as long as the returned file is open; a second command would undo what the first writes.
+
+    Raises:
+        ValueError: Another command has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / ".lock").open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ValueError(f"another command is at work in {folder}; wait for it, or end it") from None
+    return file
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from torch._dynamo.utils import counters
 from benchmarks.headline.data import Prepared, synthetic
 from benchmarks.headline.training import Trainer
 from seq2seq.data.batching import Batch
+from seq2seq.training.compilation import eager
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
@@ -133,7 +134,8 @@ def other_shapes(trainer: Trainer, config: dict[str, Any], limit: Warnings, job:
         found.append(graphs()["graphs"])
     trainer.model.eval()
     for _ in range(2):
-        with torch.no_grad(), torch.autocast(trainer.device.type, torch.bfloat16):
+        # as training validates: without compiling
+        with eager(trainer.model), torch.no_grad(), torch.autocast(trainer.device.type, torch.bfloat16):
             for batch in drawn:
                 trainer.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
         found.append(graphs()["graphs"])

@@ -48,7 +48,11 @@ def run(folder: Path, *names: str, limit: float = 60.0, budget: float = 60.0) ->
     results = Results(folder)
     parts = [Part(name, limit, 0.1, data=False) for name in names]
     programs = Programs(results, device="cpu", data=folder, budget=budget, began=time.monotonic())
-    return programs.run(parts), Results(folder)
+    complete = programs.run(parts)
+    results.release()
+    found = Results(folder)
+    found.release()
+    return complete, found
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +128,15 @@ def test_what_a_killed_command_left_is_kept(tmp_path):
     assert results.state("decode") is None
 
 
+def test_two_commands_do_not_share_a_folder(tmp_path, capsys):
+    (tmp_path / "results.json").write_text('{"began": "", "visits": [], "parts": {}}')
+    first = Results(tmp_path)
+    assert main([f"--resume={tmp_path}", "--device=cpu"]) == 2
+    assert "another command is at work" in capsys.readouterr().err
+    first.release()
+    assert Results(tmp_path).parts == {}
+
+
 def test_outcomes_of_tests_survive_a_cut_line(tmp_path):
     lines = [
         {"test": "a", "outcome": "failed", "why": "too large"},
@@ -152,6 +165,7 @@ def timing(us: float, roofline: float, *, op: str = "dynamicconv", direction: st
 def recorded(folder: Path, **found: dict[str, Any]) -> Results:
     """Results of parts that are done; `__` stands for a stroke."""
     results = Results(folder)
+    results.release()
     for name, result in found.items():
         results.parts[name.replace("__", "/")] = {"state": DONE, "seconds": 1.0, "error": "", "result": result}
     return results
