@@ -88,14 +88,14 @@ def test_a_cpu_is_measured_once_for_each_number_of_threads():
 
 def test_both_peaks_of_a_gpu_are_reported(monkeypatch):
     """Half of what the data sheet says, and 5/8 of what is measured."""
-    monkeypatch.setattr("seq2seq.training.throughput.peak_flops", lambda device, dtype: 1000e12)
-    monkeypatch.setattr("seq2seq.training.throughput.measured_flops", lambda device, dtype: 800e12)
+    monkeypatch.setattr("seq2seq.training.throughput.peak_flops", lambda device, dtype: 1000e6)
+    monkeypatch.setattr("seq2seq.training.throughput.measured_flops", lambda device, dtype: 800e6)
     given, count = meter(), training_flops(config("mixer=dynamicconv", *TINY))
     assert count is not None
     given.add(batch((8, 8)))
-    found = given.report(count(1, 8, 8) / 500e12)
-    assert (found["mfu"], found["peak_flops_per_second"]) == (0.5, 1000e12)
-    assert (found["mfu_of_measured"], found["measured_flops_per_second"]) == (0.625, 800e12)
+    found = given.report(count(1, 8, 8) / 500e6)
+    assert (found["mfu"], found["peak_flops_per_second"]) == (0.5, 1000e6)
+    assert (found["mfu_of_measured"], found["measured_flops_per_second"]) == (0.625, 800e6)
 
 
 @pytest.mark.gpu
