@@ -67,6 +67,7 @@ REGISTERS = 65536  # of a multiprocessor, in four equal parts
 FEWEST_WARPS = {
     "unaligned": 8,
     "window|keep_words|cross_entropy": 16,
+    r"dynamicconv .* K 33-64 head": 8,  # of a tile of 64: as fast by estimate as 12 of a tile of 32
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
 }
@@ -177,8 +178,9 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
                 yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
             # kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
-                if one_tile(op, taps, tile) and hasattr(module, "one_tile_constants"):
-                    values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **more, **flags)
+                if one_tile(op, taps, tile, head_dim, types[dtype]) and hasattr(module, "one_tile_constants"):
+                    given = {**more, **flags, "arch": arch}
+                    values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **given)
                     kernel, constants = f"one_tile_{direction}", tuple(values.items())
                     label = op.replace(name, f"{name}_tile_{tile}")
                     yield Job(arch, name, kernel, label, dtype, head_dim, *rest, "", constants)

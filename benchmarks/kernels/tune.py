@@ -103,8 +103,9 @@ def kernels(op: str, direction: str, shape: Shape, sizes: Sizes) -> list[Kernel]
     """List the kernels that could take a call; an ordinary call is taken by the last one."""
     name = op_name(op, direction)
     able = [Kernel("candidate", name, default_settings(op, direction, shape), sizes)]
-    if tile := launch_config.one_tile(name, shape.taps, shape.length):
-        default = launch_config.one_tile_config(name, tile, shape.channels // shape.heads, torch.bfloat16)
+    head = (shape.channels // shape.heads, torch.bfloat16)
+    if tile := launch_config.one_tile(name, shape.taps, shape.length, *head):
+        default = launch_config.one_tile_config(name, tile, *head)
         # of one tile and no chunks
         _, columns, warps, _, stages = sizes.sweep
         swept = sizes._replace(sweep=((tile,), columns, warps, (1,), stages))

@@ -85,7 +85,8 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     """
     if op in _overrides:
         return _overrides[op]
-    # without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py); not yet chosen by time
+    # without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py), and of these the best by estimate
+    # (benchmarks/roofline); not yet chosen by time
     if is_direct(op, taps):
         across = columns(head_dim)
         tile = 32 if across <= 64 else 16
@@ -94,27 +95,38 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     wide = dtype == torch.float32
     most = _most_columns(op, taps, wide)
     across = columns(head_dim, most)  # channels a program takes
-    # a tile of 16 reaches 17 taps with one tile before it; up to 32, a tile of 32 again needs one
-    tile = 32 if 17 < taps <= 32 and not wide and not (op == "dynamicconv_backward" and across > 64) else 16
+    backward, short = op.endswith("_backward"), 17 if op.startswith("lightconv") else 32
+    # a tile of 16 reaches 17 taps with one tile before it, of 32 reaches 33, of 64 all
+    tile = 16 if taps <= 17 or wide else 32 if taps <= short or (backward and arch != HOPPER) else 64
     unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
-    long = taps > 32 and (op == "dynamicconv_backward" or (op == "lightconv_backward" and across > 32))
-    heavy = long or (wide and taps > 17)
-    # loads for the next tile while this one is worked on take registers that other targets' compilers do not have;
-    # LightConv's tiles are short, so that one tile ahead hides half of a load
-    ahead = 2 if op.startswith("lightconv") and not wide else 1
-    stages = 1 + (ahead if arch == HOPPER else 0)
-    limit = None if heavy else _registers(op, taps, across, arch)
+    heavy = (backward and taps > short) or (wide and taps > 17)
+    stages = _stages(op, tile, wide) if arch == HOPPER else 1
+    limit = None
+    if op.startswith("lightconv") and arch != HOPPER and not heavy:
+        # without a limit these compilers spill; of 168 registers, three blocks of 128 threads fit a multiprocessor
+        limit = 255 if backward or across > 64 else 168
     return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
 
 
-def one_tile(op: str, taps: int, length: int) -> int:
+def _stages(op: str, tile: int, wide: bool) -> int:
+    """Return the stages of pipelined loads for which a thread of sm_90 has the registers."""
+    if op.startswith("lightconv"):
+        # short tiles: one tile ahead hides half of a load
+        return 2 if wide else 3
+    return 2 if op.endswith("_backward") and tile < 64 else 1
+
+
+def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype) -> int:
     """Return the positions of a tile that a whole sentence is taken as, 0 if it is taken otherwise."""
     if is_direct(op, taps) or op in _overrides or not 0 < length <= ONE_TILE:
+        return 0
+    # a program takes a whole head, for which there are too few registers
+    if op == "dynamicconv_backward" and dtype == torch.float32 and head_dim > 64:
         return 0
     return columns(length)
 
 
-def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype) -> Config:
+def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch: int = HOPPER) -> Config:
     """Return the launch settings for sentences of one tile, or those of `override` for "<op>_one_tile"."""
     if f"{op}_one_tile" in _overrides:
         return _overrides[f"{op}_one_tile"]
@@ -122,20 +134,12 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype) -> Co
         # a program goes from sentence to sentence, and loads the next two while it works on this one
         wide = dtype == torch.float32
         most = (16 if tile > 32 and op.endswith("_backward") else 32) if wide else 64
+        if tile > 32 and op.endswith("_backward") and arch != HOPPER:
+            return Config(tile, chunk=1, num_warps=8, num_stages=1, columns=most)
         return Config(tile, chunk=1, num_warps=4 if tile > 32 else 2, num_stages=3, columns=most)
     # two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
     size = tile * max(64, columns(head_dim)) * (2 if dtype == torch.float32 else 1)
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)
-
-
-def _registers(op: str, taps: int, across: int, arch: int) -> int | None:
-    """Return a limit of registers where the compiler, left alone, would spill without need."""
-    backward = op.endswith("_backward")
-    spills = arch != HOPPER if taps <= (32 if op == "lightconv" else 17) else not backward
-    if op == "dynamicconv_backward" or not spills:
-        return None
-    # 255 is the most that a thread can have; of 168, three blocks of 128 threads fit a multiprocessor
-    return 255 if backward or across > 64 else 168
 
 
 def _most_columns(op: str, taps: int, wide: bool) -> int:

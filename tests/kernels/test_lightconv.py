@@ -70,7 +70,7 @@ def test_other_sentences_take_other_kernels(monkeypatch):
         override("lightconv_backward", Config(16, 2, num_warps=4, num_stages=1)),
     ):
         check(27, 4, False, True)
-    assert one_tile("lightconv", 31, 64) == 64
+    assert one_tile("lightconv", 31, 64, 64, torch.bfloat16) == 64
     with pytest.raises(TypeError, match="NoneType"):
         check(9, 4, True, True)
 

@@ -257,11 +257,12 @@ def test_sentences_of_one_tile(taps, length):
 def test_sentences_that_fit_one_tile_take_its_kernels(monkeypatch):
     """Those of up to 64 positions, with more than three taps, unless the other kernels are asked for."""
     for length, tile in {0: 0, 1: 16, 16: 16, 17: 32, 32: 32, 33: 64, 64: 64, 65: 0}.items():
-        assert one_tile("dynamicconv", 31, length) == tile
-    assert one_tile("dynamicconv_backward", 4, 27) == 32
-    assert one_tile("dynamicconv", 3, 27) == 0
+        assert one_tile("dynamicconv", 31, length, 64, torch.bfloat16) == tile
+    assert one_tile("dynamicconv_backward", 4, 27, 64, torch.float32) == 32
+    assert one_tile("dynamicconv_backward", 4, 27, 65, torch.float32) == 0  # too few registers
+    assert one_tile("dynamicconv", 3, 27, 64, torch.bfloat16) == 0
     with override("dynamicconv", Config(16, 1, num_warps=4, num_stages=1)):
-        assert one_tile("dynamicconv", 31, 27) == 0
+        assert one_tile("dynamicconv", 31, 27, 64, torch.bfloat16) == 0
     for name in ("band_forward", "band_backward", "direct_forward", "direct_backward"):
         monkeypatch.delattr(dynamicconv_triton, name)
     check(anything("dynamicconv", Shape(1, 27, 2, 4, 5), True))

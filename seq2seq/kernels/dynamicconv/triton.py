@@ -71,6 +71,8 @@ from seq2seq.kernels.triton_ops import (
     unit_stride,
 )
 
+# In the loops over tiles, K is at most TAPS, which a compiler cannot know: it works out the indices of gathers for each
+# tile then, rather than before the loop, where they would take a quarter of the registers until its end.
 # sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",
           "part_size")  # fmt: skip
@@ -102,6 +104,7 @@ def band_forward(
     words = load_words(keep, near, heads * WORDS, WORDS)
     # tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
+        taps = tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         row = n * TILE + i
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         # over all K taps, within the sentence or not
@@ -159,6 +162,7 @@ def band_backward(
     scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
     words = load_words(keep, near, heads * WORDS, WORDS)
     for n in range(tile, stop):
+        taps = tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         row = n * TILE + i
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
@@ -297,11 +301,11 @@ def constants(
 
 
 def one_tile_constants(
-    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool
+    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, words: int, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:
     """Return the constants that the kernel for sentences of up to `tile` positions is compiled for."""
     values: dict[str, int | bool] = {"WIDTH": head_dim, "WORDS": words, "STARTS": starts, "ENDS": ends}
-    values |= one_tile_config(op, tile, head_dim, dtype).launch
+    values |= one_tile_config(op, tile, head_dim, dtype, arch).launch
     # K and channels as powers of two, from 16
     return values | {"TILE": tile, "COLUMNS": columns(head_dim), "TAPS": columns(taps), "WIDE": needs_wide(dtype)}
 
@@ -340,7 +344,7 @@ def backward(
     head_dim = x.shape[-1] // heads
     # parts of a head's channels, for each of which there is a program
     most = config(op, taps, head_dim, x.dtype, target(x)).columns
-    parts = 1 if one_tile(op, taps, length) else triton.cdiv(head_dim, most)
+    parts = 1 if one_tile(op, taps, length, head_dim, x.dtype) else triton.cdiv(head_dim, most)
     # parts are summed below, in float32
     kind = logits.dtype if parts == 1 else torch.float32
     dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
@@ -369,8 +373,8 @@ def _launch(
     flags = {"words": words, "starts": start is not None, "ends": end is not None}
     forwards = op == "dynamicconv"
     with torch.cuda.device_of(x):
-        if tile := one_tile(op, taps, length):
-            values = one_tile_constants(op, tile, taps, head_dim, x.dtype, **flags)
+        if tile := one_tile(op, taps, length, head_dim, x.dtype):
+            values = one_tile_constants(op, tile, taps, head_dim, x.dtype, arch=target(x), **flags)
             kernel = one_tile_forward if forwards else one_tile_backward
             kernel[(batch_size * heads,)](*tensors, length, taps, shift, heads, scale, *strides, **values)
             return

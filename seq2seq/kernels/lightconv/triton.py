@@ -340,10 +340,10 @@ def constants(
 
 
 def one_tile_constants(
-    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool
+    op: str, tile: int, taps: int, head_dim: int, dtype: torch.dtype, *, glu: bool, starts: bool, ends: bool, arch: int
 ) -> dict[str, int | bool]:
     """Return the constants of the kernel for sentences of up to `tile` positions: the same for all K."""
-    settings = one_tile_config(op, tile, head_dim, dtype)
+    settings = one_tile_config(op, tile, head_dim, dtype, arch)
     return _values(settings, head_dim, glu, starts, ends) | {"WIDE": needs_wide(dtype)}
 
 
@@ -404,8 +404,8 @@ def _plan(
     (batch_size, length, channels), (heads, taps) = y.shape, weights.shape
     head_dim, arch, shift = channels // heads, target(y), _shift(taps, causal)
     flags = {"glu": glu, "starts": start is not None, "ends": end is not None}
-    if tile := one_tile(op, taps, length):
-        kind, values = "tile", one_tile_constants(op, tile, taps, head_dim, y.dtype, **flags)
+    if tile := one_tile(op, taps, length, head_dim, y.dtype):
+        kind, values = "tile", one_tile_constants(op, tile, taps, head_dim, y.dtype, **flags, arch=arch)
         units = batch_size  # of each head
         sizes = (length, taps, shift, heads, units)
     else:
