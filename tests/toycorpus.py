@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
@@ -57,3 +59,11 @@ def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
     """The composed settings of such a run, as a plain dict."""
     composed = settings_of(*words(corpus, folder, *overrides))
     return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def trainer(rank: int = 0, world: int = 1, *, epoch: int = 0, device: str = "cpu") -> Any:
+    """What a data module asks of its trainer."""
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    return SimpleNamespace(
+        global_rank=rank, world_size=world, current_epoch=epoch, accumulate_grad_batches=1, strategy=strategy
+    )

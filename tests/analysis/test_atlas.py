@@ -28,11 +28,8 @@ REPRESENTATIVE = {
         "attention",
         "lightconv",
         "dynamicconv",
-        "depthwise",
         "mlp",
-        "gru",
         "average",
-        "talk",
     }
 }
 

@@ -26,6 +26,8 @@ from seq2seq.experiments.job_records import Job, Process
 from seq2seq.experiments.plot import band
 from seq2seq.experiments.results import collect, read_curve
 
+EXHAUSTIVE = {"test_figure_shows_every_group_and_is_reproducible"}
+
 WORDS = ["the", "a", "dog", "cat", "house", "walks", "sees", "finds", "and", "or", "not", "today", "here", "small"]
 
 

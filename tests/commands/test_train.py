@@ -157,6 +157,7 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
 
 # whole runs, of a second or more; `make test-all` has all
 EXHAUSTIVE = {
+    "test_a_run_goes_on_with_a_larger_budget",
     "test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing",
     "test_a_validation_killed_before_its_checkpoint_has_one_row",
     "test_a_run_that_the_clock_has_ended_is_finished",

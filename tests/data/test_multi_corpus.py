@@ -7,11 +7,11 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import toycorpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,7 +156,7 @@ def test_weights_decide_how_often_a_corpus_comes(folder):
 def test_resuming_and_ranks(folder):
     def loader(rank: int, world: int):
         made = module(folder, corpora={"train": {"weight": 1}, **bt(folder, weight=2)})
-        made.trainer = SimpleNamespace(global_rank=rank, world_size=world, current_epoch=3, accumulate_grad_batches=1)  # type: ignore[assignment]
+        made.trainer = toycorpus.trainer(rank, world, epoch=3)
         return made.train_dataloader()
 
     whole = [batch.index.tolist() for batch in loader(0, 1)]

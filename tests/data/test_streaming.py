@@ -6,7 +6,6 @@ import itertools
 import random
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from seq2seq.training.run import train
 GERMAN = "der die das Haus Katze Hund geht kommt schnell ein und ich nicht wir"
 ENGLISH = "the house cat dog walks comes quickly a and I you not today we"
 SIZE = 230
+EXHAUSTIVE = {"test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not"}
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +48,7 @@ def streamed(folder: Path, *, world: tuple[int, int] = (0, 1), **changes) -> Tra
     tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
     chosen = DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
     made = TranslationDataModule(prepare_corpora(chosen))
-    made.trainer = SimpleNamespace(  # type: ignore[assignment]
-        global_rank=world[0], world_size=world[1], current_epoch=0, accumulate_grad_batches=1
-    )
+    made.trainer = toycorpus.trainer(*world)
     made.describe()
     return made
 

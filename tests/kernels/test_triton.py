@@ -34,7 +34,7 @@ from seq2seq.kernels.lightconv import triton as lightconv_triton
 
 # What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
 REPRESENTATIVE = {
-    "test_every_kernel": ["3-dynamicconv", "16-dynamicconv", "17-dynamicconv-long", "5-lightconv", "16-lightconv-glu"],
+    "test_every_kernel": ["3-dynamicconv", "16-dynamicconv", "5-lightconv", "16-lightconv-glu"],
     "test_narrow_types": ["bfloat16-float32-dynamicconv"],
     "test_tiles_and_chunks": ["16-lightconv"],
     "test_a_keep_probability_without_a_mask_scales_nothing": ["3-dynamicconv"],
@@ -42,8 +42,8 @@ REPRESENTATIVE = {
     "test_programs_that_work_through_many_units": ["3-lightconv"],
     "test_layouts_in_memory": ["3-dynamicconv"],
     "test_channels_of_a_head": ["24-lightconv-glu"],
-    "test_sentences_of_one_tile": ["31-27", "7-16", "34-33"],
-    "test_dropped_taps": ["33-dynamicconv", "33-dynamicconv-long"],
+    "test_sentences_of_one_tile": ["31-27", "7-16"],
+    "test_dropped_taps": ["33-dynamicconv"],
     "test_logits_far_from_zero": ["3-dynamicconv", "9-dynamicconv"],
     "test_padding_does_not_leak": ["both-3-dynamicconv", "end-9-lightconv"],
     "test_again_to_the_bit": ["dynamicconv", "lightconv"],

@@ -10,7 +10,10 @@ from composed import Case, config
 
 from seq2seq.build import build_model
 
-REPRESENTATIVE = {"test_sizes_are_as_published": ["60.9", "213.2", "208.9"]}
+REPRESENTATIVE = {
+    "test_sizes_are_as_published": ["60.9", "213.2", "208.9"],
+    "test_parameters_are_as_documented": ["attention", "lightconv"],
+}
 
 
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")

@@ -22,6 +22,7 @@ from seq2seq.training.run import Run
 GIVEN = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
 # one of each way to be wrong
+EXHAUSTIVE = {"test_a_run_of_the_older_format_continues_as_if_never_stopped"}
 REPRESENTATIVE = {
     "test_a_part_that_is_missing_or_wrong_is_named_before_any_work": {
         "callbacks-{}-callbacks",

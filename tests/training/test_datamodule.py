@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import toycorpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
@@ -247,9 +247,7 @@ def test_ranks_see_every_sentence_once(folder):
     seen: dict[str, list[int]] = {"train": [], "valid": []}
     steps = []
     for rank in (0, 1):
-        made.trainer = SimpleNamespace(  # type: ignore[assignment]
-            global_rank=rank, world_size=2, current_epoch=1, accumulate_grad_batches=1
-        )
+        made.trainer = toycorpus.trainer(rank, 2, epoch=1)
         for split, loader in (("train", made.train_dataloader()), ("valid", made.val_dataloader())):
             batches = list(loader)
             steps.append((split, len(batches)))
@@ -377,9 +375,7 @@ def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
 
     monkeypatch.setattr("seq2seq.training.datamodule.StreamCopier", Copier)
     for device, sign in (("cpu", 1), ("cuda", -1)):
-        strategy = SimpleNamespace(root_device=torch.device(device))
-        world = {"current_epoch": 0, "global_rank": 0, "world_size": 1, "accumulate_grad_batches": 1}
-        made.trainer = SimpleNamespace(strategy=strategy, **world)  # type: ignore[assignment]
+        made.trainer = toycorpus.trainer(device=device)
         for split, loader in (("train", made.train_dataloader()), ("test", made.test_dataloader())):
             found = sorted(sign * i for batch in loader for i in batch.index.tolist())
             assert found == list(range(made.size(split)))

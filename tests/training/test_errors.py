@@ -26,7 +26,7 @@ from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
 # a whole run of two seconds; `make test-all` has it
-EXHAUSTIVE = {"test_a_profile_is_one_flag"}
+EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_stay"}
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ from seq2seq.training.loggers import CsvLogger, log_results, log_samples, log_se
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
+EXHAUSTIVE = {"test_a_run_with_tensorboard_and_a_logger_of_ones_own"}
+
 HERE = __name__
 ROWS = [("ein <unk> Haus", "a <unk> house", "a house"), ("zwei | drei", "two", "two | three")]
 RESULTS = {"valid": {"bleu": 1.5, "signatures": ["x"]}, "test": {"bleu": 2.5, "chrf": 3, "search": {"beam_size": 5}}}

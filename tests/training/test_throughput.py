@@ -90,7 +90,7 @@ def test_both_peaks_of_a_gpu_are_reported(monkeypatch):
     """Half of what the data sheet says, and 5/8 of what is measured."""
     monkeypatch.setattr("seq2seq.training.throughput.peak_flops", lambda device, dtype: 1000e6)
     monkeypatch.setattr("seq2seq.training.throughput.measured_flops", lambda device, dtype: 800e6)
-    given, count = meter(), training_flops(config("mixer=dynamicconv", *TINY))
+    given, count = meter(), training_flops(config(*MODEL))
     assert count is not None
     given.add(batch((8, 8)))
     found = given.report(count(1, 8, 8) / 500e6)

@@ -104,8 +104,7 @@ def band_forward(
     words = load_words(keep, near, heads * WORDS, WORDS)
     # tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
-        taps = tl.minimum(taps, n + TAPS)  # the same K, see VARIES
-        row = n * TILE + i
+        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         # over all K taps, within the sentence or not
         highest = largest(scores) * LOG2E
@@ -162,8 +161,7 @@ def band_backward(
     scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
     words = load_words(keep, near, heads * WORDS, WORDS)
     for n in range(tile, stop):
-        taps = tl.minimum(taps, n + TAPS)  # the same K, see VARIES
-        row = n * TILE + i
+        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
         weights = exponentials(scores, norm)
