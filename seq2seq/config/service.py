@@ -1,0 +1,43 @@
+"""Settings of `python -m seq2seq.serve`, each of which is an option of the command."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from seq2seq.config.settings import Section, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServiceSettings(Section):
+    """Address and limits of a translation service.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
+
+    section: ClassVar[str] = "service"
+
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every network that the machine is in")
+    port: int = setting(8000, "port to listen on; 0 for any that is free", least=0, most=65_535)
+    proxy: str | None = setting(None, "address of a reverse proxy whose X-Forwarded-For names the client")
+    max_body: int = setting(1 << 20, "bytes of a request; a larger one is refused unread", least=1024, most=1 << 30)
+    max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
+    max_characters: int = setting(20_000, "characters of a request, all texts together", least=1, most=10**8)
+    max_beam_size: int = setting(
+        10, "largest beam size and n_best that a request may ask for, if the checkpoint's is no larger", least=1, most=1000
+    )
+    max_output_ratio: float = setting(10.0, "largest max_len_ratio that a request may ask for", least=0, most=100)
+    max_output_extra: int = setting(200, "largest max_len_extra that a request may ask for", least=1, most=10_000)
+    batch_texts: int = setting(64, "texts that are translated together", least=1, most=100_000)
+    batch_characters: int = setting(16_384, "characters that are translated together", least=1, most=10**8)
+    batch_wait: float = setting(
+        0.005, "seconds that an idle model waits for further texts, so that they share a batch", least=0, most=10
+    )
+    queue_texts: int = setting(1024, "texts that wait at most; beyond, requests are refused (503)", least=1, most=10**7)
+    queue_characters: int = setting(1 << 20, "characters that wait at most (503)", least=1, most=10**10)
+    client_texts: int = setting(512, "texts of one client's address that wait at most (429)", least=1, most=10**7)
+    max_connections: int = setting(512, "connections at most (503)", least=1, most=100_000)
+    timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
+    body_timeout: float = setting(10.0, "seconds in which a request must have arrived (408)", above=0, most=3600)
+    grace: float = setting(30.0, "seconds for what was accepted, once the service is asked to stop", least=0, most=86_400)

@@ -1,0 +1,286 @@
+"""Serve translations over HTTP: POST /translate, GET /health, GET /metrics, and a page at /."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import seq2seq
+from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service import metrics
+from seq2seq.inference.service.batcher import Batcher, Refusal, Result, Ticket
+from seq2seq.inference.service.messages import (
+    ErrorAnswer,
+    TranslateAnswer,
+    TranslateRequest,
+    answer,
+    check_limits,
+    chosen_options,
+    read_request,
+)
+from seq2seq.inference.service.translation import BatchTranslator
+
+log = logging.getLogger(__name__)
+
+PATHS = ("/", "/translate", "/health", "/metrics", "/openapi.json")
+# Bytes of a body over the limit that are read and dropped, so that a client that is still sending gets its answer.
+_DISCARDED = 1 << 24
+_CLIENT_HAS_LEFT = 499  # no client ever sees it; the metrics do
+_STATUSES = {
+    400: "no JSON",
+    408: "the request did not arrive in time",
+    413: "too large",
+    415: "not application/json",
+    422: "a wrong field or value",
+    429: "too many texts of one client wait",
+    500: "no text could be translated",
+    503: "the queue is full, or the service is stopping",
+    504: "not translated in time",
+}
+
+
+class Service:
+    """Model, queue and limits behind the application.
+
+    Attributes:
+        open: Requests for a translation that have no answer yet.
+    """
+
+    def __init__(self, translator: BatchTranslator, limits: ServiceSettings) -> None:
+        self.translator = translator
+        self.limits = limits
+        self.metrics = metrics.Metrics()
+        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics)
+        self.open = 0
+
+    @property
+    def ready(self) -> bool:
+        """True while new requests are accepted."""
+        return self.batcher.alive and not self.batcher.closed
+
+    async def translate(self, request: Request) -> TranslateAnswer | None:
+        """Answer a request; None if the client has left.
+
+        Raises:
+            Refusal: The request cannot be served.
+        """
+        limits = self.limits
+        if not self.ready:
+            raise Refusal(503, "the service is stopping")
+        asked = read_request(await _body(request, limits))
+        check_limits(asked.texts, limits)
+        options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
+        client = request.client.host if request.client else ""
+        ticket = self.batcher.submit(asked.texts, options, client)
+        self.metrics.characters.inc(sum(map(len, asked.texts)))
+        try:
+            results = await _results(request, ticket, limits.timeout)
+        finally:
+            # whether it is late, or has no reader any more; nothing to do for one that is answered
+            self.batcher.abandon(ticket)
+        if results is None:
+            return None
+        if all(result.error for result in results):
+            raise Refusal(500, f"the text could not be translated: {results[0].error}")
+        return answer(results)
+
+    def health(self) -> dict[str, Any]:
+        """Describe the service: its state, languages, and what a request may ask for."""
+        settings = self.translator.settings
+        limits = self.limits
+        return {
+            "status": "ok" if self.ready else "stopping",
+            "version": seq2seq.__version__,
+            "src_lang": str(self.translator.meta["src_lang"]),
+            "tgt_lang": self.translator.languages[0],
+            "tgt_langs": self.translator.languages,
+            "defaults": {
+                name: getattr(settings, name)
+                for name in ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+            },
+            "limits": {
+                "texts": limits.max_texts,
+                "characters": limits.max_characters,
+                "bytes": limits.max_body,
+                "beam_size": max(limits.max_beam_size, settings.beam_size),
+                "seconds": limits.timeout,
+            },
+        }
+
+
+def create_app(service: Service) -> ASGIApp:
+    """Create the application of a service, whose batcher must have been started."""
+    # FastAPI's own pages of documentation load scripts from elsewhere
+    app = FastAPI(
+        title="seq2seq", version=seq2seq.__version__, description=__doc__ or "", docs_url=None, redoc_url=None
+    )
+    page = _page()
+
+    @app.get("/", include_in_schema=False)
+    async def show_page() -> Response:
+        return page
+
+    @app.get("/health", summary="State, languages and limits; 503 once the service is stopping")
+    async def show_health() -> Response:
+        return JSONResponse(service.health(), status_code=200 if service.ready else 503)
+
+    @app.get("/metrics", summary="Measurements in Prometheus's text format")
+    async def show_metrics() -> Response:
+        return Response(service.metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+    refusals: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()
+    }
+    body = {"required": True, "content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}}
+
+    @app.post(
+        "/translate",
+        summary="Translate one text or several",
+        response_model=TranslateAnswer,
+        responses=refusals,
+        openapi_extra={"requestBody": body},
+    )
+    async def translate(request: Request) -> Response:
+        service.open += 1
+        try:
+            answered = await service.translate(request)
+        finally:
+            service.open -= 1
+        if answered is None:
+            return Response(status_code=_CLIENT_HAS_LEFT)
+        return Response(answered.model_dump_json(exclude_none=True), media_type="application/json")
+
+    app.exception_handler(Refusal)(_refused)
+    app.exception_handler(HTTPException)(_not_there)
+    app.exception_handler(Exception)(_broken)
+    return _Measured(app, service.metrics)
+
+
+class _Measured:
+    """Wraps an application: counts and times requests, and adds the headers that all answers have."""
+
+    HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+    def __init__(self, app: ASGIApp, measurements: metrics.Metrics) -> None:
+        self.app = app
+        self.metrics = measurements
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = time.monotonic()
+        # what clients make up must not become names of measurements
+        path = scope["path"] if scope["path"] in PATHS else "other"
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *self.HEADERS]
+                self.metrics.requests.labels(path, str(message["status"])).inc()
+                self.metrics.seconds.labels(path).observe(time.monotonic() - began)
+            await send(message)
+
+        await self.app(scope, receive, send_counted)
+
+
+async def _body(request: Request, limits: ServiceSettings) -> bytes:
+    """Read a request's body.
+
+    Raises:
+        Refusal: It is no JSON by its own account, too large, or does not arrive in time.
+    """
+    kind = request.headers.get("content-type", "")
+    # a form of a stranger's page in the same browser cannot send this type
+    if kind.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, f"the Content-Type is '{kind[:60]}'; send application/json")
+    refusal = Refusal(413, f"the body has more than {limits.max_body:,} bytes, which is the most in a request")
+    declared = request.headers.get("content-length", "")
+    # a client that waits for "100 Continue" has sent nothing yet
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
+        raise refusal
+    body = bytearray()
+    size = 0
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > max(limits.max_body, _DISCARDED):
+                    raise refusal
+                if size <= limits.max_body:
+                    body += chunk
+    except TimeoutError:
+        raise Refusal(408, f"the request did not arrive within {limits.body_timeout:g} seconds") from None
+    if size > limits.max_body:
+        raise refusal
+    return bytes(body)
+
+
+async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Result] | None:
+    """Wait for the results of a request, but no longer than for so many seconds; None if the client has left.
+
+    Raises:
+        Refusal: The time is over, or the service has stopped.
+    """
+    results = asyncio.wrap_future(ticket.future)
+    # after the body there is one message more: that the client has closed the connection
+    left = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({results, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if results.done():
+            return results.result()
+        if left.done():
+            return None
+    finally:
+        left.cancel()
+        results.cancel()
+    raise Refusal(504, f"not translated within {seconds:g} seconds; send less at once, or try again later", 1)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
+    # the rest of a body that was not read cannot be told from the next request
+    if error.status in (408, 413) or error.message == "the service is stopping":
+        headers["connection"] = "close"
+    return JSONResponse({"error": error.message}, error.status, headers)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        message = f"there is nothing at this path; there are {', '.join(PATHS)}"
+    else:
+        message = str(error.detail)
+    return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": "the service failed; its log has more"}, 500)
+
+
+def _page() -> Response:
+    """Read the page, and allow it its own style and script, and no others."""
+    text = (Path(__file__).parent / "page.html").read_text("utf-8")
+
+    def allowed(tag: str) -> str:
+        """Return the hash of the element's content, as a Content-Security-Policy has it."""
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
+        return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+    policy = (
+        f"default-src 'none'; style-src {allowed('style')}; script-src {allowed('script')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    headers = {"content-security-policy": policy, "referrer-policy": "no-referrer"}
+    return Response(text, media_type="text/html", headers=headers)

@@ -1,0 +1,39 @@
+"""Measurements of a service, as Prometheus reads them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+# Seconds, from a batch of short sentences on a GPU to a long wait on a CPU.
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counters and histograms of one service, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        rest = {"namespace": "seq2seq", "registry": self.registry}
+        self.requests = Counter("http_requests", "Requests answered.", ["path", "status"], **rest)
+        self.seconds = Histogram(
+            "http_request_seconds", "Seconds from a request to its answer.", ["path"], buckets=_SECONDS, **rest
+        )
+        self.texts = Counter("texts", "Texts translated or failed.", ["outcome"], **rest)
+        self.characters = Counter("source_characters", "Characters of the texts that were accepted.", **rest)
+        self.queue_texts = Gauge("queue_texts", "Texts that wait.", **rest)
+        self.queue_characters = Gauge("queue_characters", "Characters that wait.", **rest)
+        self.waiting = Histogram("queue_seconds", "Seconds that a text waited.", buckets=_SECONDS, **rest)
+        self.batch_texts = Histogram("batch_texts", "Texts translated together.", buckets=_TEXTS, **rest)
+        self.batch_seconds = Histogram("batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, **rest)
+        self.open = Gauge("open_translations", "Requests for a translation that are being served.", **rest)
+        # both outcomes are shown before the first of each
+        for outcome in ("translated", "failed"):
+            self.texts.labels(outcome)
+
+    def text(self) -> bytes:
+        """Return all values in Prometheus's text format."""
+        return generate_latest(self.registry)

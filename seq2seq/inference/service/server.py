@@ -1,0 +1,133 @@
+"""Run a service until a signal stops it: what was accepted is answered, what is new is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service.app import Service, create_app
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Seconds for sending answers that are ready, and for the thread's end.
+_LAST_SECONDS = 5
+
+
+def bound_socket(limits: ServiceSettings) -> socket.socket:
+    """Bind the service's address, which is not listened on yet.
+
+    Raises:
+        ValueError: The address cannot be used.
+    """
+    where = f"{limits.host} port {limits.port}"
+    try:
+        found = socket.getaddrinfo(limits.host, limits.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"cannot listen on {where} ({error}); choose another --host") from None
+    try:
+        # a restart must not wait for the connections of the last run to time out
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise ValueError(f"cannot listen on {where} ({error.strerror}); choose another --host or --port") from None
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """Return the address of a bound socket as a browser takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Server that leaves signals to `run`."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no handlers."""
+        yield
+
+
+def run(service: Service, bound: socket.socket, *, ready: Callable[[], None]) -> int:
+    """Serve until a signal arrives, and return the exit status.
+
+    The first signal starts an orderly end: new requests are refused, and those that were accepted are answered, for at
+    most `grace` seconds. A second one ends it at once.
+
+    Args:
+        ready: Called once connections are accepted.
+
+    Returns:
+        0 if all that was accepted is answered, 1 if not, 128 + the signal's number after a second signal.
+    """
+    service.batcher.start()
+    return asyncio.run(_run(service, bound, ready))
+
+
+async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]) -> int:
+    limits = service.limits
+    server = _Server(
+        uvicorn.Config(
+            create_app(service),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            # uvicorn would otherwise believe whoever comes from this machine
+            proxy_headers=limits.proxy is not None,
+            forwarded_allow_ips=limits.proxy,
+            limit_concurrency=limits.max_connections,
+            timeout_graceful_shutdown=_LAST_SECONDS,
+        )
+    )
+    asked = asyncio.Event()
+    signals: list[int] = []
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        asked.set()
+        if len(signals) > 1:
+            service.batcher.abort()
+            server.should_exit = server.force_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        # nohup has set SIGHUP to be ignored
+        if signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, on_signal, number)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    ready()
+    await asyncio.wait({serving, asyncio.create_task(asked.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    whole = await _drain(service, lambda: len(signals) > 1)
+    server.should_exit = True
+    await serving
+    service.batcher.join(_LAST_SECONDS if whole else 0)
+    if len(signals) > 1:
+        return 128 + signals[1]
+    return 0 if whole else 1
+
+
+async def _drain(service: Service, hurried: Callable[[], bool]) -> bool:
+    """Refuse what is new, and wait until all that was accepted has its answer; return False if the time is over."""
+    service.batcher.close()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + service.limits.grace
+    while service.open and loop.time() < until and not hurried():
+        await asyncio.sleep(0.02)
+    if not service.open:
+        return True
+    service.batcher.abort()
+    return False

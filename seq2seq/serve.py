@@ -1,0 +1,98 @@
+"""Serve a checkpoint's translations over HTTP: an interface for programs, and a page for people."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Sequence
+
+from seq2seq.cli import (
+    Parser,
+    UsageError,
+    add_model_options,
+    exit_status,
+    fail,
+    load_translator,
+    nonempty,
+    number,
+    run_command,
+    whole_number,
+)
+from seq2seq.config.service import ServiceSettings
+from seq2seq.config.settings import keys
+from seq2seq.streams import print_error
+
+EPILOG = """\
+Examples:
+  python -m seq2seq.serve --ckpt runs/demo/checkpoints/best.ckpt            # then open http://127.0.0.1:8000
+  curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
+
+POST /translate takes {"text": "..."} or {"text": ["...", ...]}, and n_best, beam_size, length_penalty, max_len_ratio,
+max_len_extra and tgt_lang; GET /health and GET /metrics (Prometheus) watch the service. SIGTERM or Ctrl-C stops it: what
+was accepted is answered, what is new is refused; a second one stops it at once.
+
+Exit status: 0 stopped, everything accepted was answered; 1 stopped, some requests were not answered within --grace;
+2 wrong options or files; 128 + the signal's number after a second signal."""
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m seq2seq.serve", description=__doc__, epilog=EPILOG)
+    parser.add_argument("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint to translate with")
+    _add_settings(parser.add_argument_group("address and limits"))
+    add_model_options(parser.add_argument_group("translation"))
+    return parser
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    """Add an option for every setting of the service."""
+    hints = typing.get_type_hints(ServiceSettings)
+    for name, field in keys(ServiceSettings).items():
+        limits = field.metadata
+        if hints[name] is int:
+            kind, metavar = whole_number(limits["least"], limits["most"]), "N"
+        elif hints[name] is float:
+            kind, metavar = number(limits.get("least", limits.get("above")), limits["most"]), "X"
+        else:
+            kind, metavar = nonempty, "ADDRESS"
+        default = "" if field.default is None else f" ({field.default})"
+        option = f"--{name.replace('_', '-')}"
+        group.add_argument(option, type=kind, default=field.default, metavar=metavar, help=f"{limits['help']}{default}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_args(argv)
+    return exit_status(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Bind the address, load the model, and serve until a signal."""
+    limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UsageError(f"serving needs the package {error.name}: pip install 'seq2seq-mixers[serve]'") from None
+    from seq2seq.inference.service.server import bound_socket, run, url_of
+
+    # a port that is taken is reported before the model is loaded, which may take long
+    with bound_socket(limits) as bound:
+        translator = load_translator(options)
+        from seq2seq.inference.service.app import Service
+        from seq2seq.inference.service.translation import BatchTranslator
+
+        service = Service(BatchTranslator(translator, options.tgt_lang), limits)
+        languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"
+        status = run(
+            service,
+            bound,
+            ready=lambda: print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)"),
+        )
+    if status == 1:
+        return fail(f"some requests were not answered within --grace {limits.grace:g}", 1)
+    return status
+
+
+if __name__ == "__main__":
+    run_command(main)
