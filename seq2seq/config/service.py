@@ -25,7 +25,10 @@ class ServiceSettings(Section):
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
     max_characters: int = setting(20_000, "characters of a request, all texts together", least=1, most=10**8)
     max_beam_size: int = setting(
-        10, "largest beam size and n_best that a request may ask for, if the checkpoint's is no larger", least=1, most=1000
+        10,
+        "largest beam size and n_best that a request may ask for, if the checkpoint's is no larger",
+        least=1,
+        most=1000,
     )
     max_output_ratio: float = setting(10.0, "largest max_len_ratio that a request may ask for", least=0, most=100)
     max_output_extra: int = setting(200, "largest max_len_extra that a request may ask for", least=1, most=10_000)
@@ -40,4 +43,6 @@ class ServiceSettings(Section):
     max_connections: int = setting(512, "connections at most (503)", least=1, most=100_000)
     timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
     body_timeout: float = setting(10.0, "seconds in which a request must have arrived (408)", above=0, most=3600)
-    grace: float = setting(30.0, "seconds for what was accepted, once the service is asked to stop", least=0, most=86_400)
+    grace: float = setting(
+        30.0, "seconds for what was accepted, once the service is asked to stop", least=0, most=86_400
+    )

@@ -25,7 +25,9 @@ def test_results_are_written_as_json_and_table(tmp_path):
     harness.write(None, "speed", result)
 
 
-@pytest.mark.parametrize("name", ["conv_cpu", "data", "data_scale", "images", "kills", "loss", "mixers", "nasty_lines"])
+@pytest.mark.parametrize(
+    "name", ["conv_cpu", "data", "data_scale", "images", "kills", "loss", "mixers", "nasty_lines", "service"]
+)
 def test_every_benchmark_takes_out(name, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [name, "--help"])
     with pytest.raises(SystemExit) as end:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import seq2seq
 from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.service import metrics
-from seq2seq.inference.service.batcher import Batcher, Refusal, Result, Ticket
+from seq2seq.inference.service.batcher import Batcher, RefusedError, Result, Ticket
 from seq2seq.inference.service.messages import (
     ErrorAnswer,
     TranslateAnswer,
@@ -73,11 +73,11 @@ class Service:
         """Answer a request; None if the client has left.
 
         Raises:
-            Refusal: The request cannot be served.
+            RefusedError: The request cannot be served.
         """
         limits = self.limits
         if not self.ready:
-            raise Refusal(503, "the service is stopping")
+            raise RefusedError(503, "the service is stopping")
         asked = read_request(await _body(request, limits))
         check_limits(asked.texts, limits)
         options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
@@ -92,7 +92,7 @@ class Service:
         if results is None:
             return None
         if all(result.error for result in results):
-            raise Refusal(500, f"the text could not be translated: {results[0].error}")
+            raise RefusedError(500, f"the text could not be translated: {results[0].error}")
         return answer(results)
 
     def health(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def create_app(service: Service) -> ASGIApp:
             return Response(status_code=_CLIENT_HAS_LEFT)
         return Response(answered.model_dump_json(exclude_none=True), media_type="application/json")
 
-    app.exception_handler(Refusal)(_refused)
+    app.exception_handler(RefusedError)(_refused)
     app.exception_handler(HTTPException)(_not_there)
     app.exception_handler(Exception)(_broken)
     return _Measured(app, service.metrics)
@@ -198,13 +198,13 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body.
 
     Raises:
-        Refusal: It is no JSON by its own account, too large, or does not arrive in time.
+        RefusedError: It is no JSON by its own account, too large, or does not arrive in time.
     """
     kind = request.headers.get("content-type", "")
     # a form of a stranger's page in the same browser cannot send this type
     if kind.partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(415, f"the Content-Type is '{kind[:60]}'; send application/json")
-    refusal = Refusal(413, f"the body has more than {limits.max_body:,} bytes, which is the most in a request")
+        raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; send application/json")
+    refusal = RefusedError(413, f"the body has more than {limits.max_body:,} bytes, which is the most in a request")
     declared = request.headers.get("content-length", "")
     # a client that waits for "100 Continue" has sent nothing yet
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
@@ -220,7 +220,7 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
                 if size <= limits.max_body:
                     body += chunk
     except TimeoutError:
-        raise Refusal(408, f"the request did not arrive within {limits.body_timeout:g} seconds") from None
+        raise RefusedError(408, f"the request did not arrive within {limits.body_timeout:g} seconds") from None
     if size > limits.max_body:
         raise refusal
     return bytes(body)
@@ -230,7 +230,7 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
     """Wait for the results of a request, but no longer than for so many seconds; None if the client has left.
 
     Raises:
-        Refusal: The time is over, or the service has stopped.
+        RefusedError: The time is over, or the service has stopped.
     """
     results = asyncio.wrap_future(ticket.future)
     # after the body there is one message more: that the client has closed the connection
@@ -244,11 +244,11 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
     finally:
         left.cancel()
         results.cancel()
-    raise Refusal(504, f"not translated within {seconds:g} seconds; send less at once, or try again later", 1)
+    raise RefusedError(504, f"not translated within {seconds:g} seconds; send less at once, or try again later", 1)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)
+    assert isinstance(error, RefusedError)
     headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
     # the rest of a body that was not read cannot be told from the next request
     if error.status in (408, 413) or error.message == "the service is stopping":

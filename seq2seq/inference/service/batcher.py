@@ -8,17 +8,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.service import ServiceSettings
-from seq2seq.inference.service.metrics import Metrics
-from seq2seq.inference.translator import Candidate
+
+if TYPE_CHECKING:
+    from seq2seq.inference.service.metrics import Metrics
+    from seq2seq.inference.translator import Candidate
 
 log = logging.getLogger(__name__)
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Request that is not served.
 
     Args:
@@ -118,22 +120,22 @@ class Batcher:
         """Queue all texts of a request, or none.
 
         Raises:
-            Refusal: The service is stopping, or the queue is full.
+            RefusedError: The service is stopping, or the queue is full.
         """
         ticket = Ticket(texts, options, client)
         characters = sum(map(len, texts))
         limits = self.limits
         with self._changed:
             if self.closed or not self.alive:
-                raise Refusal(503, "the service is stopping")
+                raise RefusedError(503, "the service is stopping")
             # a request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
-                raise Refusal(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
+                raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
             if self._queue and self._characters + characters > limits.queue_characters:
-                raise Refusal(503, f"the queue is full ({self._characters:,} characters wait); try again later", 1)
+                raise RefusedError(503, f"the queue is full ({self._characters:,} characters wait); try again later", 1)
             mine = self._clients[client]
             if mine and mine + len(texts) > limits.client_texts:
-                raise Refusal(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
+                raise RefusedError(429, f"{mine:,} of your texts wait already; ask again when they are answered", 1)
             self._queue.extend((ticket, position) for position in range(len(texts)))
             self._count(client, len(texts), characters)
             self._changed.notify()
@@ -159,7 +161,7 @@ class Batcher:
             unanswered = {entry[0] for entry in (*self._working, *self._queue)}
             self._remove(list(self._queue))
         for ticket in unanswered:
-            ticket.fail(Refusal(503, "the service stopped before this was translated"))
+            ticket.fail(RefusedError(503, "the service stopped before this was translated"))
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread's end; return False if it still runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,8 +14,10 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
-from seq2seq.inference.service.batcher import Options, Refusal, Result
-from seq2seq.inference.translator import Candidate
+from seq2seq.inference.service.batcher import Options, RefusedError, Result
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Candidate
 
 
 def _search_field(name: str, *, least: float | None = None) -> Any:
@@ -92,15 +94,17 @@ def read_request(body: bytes) -> TranslateRequest:
     """Parse a request's body.
 
     Raises:
-        Refusal: 400 for what is no JSON, 422 for JSON that is no request.
+        RefusedError: 400 for what is no JSON, 422 for JSON that is no request.
     """
     try:
         return TranslateRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
-        raise Refusal(400, f"the body is no JSON in UTF-8: {_lowered(first['msg']).removeprefix('invalid JSON: ')}")
-    raise Refusal(422, _explained(first))
+        raise RefusedError(
+            400, f"the body is no JSON in UTF-8: {_lowered(first['msg']).removeprefix('invalid JSON: ')}"
+        )
+    raise RefusedError(422, _explained(first))
 
 
 def _explained(error: Any) -> str:
@@ -131,15 +135,15 @@ def check_limits(texts: Sequence[str], limits: ServiceSettings) -> None:
     """Check the number and the size of a request's texts.
 
     Raises:
-        Refusal: 422 for no text at all, 413 for too many or too long ones.
+        RefusedError: 422 for no text at all, 413 for too many or too long ones.
     """
     if not texts:
-        raise Refusal(422, "text is an empty list; give one text or more")
+        raise RefusedError(422, "text is an empty list; give one text or more")
     if len(texts) > limits.max_texts:
-        raise Refusal(413, f"{len(texts):,} texts are too many; send at most {limits.max_texts:,} in a request")
+        raise RefusedError(413, f"{len(texts):,} texts are too many; send at most {limits.max_texts:,} in a request")
     characters = sum(map(len, texts))
     if characters > limits.max_characters:
-        raise Refusal(
+        raise RefusedError(
             413, f"{characters:,} characters are too many; send at most {limits.max_characters:,} in a request"
         )
 
@@ -153,7 +157,7 @@ def chosen_options(
         languages: Target languages, the default one first.
 
     Raises:
-        Refusal: 422 for an option that the model or the service does not allow.
+        RefusedError: 422 for an option that the model or the service does not allow.
     """
     fields = ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
     given = {name: getattr(request, name) for name in fields if getattr(request, name) is not None}
@@ -165,14 +169,16 @@ def chosen_options(
     }
     for name, limit in most.items():
         if name in given and given[name] > limit:
-            raise Refusal(422, f"{name} {given[name]:g} is more than this service allows: choose {limit:g} or less")
+            raise RefusedError(
+                422, f"{name} {given[name]:g} is more than this service allows: choose {limit:g} or less"
+            )
     n_best = given.get("n_best", defaults.n_best)
     beam = given.get("beam_size", defaults.beam_size)
     if n_best > beam:
-        raise Refusal(422, f"n_best {n_best} needs at least as large a beam_size, not {beam}")
+        raise RefusedError(422, f"n_best {n_best} needs at least as large a beam_size, not {beam}")
     language = languages[0] if request.tgt_lang is None else request.tgt_lang
     if language not in languages:
-        raise Refusal(
+        raise RefusedError(
             422, f"this service does not translate to '{shown(language)}'; it translates to {', '.join(languages)}"
         )
     return Options(dataclasses.replace(defaults, **given), language)

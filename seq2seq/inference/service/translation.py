@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from seq2seq.data.tokenizer import language_tag
 from seq2seq.inference.service.batcher import Options, Result
-from seq2seq.inference.translator import Note, Translator
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Note, Translator
 
 
 class BatchTranslator:

@@ -1,0 +1,265 @@
+"""Test the serve command: its options, real connections, and its end by signals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import tiny
+from conftest import PATIENCE
+
+from seq2seq import serve
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.service import ServiceSettings
+from seq2seq.config.settings import keys
+from seq2seq.inference.service.server import bound_socket, url_of
+from seq2seq.inference.translator import Translator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--port", "65536"], "'65536' is no whole number from 0 to 65,535"),
+        (["--timeout", "nan"], "'nan' is no number from 0"),
+        (["--max-body", "1"], "'1' is no whole number from 1024"),
+        (["--host", ""], "argument --host: the name is empty"),
+        (["--workers", "4"], "there is no --workers"),
+    ],
+)
+def test_wrong_options(capsys, options, message):
+    with pytest.raises(SystemExit) as stopped:
+        serve.main(["--ckpt", "none.ckpt", *options])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_what_is_refused_before_the_model_is_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options, message in [
+            (["--port", str(port)], f"cannot listen on 127.0.0.1 port {port} (Address already in use)"),
+            (["--host", "no such host"], "cannot listen on no such host port 8000"),
+            (["--host", "203.0.113.1"], "cannot listen on 203.0.113.1 port 8000"),
+            (["--timeout", "0"], "service.timeout"),
+            (["--port", "0"], "none.ckpt: no such file"),
+        ]:
+            assert serve.main(["--ckpt", "none.ckpt", *options]) == 2
+            error = capsys.readouterr().err
+            assert message in error
+            assert error.count("\n") == 1
+
+
+def test_the_help_has_every_setting(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        serve.main(["--help"])
+    assert not stopped.value.code
+    shown = capsys.readouterr().out
+    for name in keys(ServiceSettings):
+        assert f"--{name.replace('_', '-')} " in shown
+
+
+def test_addresses():
+    assert ServiceSettings().host == "127.0.0.1"
+    with bound_socket(ServiceSettings(port=0)) as bound:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", url_of(bound))
+    if socket.has_ipv6:
+        with bound_socket(ServiceSettings(host="::1", port=0)) as bound:
+            assert re.fullmatch(r"http://\[::1\]:\d+", url_of(bound))
+
+
+# Processes and real connections. Each takes some seconds to start.
+
+# A service around the stub of tests/service_client.py, which takes 0.02 seconds for each batch.
+STUBBED = """
+import sys, time
+sys.path.insert(0, "tests")
+import service_client
+from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service import server
+from seq2seq.inference.service.app import Service
+from seq2seq.inference.service.translation import BatchTranslator
+
+class Slow(service_client.Stub):
+    def translate(self, lines, **rest):
+        time.sleep(float(sys.argv[1]))
+        return super().translate(lines, **rest)
+
+limits = ServiceSettings(port=0, **dict((k, float(v)) for k, v in (word.split("=") for word in sys.argv[2:])))
+with server.bound_socket(limits) as bound:
+    ready = lambda: print("on", server.url_of(bound), file=sys.stderr, flush=True)
+    sys.exit(server.run(Service(BatchTranslator(Slow()), limits), bound, ready=ready))
+"""
+
+
+class Running:
+    """A service in a process of its own."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert self.process.stderr
+        line = self.process.stderr.readline()
+        found = re.search(r"http://\S+", line)
+        assert found, line + self.process.stderr.read()
+        self.address = urlsplit(found[0])
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Open a connection."""
+        assert self.address.hostname
+        return http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=PATIENCE)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Stop the service and return its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stderr:
+            self.process.stderr.close()
+
+
+def post(connection: http.client.HTTPConnection, body: dict) -> tuple[int, dict]:
+    connection.request("POST", "/translate", json.dumps(body), {"Content-Type": "application/json"})
+    with connection.getresponse() as response:
+        return response.status, json.loads(response.read())
+
+
+def stubbed(text: str, beam: int = 3) -> str:
+    """The stub's best translation."""
+    return f"{text[::-1]}/0/{beam}/"
+
+
+@pytest.mark.slow
+def test_a_model_over_a_connection(tmp_path):
+    path = tiny.save(tmp_path)
+    texts = tiny.sentences(tiny.GERMAN, 5)
+    expected = Translator.load(path, settings=SearchSettings(beam_size=2), device="cpu").texts(texts)
+    options = ["--port", "0", "--beam-size", "2", "--threads", "1", "--max-body", "4096"]
+    with Running("-m", "seq2seq.serve", "--ckpt", str(path), *options) as service:
+        connection = service.connect()
+        status, answer = post(connection, {"text": texts})
+        assert (status, [each["text"] for each in answer["translations"]]) == (200, expected)
+        # the connection stays open after a refusal, and an answer comes for a body that is too large
+        assert post(connection, {"text": 1})[0] == 422
+        assert post(connection, {"text": texts[0]})[0] == 200
+        assert post(service.connect(), {"text": "x" * 5_000_000})[0] == 413
+        connection.request("GET", "/")
+        assert b"<!doctype html>" in connection.getresponse().read()
+        assert service.end() == 0
+
+
+@pytest.mark.slow
+def test_64_clients_lose_and_mix_up_nothing():
+    def client(number: int) -> list[str]:
+        connection = service.connect()
+        wrong = []
+        for i in range(20):
+            beam = 3 + number % 3
+            texts = [f"client {number} request {i} text {j}" for j in range(1 + (number + i) % 4)]
+            status, answer = post(connection, {"text": texts, "beam_size": beam})
+            found = [each["text"] for each in answer.get("translations", [])]
+            if status != 200 or found != [stubbed(text, beam) for text in texts]:
+                wrong.append(f"{status} {answer}")
+        return wrong
+
+    with Running("-c", STUBBED, "0.02") as service, ThreadPoolExecutor(64) as pool:
+        assert not [wrong for all_wrong in pool.map(client, range(64)) for wrong in all_wrong]
+        connection = service.connect()
+        connection.request("GET", "/metrics")
+        measured = connection.getresponse().read().decode()
+        assert re.search(r'seq2seq_http_requests_total\{path="/translate",status="200"\} 1280\.0', measured)
+        (batches,) = re.findall(r"seq2seq_batch_texts_count (\S+)", measured)
+        (texts,) = re.findall(r"seq2seq_batch_texts_sum (\S+)", measured)
+        # dynamic batching: texts of several clients share a batch
+        assert float(texts) == sum(1 + (n + i) % 4 for n in range(64) for i in range(20))
+        assert float(texts) / float(batches) > 4
+        assert service.end() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_under_load(number):
+    """Every request has its right answer, or is refused: with 503, or because nobody listens any more."""
+    seen: Counter[str] = Counter()
+    stop = threading.Event()
+
+    def client(number: int) -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            text = f"client {number} request {i}"
+            connection = service.connect()
+            try:
+                connection.connect()
+            except OSError:
+                seen["no connection"] += 1
+                return
+            try:
+                status, answer = post(connection, {"text": text})
+            # the listener was closed with this connection in its queue: nothing was accepted
+            except (ConnectionError, http.client.HTTPException):
+                seen["closed"] += 1
+                return
+            finally:
+                connection.close()
+            if status == 200:
+                assert answer["translations"][0]["text"] == stubbed(text)
+            else:
+                assert (status, answer) == (503, {"error": "the service is stopping"})
+            seen[str(status)] += 1
+
+    with Running("-c", STUBBED, "0.05") as service:
+        with ThreadPoolExecutor(16) as pool:
+            clients = [pool.submit(client, n) for n in range(16)]
+            while seen["200"] < 50:
+                time.sleep(0.01)
+                assert not any(each.done() for each in clients)
+            assert service.end(number) == 0
+            stop.set()
+            for each in clients:
+                each.result()
+        assert seen["200"] >= 50
+        assert seen["503"] + seen["no connection"] + seen["closed"] > 0
+
+
+@pytest.mark.slow
+def test_what_is_being_translated_is_answered_and_a_second_signal_hurries():
+    for signals, grace, expected, answered in (
+        ((signal.SIGTERM,), 30, 0, 200),
+        ((signal.SIGTERM,), 0.2, 1, 503),
+        ((signal.SIGTERM, signal.SIGINT), 30, 128 + signal.SIGINT, 503),
+    ):
+        with Running("-c", STUBBED, "2", f"grace={grace}") as service, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(post, service.connect(), {"text": "abc"})
+            time.sleep(1)
+            for number in signals:
+                service.process.send_signal(number)
+                time.sleep(0.3)
+            assert waiting.result()[0] == answered
+            assert service.process.wait(PATIENCE) == expected

@@ -1,0 +1,411 @@
+"""Test the service's application: every status code and limit, and that nothing is lost or mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import time
+
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from service_client import PATIENCE, Stub, served
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.inference.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with served(max_texts=4, max_characters=100, max_body=2000) as running:
+        yield running
+
+
+def eventually(condition) -> None:
+    """Wait for another thread."""
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+# What is answered.
+
+
+def test_one_text_and_several(plain):
+    one = plain.call({"text": "abc"})
+    assert one.status == 200
+    assert one.json == {"translations": [{"text": "cba/0/3/", "candidates": [{"text": "cba/0/3/", "score": -0.1}]}]}
+    assert plain.call({"text": ["ab", "", "cd"]}).texts == ["ba/0/3/", "/0/3/", "dc/0/3/"]
+
+
+def test_options_reach_the_search(plain):
+    answer = plain.call({"text": "ab", "n_best": 2, "beam_size": 7, "length_penalty": 0, "max_len_extra": 3})
+    assert [each["text"] for each in answer.json["translations"][0]["candidates"]] == ["ba/0/7/", "ba/1/7/"]
+    assert plain.call({"text": "ab", "max_len_ratio": 1}).status == 200
+
+
+def test_a_language_of_several():
+    with served(Stub(languages=["en", "fr"])) as running:
+        assert running.call({"text": "ab"}).texts == ["ba/0/3/"]
+        assert running.call({"text": "ab", "tgt_lang": "fr"}).texts == ["ba/0/3/<2fr>"]
+        assert (
+            "does not translate to 'pl'; it translates to en, fr" in running.call({"text": "a", "tgt_lang": "pl"}).error
+        )
+
+
+def test_a_text_that_is_cut_has_a_warning(plain):
+    (one,) = plain.call({"text": "long"}).json["translations"]
+    assert one["warning"] == "the text is cut: 9 pieces, the first 4 are translated"
+
+
+def test_a_text_that_fails_fails_alone(plain):
+    for word in ("boom", "crash"):
+        good, bad = plain.call({"text": ["ab", word]}).json["translations"]
+        assert good["text"] == "ba/0/3/"
+        assert bad["candidates"] == []
+        assert "text" not in bad
+        assert bad["error"]
+        alone = plain.call({"text": word})
+        assert alone.status == 500
+        assert alone.error.startswith("the text could not be translated: ")
+
+
+def test_what_json_does_not_know_is_left_out():
+    class Aligned(Stub):
+        def candidate(self, line, i, settings):
+            return AlignedCandidate()
+
+    class AlignedCandidate:
+        text = "the dog"
+        score = float("-inf")
+        alignment = {"source": ["der", "Hund"], "target": ["the", "dog"], "links": [(0, 0), (1, 1)]}  # noqa: RUF012
+
+    with served(Aligned()) as running:
+        (candidate,) = running.call({"text": "der Hund"}).json["translations"][0]["candidates"]
+    links = {"source": ["der", "Hund"], "target": ["the", "dog"], "links": [[0, 0], [1, 1]]}
+    assert candidate == {"text": "the dog", "alignment": links}
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"\xff", b"text", b'{"text": NaN}', b"[" * 1500, b'{"text": "\\ud800"}', "{}".encode("utf-16")],
+    ids=["empty", "cut", "latin-1", "word", "nan", "deep", "surrogate", "utf-16"],
+)
+def test_no_json(plain, body):
+    answer = plain.call(body)
+    # JSON's grammar has neither NaN nor lone surrogates; Python's own parser takes both
+    assert answer.status in (400, 422)
+    assert answer.status == 400 or b"NaN" in body
+    assert answer.error.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ([], 'the body must be an object such as {"text": "Guten Morgen."}'),
+        ({}, "the field text is missing"),
+        ({"text": 1}, "text must be a string or a list of strings"),
+        ({"text": None}, "text must be a string or a list of strings"),
+        ({"text": ["a", 1]}, "text must be a string or a list of strings"),
+        ({"text": []}, "text is an empty list; give one text or more"),
+        ({"text": "a", "beam": 3}, "unknown field 'beam'; did you mean beam_size?"),
+        ({"text": "a", "ckpt": "/etc/passwd"}, "unknown field 'ckpt'"),
+        ({"text": "a", "n_best": 0}, "n_best: input should be greater than or equal to 1, not 0"),
+        ({"text": "a", "n_best": "2"}, 'n_best: input should be a valid integer, not "2"'),
+        ({"text": "a", "n_best": True}, "n_best: input should be a valid integer, not true"),
+        ({"text": "a", "n_best": 4}, "n_best 4 needs at least as large a beam_size, not 3"),
+        ({"text": "a", "beam_size": 11}, "beam_size 11 is more than this service allows: choose 10 or less"),
+        ({"text": "a", "max_len_extra": 201}, "max_len_extra 201 is more than this service allows: choose 200 or less"),
+        ({"text": "a", "max_len_ratio": 11}, "max_len_ratio 11 is more than this service allows: choose 10 or less"),
+        ({"text": "a", "length_penalty": -1}, "length_penalty: input should be greater than or equal to 0, not -1"),
+        ({"text": "a", "tgt_lang": "fr"}, "this service does not translate to 'fr'; it translates to en"),
+    ],
+)
+def test_wrong_fields(plain, body, message):
+    answer = plain.call(body)
+    assert answer.status == 422
+    assert message in answer.error
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"])
+def test_other_types_of_content(plain, kind):
+    answer = plain.call({"text": "a"}, headers={"content-type": kind})
+    assert (answer.status, "send application/json" in answer.error) == (415, True)
+
+
+def test_json_with_a_charset(plain):
+    assert plain.call({"text": "a"}, headers={"content-type": "Application/JSON; charset=utf-8"}).status == 200
+
+
+def test_too_large(plain):
+    for body, message in [
+        ({"text": ["a"] * 5}, "5 texts are too many; send at most 4 in a request"),
+        ({"text": ["a" * 50, "a" * 51]}, "101 characters are too many; send at most 100"),
+        ({"text": "a" * 2000}, "the body has more than 2,000 bytes"),
+        (b"[" * 5000, "the body has more than 2,000 bytes"),
+    ]:
+        answer = plain.call(body)
+        assert (answer.status, message in answer.error) == (413, True)
+    # one that asks before it sends is answered at once: here the body never comes
+    asking = {"content-type": "application/json", "content-length": "2001", "expect": "100-continue"}
+    answer = plain.call(headers=asking, chunks=[])
+    assert (answer.status, answer.headers["connection"]) == (413, "close")
+    assert plain.call({"text": ["a" * 25] * 4}).status == 200
+
+
+def test_a_body_that_never_ends_is_not_read_on(plain):
+    answer = plain.call(chunks=[b" " * (1 << 20)] * 40)
+    assert answer.status == 413
+
+
+def test_a_body_that_stalls():
+    with served(body_timeout=0.05) as running:
+        answer = running.call(chunks=[b'{"text": '])
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+
+
+def test_other_paths_and_methods(plain):
+    assert plain.call(path="/nothing", method="GET").status == 404
+    assert "there are /, /translate, /health" in plain.call(path="/../etc/passwd", method="GET").error
+    assert plain.call(path="/docs", method="GET").status == 404
+    answer = plain.call(method="GET")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+def test_a_full_queue():
+    """One text is being translated and two wait: no room for a third from anywhere."""
+
+    async def scenario(running):
+        first = [asyncio.create_task(running.send({"text": "a"}))]
+        await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
+        first.append(asyncio.create_task(running.send({"text": ["b", "c"]})))
+        await asyncio.sleep(0)
+        refused = await running.send({"text": "d"})
+        other = await running.send({"text": "d"}, client="5.6.7.8")
+        running.stub.gate.set()
+        return refused, other, [each.texts for each in await asyncio.gather(*first)]
+
+    for limits, statuses in (
+        ({"queue_texts": 2}, (503, 503)),
+        ({"queue_characters": 2}, (503, 503)),
+        ({"client_texts": 2}, (429, 200)),
+    ):
+        stub = Stub()
+        stub.gate.clear()
+        with served(stub, **limits) as running:
+            if "client_texts" in limits:
+                # the other client's text has room, and waits for the gate
+                refused, other, answered = asyncio.run(_one_client_has_many(running))
+            else:
+                refused, other, answered = asyncio.run(scenario(running))
+            assert (refused.status, other.status) == statuses
+            assert refused.headers["retry-after"] == "1"
+            assert refused.error.endswith(("try again later", "ask again when they are answered"))
+            assert answered == [["a/0/3/"], ["b/0/3/", "c/0/3/"]]
+            # what was refused leaves no trace
+            assert running.call({"text": "e"}).status == 200
+            assert not running.service.batcher._clients
+
+
+async def _one_client_has_many(running):
+    """One client's texts wait: it gets no further one in, another client does."""
+    first = asyncio.create_task(running.send({"text": "a"}))
+    await asyncio.to_thread(running.stub.begun.wait, PATIENCE)
+    second = asyncio.create_task(running.send({"text": ["b", "c"]}))
+    await asyncio.sleep(0.01)
+    refused = await running.send({"text": "d"})
+    other = asyncio.create_task(running.send({"text": "d"}, client="5.6.7.8"))
+    await asyncio.sleep(0.01)
+    running.stub.gate.set()
+    return refused, await other, [(await first).texts, (await second).texts]
+
+
+def test_a_translation_that_takes_too_long():
+    stub = Stub()
+    stub.gate.clear()
+    with served(stub, timeout=0.05) as running:
+        answer = running.call({"text": "a"})
+        assert (answer.status, answer.error.split(";")[0]) == (504, "not translated within 0.05 seconds")
+        # the thread is busy with the first: the second waits, and is forgotten when its time is over
+        assert running.call({"text": "b"}).status == 504
+        assert not running.service.batcher._queue
+        stub.gate.set()
+        eventually(lambda: running.call({"text": "c"}).status == 200)
+    assert ["b"] not in stub.batches
+
+
+def test_nobody_translates_for_a_client_that_has_left():
+    stub = Stub()
+    stub.gate.clear()
+
+    async def scenario(running):
+        leave = asyncio.Event()
+        first = asyncio.create_task(running.send({"text": "a"}))
+        await asyncio.to_thread(stub.begun.wait, PATIENCE)
+        second = asyncio.create_task(running.send({"text": "b"}, leave=leave))
+        await asyncio.sleep(0.01)
+        leave.set()
+        assert (await second).status == 499
+        assert not running.service.batcher._queue
+        stub.gate.set()
+        return (await first).texts
+
+    with served(stub) as running:
+        assert asyncio.run(scenario(running)) == ["a/0/3/"]
+    assert stub.batches == [["a"]]
+
+
+def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new():
+    stub = Stub()
+    stub.gate.clear()
+
+    async def scenario(running):
+        accepted = [asyncio.create_task(running.send({"text": text})) for text in "abc"]
+        await asyncio.to_thread(stub.begun.wait, PATIENCE)
+        running.service.batcher.close()
+        new = await running.send({"text": "d"})
+        health = await running.send(path="/health", method="GET")
+        stub.gate.set()
+        return new, health, [(await each).texts for each in accepted]
+
+    with served(stub) as running:
+        new, health, answered = asyncio.run(scenario(running))
+        assert (new.status, new.error, new.headers["connection"]) == (503, "the service is stopping", "close")
+        assert (health.status, health.json["status"]) == (503, "stopping")
+        assert answered == [["a/0/3/"], ["b/0/3/"], ["c/0/3/"]]
+
+
+def test_the_end_of_the_time_for_a_stop():
+    stub = Stub()
+    stub.gate.clear()
+
+    async def scenario(running):
+        accepted = [asyncio.create_task(running.send({"text": text})) for text in "abc"]
+        await asyncio.to_thread(stub.begun.wait, PATIENCE)
+        running.service.batcher.abort()
+        return [await each for each in accepted]
+
+    with served(stub) as running:
+        for answer in asyncio.run(scenario(running)):
+            assert (answer.status, answer.error) == (503, "the service stopped before this was translated")
+        stub.gate.set()
+
+
+# What watches it.
+
+
+def test_health(plain):
+    answer = plain.call(path="/health", method="GET")
+    assert answer.status == 200
+    found = answer.json
+    assert (found["status"], found["src_lang"], found["tgt_langs"]) == ("ok", "de", ["en"])
+    assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 60}
+    assert found["defaults"]["beam_size"] == 3
+
+
+def test_metrics_count():
+    with served() as running:
+        running.call({"text": ["ab", "boom"]})
+        running.call({"text": []})
+        running.call(path="/made/up", method="GET")
+        answer = running.call(path="/metrics", method="GET")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(answer.body.decode())
+        for sample in family.samples
+    }
+    assert samples["seq2seq_http_requests_total", "/translate", "200"] == 1
+    assert samples["seq2seq_http_requests_total", "/translate", "422"] == 1
+    assert samples["seq2seq_http_requests_total", "other", "404"] == 1
+    assert samples["seq2seq_texts_total", "translated"] == 1
+    assert samples["seq2seq_texts_total", "failed"] == 1
+    assert samples["seq2seq_source_characters_total",] == 6
+    assert samples["seq2seq_batch_texts_sum",] == 2
+    assert samples["seq2seq_queue_texts",] == 0
+
+
+def test_the_description(plain):
+    found = plain.call(path="/openapi.json", method="GET").json
+    assert set(found["paths"]) == {"/translate", "/health", "/metrics"}
+    body = found["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["text"]["description"]
+
+
+def test_the_page_allows_only_its_own_style_and_script(plain):
+    answer = plain.call(path="/", method="GET")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    text = answer.body.decode()
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    for tag in ("style", "script"):
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    # names of XML's vocabularies are no addresses
+    assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert not re.findall(r"\sstyle=|\son[a-z]+=|<link (?!rel=\"icon\" href=\"data:)|@import|url\(", text)
+
+
+# Many at once.
+
+
+def test_batches_are_translated_as_each_text_alone(tmp_path):
+    """The twin: one text at a time, without a service."""
+    translator = Translator.load(tiny.save(tmp_path), settings=SearchSettings(beam_size=2), device="cpu")
+    texts = [*tiny.sentences(tiny.GERMAN, 14), "", " "]
+    alone = {
+        (text, n): translator.translate([text], settings=SearchSettings(beam_size=2, n_best=n))[0]
+        for text in texts
+        for n in (1, 2)
+    }
+
+    async def scenario(running):
+        asked = [(texts[i : i + 1 + i % 3], 1 + i % 2) for i in range(len(texts))]
+        answers = await asyncio.gather(*(running.send({"text": some, "n_best": n}) for some, n in asked))
+        return list(zip(asked, answers, strict=True))
+
+    with served(translator, batch_wait=0.05) as running:
+        for (some, n), answer in asyncio.run(scenario(running)):
+            for text, found in zip(some, answer.json["translations"], strict=True):
+                expected = alone[text, n]
+                assert [each["text"] for each in found["candidates"]] == [each.text for each in expected]
+                scores = [each["score"] for each in found["candidates"]]
+                assert scores == pytest.approx([each.score for each in expected], abs=1e-4)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra", "tgt_lang", "Text", "")
+near_requests = st.fixed_dictionaries(
+    {"text": st.text(max_size=30) | st.lists(st.text(max_size=9), max_size=5) | json_values},
+    optional={name: json_values | st.integers(0, 12) for name in FIELDS},
+)
+bodies = st.binary(max_size=200) | (json_values | near_requests).map(lambda value: json.dumps(value).encode())
+
+
+@hypothesis_settings(max_examples=120)
+@given(body=bodies)
+def test_any_body_has_an_honest_answer(plain, body):
+    answer = plain.call(body)
+    assert answer.status in (200, 400, 413, 422), answer
+    if answer.status == 200:
+        asked = json.loads(body)["text"]
+        asked = [asked] if isinstance(asked, str) else asked
+        assert [text.rsplit("/", 3)[0][::-1] for text in answer.texts] == asked
+    else:
+        assert answer.error.count("\n") == 0
+        assert len(answer.error) < 300

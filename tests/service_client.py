@@ -1,0 +1,162 @@
+"""A translator without a model, and calls of the service's application without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service.app import Service, create_app
+from seq2seq.inference.service.translation import BatchTranslator
+from seq2seq.inference.translator import Candidate, Note
+
+# Seconds after which a wait for another thread has failed.
+PATIENCE = 60
+
+
+class Stub:
+    """Translates by turning letters around; candidate i has the score -(i + 1) / 10.
+
+    A text with "boom" fails, one with "crash" raises, and one with "long" is cut. Nothing is translated before `gate`
+    is set.
+
+    Attributes:
+        batches: The texts of every call.
+    """
+
+    def __init__(self, *, languages: Sequence[str] = (), beam_size: int = 3) -> None:
+        self.meta: dict[str, Any] = {"src_lang": "de", "tgt_lang": "en"}
+        if languages:
+            self.meta["tgt_langs"] = list(languages)
+        self.settings = SearchSettings(beam_size=beam_size)
+        self.tokenizer = SimpleNamespace(tag_ids=list)
+        self.tags: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self.batches: list[list[str]] = []
+
+    def translate(
+        self, lines: Sequence[str], *, settings: SearchSettings, note: Callable[[Note], None]
+    ) -> list[list[Candidate]]:
+        """Translate as described above."""
+        self.batches.append(list(lines))
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        if any("crash" in line for line in lines):
+            raise RuntimeError("no such weather")
+        for i, line in enumerate(lines):
+            if "boom" in line:
+                note(Note(i, 1, 0, "out of memory"))
+            if "long" in line:
+                note(Note(i, 9, 4))
+        return [[self.candidate(line, i, settings) for i in range(settings.n_best)] for line in lines]
+
+    def candidate(self, line: str, i: int, settings: SearchSettings) -> Candidate:
+        """Return candidate i of a line, in which the options are seen."""
+        return Candidate(f"{line[::-1]}/{i}/{settings.beam_size}/{''.join(self.tags)}", -(i + 1) / 10)
+
+
+class Answer(NamedTuple):
+    """Answer to a call."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, parsed."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The line of an error."""
+        assert set(self.json) == {"error"}
+        return self.json["error"]
+
+    @property
+    def texts(self) -> list[str]:
+        """The best translations."""
+        return [each["text"] for each in self.json["translations"]]
+
+
+class Served:
+    """A running service, called without a network."""
+
+    def __init__(self, stub: Any, service: Service) -> None:
+        self.stub = stub
+        self.service = service
+        self.app = create_app(service)
+
+    def call(self, body: Any = b"", **request: Any) -> Answer:
+        """Send one request and return its answer; see `send`."""
+        return asyncio.run(self.send(body, **request))
+
+    async def send(
+        self,
+        body: Any = b"",
+        *,
+        method: str = "POST",
+        path: str = "/translate",
+        headers: dict[str, str] | None = None,
+        client: str = "1.2.3.4",
+        chunks: Sequence[bytes] | None = None,
+        leave: asyncio.Event | None = None,
+    ) -> Answer:
+        """Send one request.
+
+        Args:
+            body: Bytes, or what becomes JSON.
+            chunks: Parts of the body, after which it stalls.
+            leave: When it is set, the client has left.
+        """
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        messages = [{"type": "http.request", "body": data, "more_body": False}]
+        if chunks is not None:
+            messages = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+        sent: list[Any] = []
+        left = leave or asyncio.Event()
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop(0)
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        given = {"content-type": "application/json"} if headers is None else headers
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
+            "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http",
+            "headers": [(k.encode(), v.encode()) for k, v in given.items()],
+            "client": (client, 1), "server": ("test", 80),
+        }  # fmt: skip
+        await self.app(scope, receive, send)
+        start = sent[0]
+        names = {k.decode(): v.decode() for k, v in start["headers"]}
+        return Answer(start["status"], names, b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+@contextmanager
+def served(stub: Any = None, **limits: Any) -> Any:
+    """Run a service, with a stub and small waits unless told otherwise."""
+    translator = stub or Stub()
+    given = {"batch_wait": 0.0, **limits}
+    service = Service(BatchTranslator(translator), ServiceSettings(**given))
+    service.batcher.start()
+    try:
+        yield Served(translator, service)
+    finally:
+        if isinstance(translator, Stub):
+            translator.gate.set()
+        service.batcher.close()
+        assert service.batcher.join(PATIENCE)
