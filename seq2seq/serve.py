@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import typing
 from collections.abc import Sequence
 
@@ -90,7 +91,10 @@ def _run(options: argparse.Namespace) -> int:
             ready=lambda: print_error(f"translating {languages} on {url_of(bound)} (Ctrl-C stops)"),
         )
     if status == 1:
-        return fail(f"some requests were not answered within --grace {limits.grace:g}", 1)
+        fail(f"some requests were not answered within --grace {limits.grace:g}")
+    if service.batcher.alive:
+        # a thread that computes while the interpreter ends can crash it, and the status would be another
+        os._exit(status)
     return status
 
 

@@ -30,7 +30,7 @@ class ServiceSettings(Section):
         least=1,
         most=1000,
     )
-    max_output_ratio: float = setting(10.0, "largest max_len_ratio that a request may ask for", least=0, most=100)
+    max_output_ratio: float = setting(3.0, "largest max_len_ratio that a request may ask for", least=0, most=100)
     max_output_extra: int = setting(200, "largest max_len_extra that a request may ask for", least=1, most=10_000)
     batch_texts: int = setting(64, "texts that are translated together", least=1, most=100_000)
     batch_characters: int = setting(16_384, "characters that are translated together", least=1, most=10**8)

@@ -126,7 +126,7 @@ def test_no_json(plain, body):
         ({"text": "a", "n_best": 4}, "n_best 4 needs at least as large a beam_size, not 3"),
         ({"text": "a", "beam_size": 11}, "beam_size 11 is more than this service allows: choose 10 or less"),
         ({"text": "a", "max_len_extra": 201}, "max_len_extra 201 is more than this service allows: choose 200 or less"),
-        ({"text": "a", "max_len_ratio": 11}, "max_len_ratio 11 is more than this service allows: choose 10 or less"),
+        ({"text": "a", "max_len_ratio": 4}, "max_len_ratio 4 is more than this service allows: choose 3 or less"),
         ({"text": "a", "length_penalty": -1}, "length_penalty: input should be greater than or equal to 0, not -1"),
         ({"text": "a", "tgt_lang": "fr"}, "this service does not translate to 'fr'; it translates to en"),
     ],

@@ -87,7 +87,8 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
             # uvicorn would otherwise believe whoever comes from this machine
             proxy_headers=limits.proxy is not None,
             forwarded_allow_ips=limits.proxy,
-            limit_concurrency=limits.max_connections,
+            # uvicorn counts the connection that asks, too
+            limit_concurrency=limits.max_connections + 1,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
     )
@@ -99,7 +100,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
         asked.set()
         if len(signals) > 1:
             service.batcher.abort()
-            server.should_exit = server.force_exit = True
+            server.force_exit = True
 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
@@ -114,7 +115,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
     whole = await _drain(service, lambda: len(signals) > 1)
     server.should_exit = True
     await serving
-    service.batcher.join(_LAST_SECONDS if whole else 0)
+    service.batcher.join(_LAST_SECONDS if whole and len(signals) < 2 else 0)
     if len(signals) > 1:
         return 128 + signals[1]
     return 0 if whole else 1
