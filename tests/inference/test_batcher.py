@@ -1,0 +1,147 @@
+"""Test the queue of a service: which texts share a batch, its limits, and its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from service_client import PATIENCE
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result
+from seq2seq.inference.service.metrics import Metrics
+from seq2seq.inference.translator import Candidate
+
+NARROW = Options(SearchSettings(beam_size=1), "en")
+WIDE = Options(SearchSettings(beam_size=5), "en")
+FRENCH = Options(SearchSettings(beam_size=1), "fr")
+
+
+class Held:
+    """A batcher whose thread is busy with a text, `first`, until it is released, so that the rest queues up."""
+
+    def __init__(self, **limits: float) -> None:
+        self.batches: list[tuple[list[str], Options]] = []
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+        settings = ServiceSettings(**{"batch_wait": 0.0, **limits})  # type: ignore[arg-type]
+        self.batcher = Batcher(self.translate, limits=settings, metrics=Metrics())
+        self.batcher.start()
+        self.first = self.batcher.submit(["first"], NARROW, "a client")
+        assert self.begun.wait(PATIENCE)
+
+    def translate(self, texts, options: Options) -> list[Result]:
+        self.batches.append((list(texts), options))
+        self.begun.set()
+        assert self.gate.wait(PATIENCE)
+        return [Result([Candidate(text.upper(), 0.0)]) for text in texts]
+
+    def end(self) -> list[tuple[list[str], Options]]:
+        """Release the thread, wait for its end, and return the batches after the first."""
+        self.gate.set()
+        self.batcher.close()
+        assert self.batcher.join(PATIENCE)
+        return self.batches[1:]
+
+
+@contextmanager
+def held(**limits: float) -> Iterator[Held]:
+    found = Held(**limits)
+    yield found
+    found.end()
+
+
+def texts_of(ticket) -> list[str]:
+    return [result.candidates[0].text for result in ticket.future.result(PATIENCE)]
+
+
+def test_only_texts_with_the_same_options_share_a_batch():
+    with held() as one:
+        asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
+        tickets = [one.batcher.submit([text], options, "x") for text, options in asked]
+        # the oldest decides, and nobody is passed over for long
+        assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
+        assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
+
+
+def test_a_batch_has_limits():
+    with held(batch_texts=3, batch_characters=10) as one:
+        tickets = [one.batcher.submit(texts, NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])]
+        # a text that is longer than a batch may be is a batch by itself
+        assert [texts for texts, _ in one.end()] == [["a", "b", "c"], ["d"], ["e" * 30], ["f" * 9]]
+        assert texts_of(tickets[1]) == ["C", "D"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "texts", "client", "status"),
+    [
+        ({"queue_texts": 3}, ["c", "d"], "y", 503),
+        ({"queue_characters": 3}, ["cd"], "y", 503),
+        ({"client_texts": 3}, ["c", "d"], "x", 429),
+        ({"client_texts": 3}, ["c", "d"], "y", None),
+        ({"queue_texts": 3, "queue_characters": 3, "client_texts": 3}, ["c"], "x", None),
+    ],
+)
+def test_a_queue_has_limits(limits, texts, client, status):
+    with held(**limits) as one:
+        waiting = one.batcher.submit(["a", "b"], NARROW, "x")
+        if status:
+            with pytest.raises(RefusedError) as refused:
+                one.batcher.submit(texts, NARROW, client)
+            assert refused.value.status == status
+            assert refused.value.retry_after == 1
+        else:
+            one.batcher.submit(texts, NARROW, client)
+        # a whole request waits, or nothing of it
+        assert sum(map(len, [texts for texts, _ in one.end()])) == 2 + (0 if status else len(texts))
+        assert texts_of(waiting) == ["A", "B"]
+
+
+def test_a_large_request_fits_into_an_empty_queue():
+    with held(queue_texts=1, queue_characters=1, client_texts=1) as one:
+        ticket = one.batcher.submit(["abc", "def"], NARROW, "x")
+        one.gate.set()
+        assert texts_of(ticket) == ["ABC", "DEF"]
+
+
+def test_what_is_abandoned_leaves_the_queue_and_makes_room():
+    with held(client_texts=1) as one:
+        gone = one.batcher.submit(["a", "b"], NARROW, "x")
+        with pytest.raises(RefusedError):
+            one.batcher.submit(["c"], NARROW, "x")
+        one.batcher.abandon(gone)
+        kept = one.batcher.submit(["c"], NARROW, "x")
+        # what is being translated goes on, and its result is dropped
+        one.batcher.abandon(one.first)
+        assert one.end() == [(["c"], NARROW)]
+        assert texts_of(kept) == ["C"]
+        assert gone.future.cancelled()
+
+
+def test_an_idle_model_waits_for_company():
+    with held(batch_wait=10.0, batch_texts=2) as one:
+        tickets = [one.batcher.submit([text], NARROW, "x") for text in "ab"]
+        # a full batch waits no longer
+        one.gate.set()
+        assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
+        assert one.end() == [(["a", "b"], NARROW)]
+
+
+def test_close_answers_what_waits_and_abort_does_not():
+    with held() as one:
+        waiting = one.batcher.submit(["a"], NARROW, "x")
+        one.batcher.close()
+        with pytest.raises(RefusedError) as refused:
+            one.batcher.submit(["b"], NARROW, "x")
+        assert refused.value.status == 503
+        one.end()
+        assert texts_of(waiting) == ["A"]
+    with held() as one:
+        waiting = one.batcher.submit(["a"], NARROW, "x")
+        one.batcher.abort()
+        for ticket in (one.first, waiting):
+            assert isinstance(ticket.future.exception(PATIENCE), RefusedError)
+        assert one.end() == []
