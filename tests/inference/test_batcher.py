@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -122,12 +123,22 @@ def test_what_is_abandoned_leaves_the_queue_and_makes_room():
 
 
 def test_an_idle_model_waits_for_company():
-    with held(batch_wait=10.0, batch_texts=2) as one:
-        tickets = [one.batcher.submit([text], NARROW, "x") for text in "ab"]
-        # a full batch waits no longer
-        one.gate.set()
-        assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
-        assert one.end() == [(["a", "b"], NARROW)]
+    batches = []
+
+    def translate(texts, options: Options) -> list[Result]:
+        batches.append(list(texts))
+        return [Result([Candidate(text.upper(), 0.0)]) for text in texts]
+
+    # a full batch waits no longer
+    batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
+    batcher.start()
+    began = time.monotonic()
+    tickets = [batcher.submit([text], NARROW, "x") for text in "ab"]
+    assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
+    assert time.monotonic() - began < 10
+    assert batches == [["a", "b"]]
+    batcher.close()
+    assert batcher.join(PATIENCE)
 
 
 def test_close_answers_what_waits_and_abort_does_not():

@@ -309,7 +309,7 @@ def test_health(plain):
     assert answer.status == 200
     found = answer.json
     assert (found["status"], found["src_lang"], found["tgt_langs"]) == ("ok", "de", ["en"])
-    assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 60}
+    assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 600}
     assert found["defaults"]["beam_size"] == 3
 
 
