@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -129,13 +128,10 @@ def test_an_idle_model_waits_for_company():
         batches.append(list(texts))
         return [Result([Candidate(text.upper(), 0.0)]) for text in texts]
 
-    # a full batch waits no longer
     batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
     batcher.start()
-    began = time.monotonic()
     tickets = [batcher.submit([text], NARROW, "x") for text in "ab"]
     assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
-    assert time.monotonic() - began < 10
     assert batches == [["a", "b"]]
     batcher.close()
     assert batcher.join(PATIENCE)
