@@ -49,7 +49,7 @@ class Client:
 def sentences(count: int) -> list[str]:
     """Return source sentences of the embedded corpus, repeated if it has fewer."""
     lines = (data_dir() / "phrasebook/test.jsonl").read_text("utf-8").splitlines()
-    texts = [json.loads(line)["de"] for line in lines]
+    texts = [json.loads(line)["translation"]["de"] for line in lines]
     return [texts[i % len(texts)] for i in range(count)]
 
 

@@ -108,7 +108,7 @@ def visit(browser, address) -> Iterator[Any]:
             lambda asked: None if asked.url.startswith((address[0], "data:")) else complaints.append(asked.url),
         )
         page.goto(address[0])
-        page.wait_for_function("service !== null")
+        page.locator("#from").wait_for()
         return page
 
     yield open_page
@@ -124,8 +124,10 @@ def translate(page: Any, text: str) -> None:
         if i:
             page.keyboard.press("Shift+Enter")
         page.keyboard.insert_text(line)
-    page.keyboard.press("Enter")
-    page.wait_for_function("!running && (shown || !document.getElementById('error').hidden)")
+    # not wait_for_function: the page's policy allows no eval
+    with page.expect_response("**/translate"):
+        page.keyboard.press("Enter")
+    page.locator("#best:not(.waiting)").wait_for()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
