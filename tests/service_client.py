@@ -149,7 +149,7 @@ class Served:
 @contextmanager
 def served(stub: Any = None, **limits: Any) -> Any:
     """Run a service, with a stub and small waits unless told otherwise."""
-    translator = stub or Stub()
+    translator: Any = stub or Stub()
     # a busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
     service = Service(BatchTranslator(translator), ServiceSettings(**given))

@@ -197,7 +197,11 @@ def test_several_lines(visit, pictures):
 
 def test_errors(visit, pictures):
     page = visit()
+    translate(page, SOURCE)
     translate(page, "boom")
+    # an earlier translation does not stand beside another text
+    assert page.inner_text("#best") == "No translation."
+    assert page.locator("#others, #alignment, #copy").filter(visible=True).count() == 0
     assert page.inner_text("#error") == "The text could not be translated: out of memory."
     page.screenshot(path=pictures / "error.png", full_page=True)
     # more alternatives than the beam holds ask for a larger beam
