@@ -8,19 +8,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import load, search_settings
 from seq2seq.config.search import SearchSettings
-from seq2seq.data.batching import token_batches
 from seq2seq.data.images import PictureError
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Specials, search
+from seq2seq.search import Hypothesis, Source, Specials, search, search_stream
 
 log = logging.getLogger(__name__)
 
@@ -145,11 +143,12 @@ class Translator:
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
-        # tokenize all, sort by length into batches, and write each result to its line's place
+        # tokenize all, search in order of length, and write each result to its line's place
         ids = self._encode(lines, note)
         results: list[list[Candidate]] = [[] for _ in lines]
-        for rows in self._batches(ids):
-            self._fill(results, ids, rows, settings, note)
+        # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
+        rows = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
+        self._fill(results, ids, rows, settings, note)
         for candidates in results:
             # blank lines, and beams that ended with fewer hypotheses than were asked for
             score = 0.0 if not candidates else float("-inf")
@@ -171,23 +170,15 @@ class Translator:
             src, src_mask: (B, S), on the model's device.
         """
         settings = settings or self.settings
-        tokenizer = self.tokenizer
+        size = most_rows(settings.beam_size, self.tokenizer.tgt_vocab_size)
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 beams
-                for rows, mask in _row_chunks(src, src_mask, settings.beam_size, tokenizer.tgt_vocab_size)
-                for beams in search(
-                    self.model,
-                    rows,
-                    mask,
-                    settings=settings,
-                    special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
-                )
+                for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
+                for beams in search(self.model, rows, mask, settings=settings, special=self._special)
             ]
-        # one call for all hypotheses: the tokenizer's overhead is per call
-        texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
-        return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
+        return self._texts(hypotheses)
 
     def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
         """Tokenize every line to at most `max_len` ids, the last one eos; [] for a line without any piece."""
@@ -215,16 +206,6 @@ class Translator:
             for half in _halves(list(lines)):
                 yield from self._source_ids({i: lines[i] for i in half}, note)
 
-    def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
-        """Yield positions of the lines to translate, lines of similar length together, longest first."""
-        rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)  # (rows,)
-        if rows.size:
-            lengths = np.array([len(ids[i]) for i in rows], dtype=np.int64)
-            # the lengths of translations are unknown: the source stands for both sides
-            for batch in token_batches(lengths, lengths, max_tokens=self.max_tokens, shuffle=False):
-                # batches count from 0 among the rows; back to positions of lines
-                yield rows[batch].tolist()
-
     def _fill(
         self,
         results: list[list[Candidate]],
@@ -233,22 +214,47 @@ class Translator:
         settings: SearchSettings,
         note: Callable[[Note], None],
     ) -> None:
-        """Write the translations of `rows` into `results`; retry a batch that fails in halves."""
+        """Write the translations of `rows` into `results`; where the search fails, retry what is left in halves."""
+        found: dict[int, list[Hypothesis]] = {}
+        reason = None
+        stream = search_stream(
+            self.model,
+            (Source(ids[i]) for i in rows),
+            special=self._special,
+            settings=settings,
+            rows=lambda width: self._rows(width, settings.beam_size),
+            device=torch.device(self.device),
+        )
         try:
-            with torch.inference_mode():
-                src, mask = _padded([ids[i] for i in rows], self.tokenizer.pad_id)  # (B, S)
-                candidates = self.decode(src.to(self.device), mask.to(self.device), settings=settings)
+            with torch.autocast(torch.device(self.device).type, enabled=False):
+                for number, hypotheses in stream:
+                    found[rows[number]] = hypotheses
         except (RuntimeError, ValueError, MemoryError) as error:
-            if len(rows) == 1:
-                reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-                note(Note(rows[0], len(ids[rows[0]]) - 1, 0, reason))
-                return
+            reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        # after the handler, whose exception keeps the memory of the search
+        if reason is not None:
+            left = [i for i in rows if i not in found]
+            if len(left) == 1:
+                note(Note(left[0], len(ids[left[0]]) - 1, 0, reason))
             # out of memory, or one bad line among good ones: smaller batches settle both
-            for half in _halves(rows):
+            for half in _halves(left) if len(left) > 1 else ():
                 self._fill(results, ids, half, settings, note)
-            return
-        for i, row in zip(rows, candidates, strict=True):
-            results[i] = row[: settings.n_best]
+        for i, candidates in zip(found, self._texts(list(found.values())), strict=True):
+            results[i] = candidates
+
+    def _texts(self, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:
+        """Turn the hypotheses of each line into text."""
+        # one call for all of them: the tokenizer's overhead is per call
+        texts = iter(self.tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
+        return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
+
+    def _rows(self, width: int, beam_size: int) -> int:
+        """Return how many lines of `width` pieces are searched at a time."""
+        return min(max(1, self.max_tokens // width), most_rows(beam_size, self.tokenizer.tgt_vocab_size))
+
+    @property
+    def _special(self) -> Specials:
+        return Specials(self.tokenizer.bos_id, self.tokenizer.eos_id, self.tokenizer.pad_id)
 
 
 def choose_device(name: str) -> str:
@@ -292,22 +298,11 @@ def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
         parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
-def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Pad rows of ids on the right; return them and their mask, both (B, S)."""
-    lengths = torch.tensor([len(row) for row in rows])  # (B,)
-    src = torch.full((len(rows), int(lengths.max())), pad_id)  # (B, S)
-    for i, row in enumerate(rows):
-        src[i, : len(row)] = torch.tensor(row)  # the tail keeps pad_id
-    # True at real tokens
-    return src, torch.arange(src.shape[1]) < lengths[:, None]
-
-
-def _row_chunks(src: Tensor, mask: Tensor, beam: int, vocab_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the rows of a padded batch (B, S) in chunks whose steps compute at most _STEP_NUMBERS, or of one row."""
+def most_rows(beam_size: int, vocab_size: int) -> int:
+    """Return how many sentences may be searched at a time, by what a step computes for each; one is always allowed."""
     # a hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
-    numbers = beam * max(vocab_size, beam * _SLOTS)
-    size = max(1, _STEP_NUMBERS // numbers)
-    yield from zip(src.split(size), mask.split(size), strict=True)
+    numbers = beam_size * max(vocab_size, beam_size * _SLOTS)
+    return max(1, _STEP_NUMBERS // numbers)
 
 
 def _halves(rows: list[int]) -> tuple[list[int], list[int]]:
