@@ -8,6 +8,18 @@ from typing import ClassVar
 from seq2seq.config.settings import Section, internal, setting
 
 LENGTH_NORMS = ("power", "gnmt")
+# Settings that a checkpoint keeps, so that it translates as the run's test set was translated, and options of commands.
+KEPT = (
+    "beam_size",
+    "length_penalty",
+    "length_norm",
+    "min_len",
+    "max_len_ratio",
+    "max_len_extra",
+    "no_repeat_ngram",
+    "beam_groups",
+    "diversity",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,3 +77,19 @@ class SearchSettings(Section):
             raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSettings(Section):
+    """Settings of translations that are drawn at random; a line's draws depend on the seed and the line alone.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
+
+    section: ClassVar[str] = "sampling"
+
+    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1e3)
+    top_k: int = setting(0, "draw from so many most probable tokens; 0 is all", least=0, most=10**9)
+    top_p: float = setting(1.0, "draw from the most probable tokens of this probability together", above=0, most=1)
+    seed: int = setting(0, "of the draws", least=0, most=2**63 - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,16 +13,18 @@ from torch import Tensor
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import load, search_settings
-from seq2seq.config.search import SearchSettings
-from seq2seq.data.images import PictureError
+from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer, language_tag
+from seq2seq.inference.encoding import Note as Note
+from seq2seq.inference.encoding import encode_lines, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.requests import Job, make_job, make_sources
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis, Source, Specials, search, search_stream
 
 log = logging.getLogger(__name__)
 
-_TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 _STEP_NUMBERS = 1 << 28  # that a step of a search computes, 1 GiB in float32; wide beams get smaller batches
 _SLOTS = 512  # of attention's cache that a hypothesis reads for each of its beam: 64 positions, 8 heads
 
@@ -32,20 +34,6 @@ class Candidate(NamedTuple):
 
     text: str
     score: float
-
-
-class Note(NamedTuple):
-    """Problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
-
-    position: int  # of the line, from 0
-    pieces: int
-    kept: int
-    error: str = ""
-
-    def __str__(self) -> str:
-        if self.error:
-            return f"was not translated and is empty ({self.error})"
-        return f"is cut: {self.pieces:,} pieces, the first {self.kept:,} are translated"
 
 
 class Translator:
@@ -129,12 +117,21 @@ class Translator:
         lines: Sequence[str],
         *,
         settings: SearchSettings | None = None,
+        sampling: SamplingSettings | None = None,
+        mbr: str | None = None,
+        prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Sequence[str]] | None = None,
         note: Callable[[Note], None] | None = None,
     ) -> list[list[Candidate]]:
         """Translate lines; in float32 a line's text does not depend on the lines beside it.
 
         Args:
             settings: Search settings of this call (default: the translator's).
+            sampling: Draw beam_size translations of each line instead of searching.
+            mbr: Rank candidates by how well they agree with each other, as "chrf" or "bleu" measures it; their scores
+                are then the mean agreement. Needs sampling.
+            prefixes: What the translation of each line begins with.
+            phrases: What the translation of each line has somewhere.
             note: Called for every line that is cut or fails (default: log a warning).
 
         Returns:
@@ -143,17 +140,23 @@ class Translator:
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
+        constrained = phrases is not None
+        job = make_job(settings, eos=self.tokenizer.eos_id, sampling=sampling, mbr=mbr, constrained=constrained)
         # tokenize all, search in order of length, and write each result to its line's place
-        ids = self._encode(lines, note)
+        ids = encode_lines(self.tokenizer, lines, max_len=self.max_len, tags=self.tags, note=note)
+        sources = make_sources(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases)
         results: list[list[Candidate]] = [[] for _ in lines]
         # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
-        rows = sorted((i for i, row in enumerate(ids) if row), key=lambda i: -len(ids[i]))
-        self._fill(results, ids, rows, settings, note)
+        rows = sorted((i for i, source in enumerate(sources) if source.ids), key=lambda i: -len(sources[i].ids))
+        self._fill(results, sources, rows, job, note)
         for candidates in results:
+            if mbr and candidates:
+                _rank_by_agreement(candidates, mbr)
             # blank lines, and beams that ended with fewer hypotheses than were asked for
             score = 0.0 if not candidates else float("-inf")
             # exactly n_best for each line, so that N lines in give n_best * N lines out
             candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
+            del candidates[settings.n_best :]
         return results
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
@@ -180,38 +183,12 @@ class Translator:
             ]
         return self._texts(hypotheses)
 
-    def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
-        """Tokenize every line to at most `max_len` ids, the last one eos; [] for a line without any piece."""
-        ids: list[list[int]] = [[] for _ in lines]
-        # a window of huge lines must fit in memory
-        for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
-            for i, row in self._source_ids({i: _unicode(lines[i]) for i in chunk}, note):
-                longest = max(2, self.max_len - len(self.tags))  # at least one piece and eos
-                # pictures have a fixed size and are never cut
-                if len(row) > longest and not self.tokenizer.patches:
-                    note(Note(i, len(row) - 1, longest - 1))
-                    row = [*row[: longest - 1], row[-1]]
-                # a row of eos alone has no piece: the line stays empty, tags or not
-                ids[i] = [*self.tags, *row] if len(row) > 1 else []
-        return ids
-
-    def _source_ids(self, lines: dict[int, str], note: Callable[[Note], None]) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number and ids of each line; note and leave out a line that should be a picture and is not."""
-        try:
-            yield from zip(lines, self.tokenizer.encode_src(list(lines.values())), strict=True)
-        except PictureError as error:
-            if len(lines) == 1:
-                note(Note(next(iter(lines)), 0, 0, error.reason))
-                return
-            for half in _halves(list(lines)):
-                yield from self._source_ids({i: lines[i] for i in half}, note)
-
     def _fill(
         self,
         results: list[list[Candidate]],
-        ids: list[list[int]],
+        sources: list[Source],
         rows: list[int],
-        settings: SearchSettings,
+        job: Job,
         note: Callable[[Note], None],
     ) -> None:
         """Write the translations of `rows` into `results`; where the search fails, retry what is left in halves."""
@@ -219,11 +196,12 @@ class Translator:
         reason = None
         stream = search_stream(
             self.model,
-            (Source(ids[i]) for i in rows),
+            (sources[i] for i in rows),
             special=self._special,
-            settings=settings,
-            rows=lambda width: self._rows(width, settings.beam_size),
+            settings=job.settings,
+            rows=lambda width: self._rows(width, job.settings.beam_size),
             device=torch.device(self.device),
+            selection=job.selection,
         )
         try:
             with torch.autocast(torch.device(self.device).type, enabled=False):
@@ -235,10 +213,10 @@ class Translator:
         if reason is not None:
             left = [i for i in rows if i not in found]
             if len(left) == 1:
-                note(Note(left[0], len(ids[left[0]]) - 1, 0, reason))
+                note(Note(left[0], len(sources[left[0]].ids) - 1, 0, reason))
             # out of memory, or one bad line among good ones: smaller batches settle both
-            for half in _halves(left) if len(left) > 1 else ():
-                self._fill(results, ids, half, settings, note)
+            for half in halves(left) if len(left) > 1 else ():
+                self._fill(results, sources, half, job, note)
         for i, candidates in zip(found, self._texts(list(found.values())), strict=True):
             results[i] = candidates
 
@@ -255,6 +233,13 @@ class Translator:
     @property
     def _special(self) -> Specials:
         return Specials(self.tokenizer.bos_id, self.tokenizer.eos_id, self.tokenizer.pad_id)
+
+
+def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
+    """Sort candidates by their expected utility, in place, each text once."""
+    means = expected_utilities([candidate.text for candidate in candidates], utility(metric))
+    best = {candidate.text: mean for candidate, mean in zip(candidates, means, strict=True)}
+    candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
 
 
 def choose_device(name: str) -> str:
@@ -303,35 +288,3 @@ def most_rows(beam_size: int, vocab_size: int) -> int:
     # a hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
     numbers = beam_size * max(vocab_size, beam_size * _SLOTS)
     return max(1, _STEP_NUMBERS // numbers)
-
-
-def _halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    middle = len(rows) // 2
-    return rows[:middle], rows[middle:]
-
-
-def _unicode(line: str) -> str:
-    """Replace lone surrogates, which no UTF-8 tokenizer takes."""
-    try:
-        # encoding fails for lone surrogates alone
-        line.encode()
-    except UnicodeEncodeError:
-        return line.encode("utf-8", "replace").decode()
-    return line
-
-
-def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yield positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
-    chunk: list[int] = []
-    total = 0
-    for i, line in enumerate(lines):
-        if not line.strip():
-            continue
-        # a single line longer than `size` is a chunk by itself
-        if chunk and total + len(line) > size:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(i)
-        total += len(line)
-    if chunk:
-        yield chunk

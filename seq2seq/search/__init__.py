@@ -18,7 +18,8 @@ from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteError as NotFiniteError
 from seq2seq.search.hypothesis import Specials as Specials
 from seq2seq.search.hypothesis import target_limits as target_limits
-from seq2seq.search.rows import Model, Selection
+from seq2seq.search.rows import Model as Model
+from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running
 from seq2seq.search.running import Source as Source
 from seq2seq.search.selection import BestFirst, Diverse
