@@ -323,14 +323,13 @@ _SEARCH_HELP = {
 
 def value_of(cls: type, name: str) -> dict[str, Any]:
     """Return how argparse reads a setting: by its type and range, or one of its choices."""
-    field = keys(cls)[name]
-    limits = field.metadata
+    limits = keys(cls)[name].metadata
     if "choices" in limits:
         return {"choices": limits["choices"]}
     # a negative exponent favors short output, which is no penalty
     least = 0 if name == "length_penalty" else limits.get("least", 0)
-    kind = whole_number if field.type == "int" else number
-    return {"type": kind(least, limits["most"]), "metavar": "N" if field.type == "int" else "X"}
+    kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
+    return {"type": kind(least, limits["most"]), "metavar": letter}
 
 
 def add_model_options(parser: argparse._ActionsContainer) -> None:
@@ -345,6 +344,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
@@ -381,6 +381,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         # one piece and eos
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
+        ensemble=options.ensemble,
     )
     # options are named like the settings, so KEPT serves for both
     chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}

@@ -137,6 +137,20 @@ class Tokenizer:
                 )
         return list(ids.values())
 
+    def tgt_piece_ids(self, pieces: Sequence[str]) -> tuple[int, ...]:
+        """Look up target pieces, written as the vocabulary has them.
+
+        Raises:
+            ValueError: The vocabulary lacks one.
+        """
+        ids = tuple(int(self.tgt.piece_to_id(piece)) for piece in pieces)
+        for piece, number in zip(pieces, ids, strict=True):
+            if number == self.unk_id and piece != self.tgt.id_to_piece(self.unk_id):
+                raise ValueError(
+                    f"the target's vocabulary has no piece '{piece}'; pieces that begin a word begin with ▁"
+                )
+        return ids
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.build import max_positions
-from seq2seq.checkpoint import load, search_settings
+from seq2seq.checkpoint import Loaded, load, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.encoding import Note as Note
@@ -21,7 +21,7 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOU
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.requests import Job, make_job, make_sources
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Hypothesis, Source, Specials, search, search_stream
+from seq2seq.search import Ensemble, Hypothesis, Source, Specials, search, search_stream
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Translator:
     def __init__(
         self,
         *,
-        model: Seq2Seq,
+        model: Seq2Seq | Ensemble,
         tokenizer: Tokenizer,
         meta: dict[str, Any],
         settings: SearchSettings,
@@ -81,6 +81,7 @@ class Translator:
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
+        ensemble: Sequence[str | os.PathLike[str]] = (),
     ) -> Translator:
         """Load a checkpoint.
 
@@ -91,6 +92,7 @@ class Translator:
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
+            ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
 
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
@@ -98,11 +100,14 @@ class Translator:
         # before the file is read, which may take long
         device = choose_device(device)
         loaded = load(path, device=device, trust=trust)
-        _store_weights_in(dtype, loaded.model)
+        members = [loaded, *(_load_member(other, loaded, path, device, trust) for other in ensemble)]
+        for member in members:
+            _store_weights_in(dtype, member.model)
         # None for models without learned positions, which have no limit
-        positions = max_positions(loaded.meta["model"], trust=trust)
+        limits = [max_positions(member.meta["model"], trust=trust) for member in members]
+        positions = min((limit for limit in limits if limit is not None), default=None)
         return cls(
-            model=loaded.model,
+            model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
@@ -240,6 +245,16 @@ def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
     means = expected_utilities([candidate.text for candidate in candidates], utility(metric))
     best = {candidate.text: mean for candidate, mean in zip(candidates, means, strict=True)}
     candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
+
+
+def _load_member(
+    path: str | os.PathLike[str], first: Loaded, first_path: str | os.PathLike[str], device: str, trust: Sequence[str]
+) -> Loaded:
+    """Load a further checkpoint of an ensemble; ValueError if it speaks another vocabulary."""
+    loaded = load(path, device=device, trust=trust)
+    if loaded.tokenizer.fingerprint != first.tokenizer.fingerprint:
+        raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
+    return loaded
 
 
 def choose_device(name: str) -> str:

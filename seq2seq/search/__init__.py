@@ -14,6 +14,7 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.constraints import Constrained as Constrained
+from seq2seq.search.ensemble import Ensemble as Ensemble
 from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteError as NotFiniteError
 from seq2seq.search.hypothesis import Specials as Specials
