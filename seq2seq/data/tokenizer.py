@@ -151,6 +151,15 @@ class Tokenizer:
                 )
         return ids
 
+    def src_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of source ids, as the vocabulary writes them."""
+        return [self.src.id_to_piece(int(i)) for i in ids]
+
+    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of target ids; ids that were added after the model's are special symbols."""
+        size = self.tgt.get_piece_size()
+        return [self.tgt.id_to_piece(int(i)) if i < size else "</s>" for i in ids]
+
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 

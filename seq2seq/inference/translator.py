@@ -184,7 +184,7 @@ class Translator:
             hypotheses = [
                 beams
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(self.model, rows, mask, settings=settings, special=self._special)
+                for beams in search(self.model, rows, mask, settings=settings, special=self.special)
             ]
         return self._texts(hypotheses)
 
@@ -202,7 +202,7 @@ class Translator:
         stream = search_stream(
             self.model,
             (sources[i] for i in rows),
-            special=self._special,
+            special=self.special,
             settings=job.settings,
             rows=lambda width: self._rows(width, job.settings.beam_size),
             device=torch.device(self.device),
@@ -236,7 +236,8 @@ class Translator:
         return min(max(1, self.max_tokens // width), most_rows(beam_size, self.tokenizer.tgt_vocab_size))
 
     @property
-    def _special(self) -> Specials:
+    def special(self) -> Specials:
+        """Ids of the special tokens."""
         return Specials(self.tokenizer.bos_id, self.tokenizer.eos_id, self.tokenizer.pad_id)
 
 
