@@ -146,9 +146,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _force(options: argparse.Namespace) -> int:
     """Print the log-probabilities of given translations, a line for each."""
-    from seq2seq.evaluation.scoring import read_lines
+    from seq2seq.evaluation.scoring import read_text
 
-    sources, targets = (read_lines(path) for path in options.force)
+    sources, targets = (read_text(path, warn=warn) for path in options.force)
     if len(sources) != len(targets):
         raise UsageError(f"{options.force[0]} has {len(sources):,} lines and {options.force[1]} {len(targets):,}")
     translator = load_translator(options)

@@ -152,8 +152,8 @@ class Tokenizer:
         return ids
 
     def src_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source ids, as the vocabulary writes them."""
-        return [self.src.id_to_piece(int(i)) for i in ids]
+        """Return the pieces of source ids, as the vocabulary writes them; "" for patches of a picture."""
+        return [""] * len(ids) if self.patches else [self.src.id_to_piece(int(i)) for i in ids]
 
     def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of target ids; ids that were added after the model's are special symbols."""

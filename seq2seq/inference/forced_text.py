@@ -94,13 +94,8 @@ def _force_batch(
         pieces = translator.tokenizer.tgt_pieces(tgt)
         alignment = ""
         if forced.weights is not None:
-            source = [
-                "" if i < len(translator.tags) else piece for i, piece in enumerate(_source_pieces(translator, src))
-            ]
+            # tags and the end stand for no text
+            tags = len(translator.tags)
+            source = [*[""] * tags, *translator.tokenizer.src_pieces(src[tags:-1]), ""]
             alignment = word_alignment(forced.weights, source, [*pieces[:-1], ""])
         yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), alignment)
-
-
-def _source_pieces(translator: Translator, ids: Sequence[int]) -> list[str]:
-    """Return the pieces of a source, with "" for its end."""
-    return [*translator.tokenizer.src_pieces(ids[:-1]), ""]
