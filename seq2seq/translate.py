@@ -63,6 +63,8 @@ def _parser() -> Parser:
         metavar="N",
         help="translations for each line (1)",
     )
+    text = "write word alignments of the translations, in Pharaoh format (source-target, from 0), all at once"
+    add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
     add = parser.add_argument_group("what translations must and must not have").add_argument
     text = "what each translation begins with, line by line as the input"
@@ -117,6 +119,7 @@ def _run(options: argparse.Namespace) -> int:
         # input, output, model: cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
         _check_output(options, source)
+        _check_alignments(options)
         translator = load_translator(options, options.n_best)
         if options.output is not None:
             languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
@@ -132,6 +135,7 @@ def _run(options: argparse.Namespace) -> int:
             options=_how(options, translator),
             prefixes=_open(options.prefixes, stack),
             phrases=_open(options.phrases, stack),
+            alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
         )
         session.run(source, sink)
     # after the stack: the output is complete, with an empty line for each that failed
@@ -176,6 +180,13 @@ def _check_output(options: argparse.Namespace, source: Stream) -> None:
     with contextlib.suppress(OSError, ValueError):  # an input that is no file
         inputs = [source.fileno()]
     require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
+
+
+def _check_alignments(options: argparse.Namespace) -> None:
+    """Refuse a file of alignments that would replace what is read, or the output."""
+    if options.alignments is not None:
+        others = [path for path in (options.input, options.output, options.prefixes, options.phrases) if path]
+        require_text_output(Path(options.alignments), "--alignments", inputs=others, ckpt=options.ckpt)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import IO, Any, BinaryIO, NamedTuple
 
+from seq2seq.inference.forced_text import align_lines
 from seq2seq.inference.translator import Candidate, Note, Translator
 
 Stream = BinaryIO | IO[bytes]
@@ -125,6 +126,7 @@ class LineStream:
         options: Further arguments of `Translator.translate`.
         prefixes: A stream with what the translation of each line begins with, line by line.
         phrases: A stream with what the translation of each line must have, set apart by tabs.
+        alignments: Where the word alignments of the best translations go, a line for each line.
     """
 
     def __init__(
@@ -136,11 +138,13 @@ class LineStream:
         options: Mapping[str, Any] | None = None,
         prefixes: Stream | None = None,
         phrases: Stream | None = None,
+        alignments: Stream | None = None,
     ) -> None:
         self.translator = translator
         self.options = dict(options or {})
         self.prefixes = prefixes
         self.phrases = phrases
+        self.alignments = alignments
         self.n_best = n_best
         self.warn = warn
         self.lines = 0
@@ -166,6 +170,9 @@ class LineStream:
             lines, note=lambda note: self._report(window, note), **self.options, **beside
         )
         self.lines += len(lines)
+        if self.alignments is not None:
+            found = align_lines(self.translator, lines, [candidates[0].text for candidates in results])
+            self.alignments.write("".join(f"{line}\n" for line in found).encode())
         rows = [self._format(number, row) for number, row in enumerate(results, window.first)]
         return "".join(rows).encode("utf-8", "replace")
 

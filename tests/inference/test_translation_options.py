@@ -161,6 +161,11 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
     assert all({"dog", "cat"} <= set(line.split()) for line in lines("--phrases", str(words))[:5])
     assert not any("the" in line.split() for line in lines("--suppress", "▁the", "--min-len", "3"))
     assert len(lines("--ensemble", str(other), "--beam-size", "4", "--beam-groups", "2", "--length-norm", "gnmt")) == 7
+    links = tmp_path / "links"
+    plain = lines("--alignments", str(links))
+    # each target word has its source word
+    for line, pairs in zip(plain, links.read_text().split("\n"), strict=False):
+        assert [pair.split("-")[1] for pair in pairs.split()] == [str(i) for i in range(len(line.split()))]
     words.write_text("dog\n")
     assert translate.main(["--ckpt", str(ckpt), "--input", str(source), "--phrases", str(words)]) == 2
     assert "words.en ends before line 2 of the input" in capsys.readouterr().err
