@@ -386,11 +386,14 @@ class Fixed:
 
 
 def frequencies(probabilities: list[float], draws: int = 20_000, **given: Any) -> tuple[list[float], list[Hypothesis]]:
-    """How often each token came first; eos counts as the empty output."""
+    """How often each token came first among samples of 20 sentences; eos counts as the empty output."""
     model: Any = Fixed(torch.tensor(probabilities))
-    src = torch.full((draws, 1), EOS)
-    settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=2)
-    found = [one for (one,) in sample(model, src, src == EOS, special=SPECIAL, settings=settings, **given)]
+    src = torch.full((20, 1), EOS)
+    each = draws // 20
+    settings = SearchSettings(beam_size=each, n_best=each, max_len_ratio=0.0, max_len_extra=2)
+    drawn = sample(model, src, src == EOS, special=SPECIAL, settings=settings, **given)
+    found = [one for of_sentence in drawn for one in of_sentence]
+    assert len(found) == draws
     counts = Counter(h.ids[0] if h.ids else EOS for h in found)
     return [counts[token] / draws for token in range(len(probabilities))], found
 
@@ -462,15 +465,23 @@ def test_padding_and_begin_are_never_sampled():
     agree(frequencies([0.3, 0.1, 0.2, 0.1, 0.1, 0.2])[0], [0.0, 0.2, 0.0, 0.2, 0.2, 0.4])
 
 
-def test_temperature_and_top_k():
+def test_temperature_top_k_and_top_p():
     given = [1e-30, 0.1, 1e-30, 0.2, 0.3, 0.4]
     squares = [0.01, 0.04, 0.09, 0.16]
     agree(frequencies(given, temperature=0.5)[0], [p / 0.3 for p in (0, squares[0], 0, *squares[1:])])
     agree(frequencies(given, top_k=2)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_k=1)[0], [0, 0, 0, 0, 0, 1])
+    # the first two have 0.7 of the probability, so that 0.71 needs the third, too
+    agree(frequencies(given, top_p=0.69)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
+    agree(frequencies(given, top_p=0.71)[0], [0, 0, 0, 2 / 9, 3 / 9, 4 / 9])
+    # of the three that top_k leaves, the first has 4 / 9
+    agree(frequencies(given, top_k=3, top_p=0.44)[0], [0, 0, 0, 0, 0, 1])
     for temperature in (0, -1.0, 1e-300, 1e300, math.nan, math.inf):
         with pytest.raises(ValueError, match="temperature is"):
             frequencies(given, temperature=temperature)
+    for top_p in (0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="top_p is"):
+            frequencies(given, top_p=top_p)
     with pytest.raises(ValueError, match="top_k is -1"):
         frequencies(given, top_k=-1)
 
