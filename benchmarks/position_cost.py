@@ -1,7 +1,7 @@
 """Measure what a token costs by its position in the translation, in CPU seconds of a beam search.
 
     python -m benchmarks.position_cost
-    python -m benchmarks.position_cost --mixers lightconv gru --length 2000 --beam 5 --out benchmarks/results/position_cost
+    python -m benchmarks.position_cost --mixers lightconv gru --length 2000 --beam 5
 
 Random weights; every hypothesis goes on to the last position. A mixer whose state has a constant size costs the same at
 every position; attention reads all that came before.

@@ -146,7 +146,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _how(options: argparse.Namespace, translator: Translator) -> dict[str, Any]:
     """Return how to translate, as `Translator.translate` takes it."""
-    suppress = translator.tokenizer.tgt_piece_ids(options.suppress)
+    from seq2seq.inference.pieces import target_ids
+
+    suppress = target_ids(translator.tokenizer, options.suppress)
     how: dict[str, Any] = {"settings": dataclasses.replace(translator.settings, suppress=suppress)}
     if options.samples:
         chosen = {name: getattr(options, name) for name in keys(SamplingSettings)}

@@ -137,29 +137,6 @@ class Tokenizer:
                 )
         return list(ids.values())
 
-    def tgt_piece_ids(self, pieces: Sequence[str]) -> tuple[int, ...]:
-        """Look up target pieces, written as the vocabulary has them.
-
-        Raises:
-            ValueError: The vocabulary lacks one.
-        """
-        ids = tuple(int(self.tgt.piece_to_id(piece)) for piece in pieces)
-        for piece, number in zip(pieces, ids, strict=True):
-            if number == self.unk_id and piece != self.tgt.id_to_piece(self.unk_id):
-                raise ValueError(
-                    f"the target's vocabulary has no piece '{piece}'; pieces that begin a word begin with ▁"
-                )
-        return ids
-
-    def src_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source ids, as the vocabulary writes them; "" for patches of a picture."""
-        return [""] * len(ids) if self.patches else [self.src.id_to_piece(int(i)) for i in ids]
-
-    def tgt_pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target ids; ids that were added after the model's are special symbols."""
-        size = self.tgt.get_piece_size()
-        return [self.tgt.id_to_piece(int(i)) if i < size else "</s>" for i in ids]
-
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 

@@ -9,6 +9,7 @@ import torch
 
 from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.inference.forced import Forced, force, word_alignment
+from seq2seq.inference.pieces import source_pieces, target_pieces
 from seq2seq.inference.translator import Translator
 
 
@@ -97,11 +98,11 @@ def _force_batch(
             yield ForcedLine(None, [], "")
             continue
         forced = next(found)
-        pieces = translator.tokenizer.tgt_pieces(tgt)
+        pieces = target_pieces(translator.tokenizer, tgt)
         alignment = ""
         if forced.weights is not None:
             # tags and the end stand for no text
             tags = len(translator.tags)
-            source = [*[""] * tags, *translator.tokenizer.src_pieces(src[tags:-1]), ""]
+            source = [*[""] * tags, *source_pieces(translator.tokenizer, src[tags:-1]), ""]
             alignment = word_alignment(forced.weights, source, [*pieces[:-1], ""])
         yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), alignment)

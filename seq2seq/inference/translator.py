@@ -198,13 +198,14 @@ class Translator:
     ) -> None:
         """Write the translations of `rows` into `results`; where the search fails, retry what is left in halves."""
         found: dict[int, list[Hypothesis]] = {}
+        most = most_rows(job.settings.beam_size, self.tokenizer.tgt_vocab_size)
         reason = None
         stream = search_stream(
             self.model,
             (sources[i] for i in rows),
             special=self.special,
             settings=job.settings,
-            rows=lambda width: self._rows(width, job.settings.beam_size),
+            rows=lambda width: min(max(1, self.max_tokens // width), most),
             device=torch.device(self.device),
             selection=job.selection,
         )
@@ -230,10 +231,6 @@ class Translator:
         # one call for all of them: the tokenizer's overhead is per call
         texts = iter(self.tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
         return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
-
-    def _rows(self, width: int, beam_size: int) -> int:
-        """Return how many lines of `width` pieces are searched at a time."""
-        return min(max(1, self.max_tokens // width), most_rows(beam_size, self.tokenizer.tgt_vocab_size))
 
     @property
     def special(self) -> Specials:
