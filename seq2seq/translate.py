@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from seq2seq.cli import (
     Parser,
@@ -32,9 +31,6 @@ from seq2seq.config.search import SamplingSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
 from seq2seq.streams import standard_input
-
-if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
 
 Stream = BinaryIO | IO[bytes]
 
@@ -132,7 +128,7 @@ def _run(options: argparse.Namespace) -> int:
             translator=translator,
             n_best=options.n_best,
             warn=warn,
-            options=_how(options, translator),
+            options=_how(options),
             prefixes=_open(options.prefixes, stack),
             phrases=_open(options.phrases, stack),
             alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
@@ -144,12 +140,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _how(options: argparse.Namespace, translator: Translator) -> dict[str, Any]:
+def _how(options: argparse.Namespace) -> dict[str, Any]:
     """Return how to translate, as `Translator.translate` takes it."""
-    from seq2seq.inference.pieces import target_ids
-
-    suppress = target_ids(translator.tokenizer, options.suppress)
-    how: dict[str, Any] = {"settings": dataclasses.replace(translator.settings, suppress=suppress)}
+    how: dict[str, Any] = {"suppress": options.suppress}
     if options.samples:
         chosen = {name: getattr(options, name) for name in keys(SamplingSettings)}
         how["sampling"] = SamplingSettings(**{name: value for name, value in chosen.items() if value is not None})

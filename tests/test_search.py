@@ -171,11 +171,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_options_are_the_textbooks(options, with_prefix):
     model, lengths = sharp("mixer=transformer"), [5, 2, 6]
     src, mask = sources(*lengths)
-    settings = SearchSettings(beam_size=4, n_best=4, max_len_ratio=1.0, max_len_extra=3, **options)
+    given = {"beam_size": 4, "n_best": 4, "max_len_ratio": 1.0, "max_len_extra": 3, **options}
+    suppress = given.pop("suppress", ())
+    settings = SearchSettings(**given)
     prefixes = [[7, 4, 4], [], [9] * 11] if with_prefix else [[], [], []]
-    found = search(model, src, mask, settings=settings, special=SPECIAL, prefixes=prefixes)
+    found = search(model, src, mask, settings=settings, special=SPECIAL, prefixes=prefixes, suppress=suppress)
     for row, length in enumerate(lengths):
-        assert_same(found[row], beam_search(model, src[row : row + 1, :length], settings, prefixes[row]))
+        assert_same(found[row], beam_search(model, src[row : row + 1, :length], settings, prefixes[row], suppress))
 
 
 def test_gnmt_penalty_by_hand():

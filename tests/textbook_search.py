@@ -25,7 +25,9 @@ def next_log_probs(model: Seq2Seq, src: Tensor, prefixes: list[list[int]]) -> li
     return model(many, torch.ones_like(many).bool(), given)[:, -1].double().log_softmax(-1).tolist()
 
 
-def beam_search(model: Seq2Seq, src: Tensor, how: SearchSettings, prefix: Sequence[int] = ()) -> list[Hypothesis]:
+def beam_search(
+    model: Seq2Seq, src: Tensor, how: SearchSettings, prefix: Sequence[int] = (), suppress: Sequence[int] = ()
+) -> list[Hypothesis]:
     """Return the n best hypotheses of one source (1, S), best first."""
     limit = int(how.max_len_ratio * src.shape[1]) + how.max_len_extra
     limit = max(limit, how.min_len + 1, len(prefix) + 1)
@@ -38,7 +40,7 @@ def beam_search(model: Seq2Seq, src: Tensor, how: SearchSettings, prefix: Sequen
             extended = []
             rows = next_log_probs(model, src, [ids for _, ids in beam]) if beam else []
             for (total, ids), log_probs in zip(beam, rows, strict=True):
-                tokens = allowed(ids, limit, how, prefix)
+                tokens = allowed(ids, limit, how, prefix, suppress)
                 for token in tokens:
                     price = how.diversity * chosen[token] if len(tokens) > 1 else 0.0
                     extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
@@ -53,14 +55,16 @@ def beam_search(model: Seq2Seq, src: Tensor, how: SearchSettings, prefix: Sequen
     return sorted((each for group in ended for each in group), key=lambda each: -each.score)[: how.n_best]
 
 
-def allowed(ids: list[int], limit: int, how: SearchSettings, prefix: Sequence[int]) -> list[int]:
+def allowed(
+    ids: list[int], limit: int, how: SearchSettings, prefix: Sequence[int], suppress: Sequence[int]
+) -> list[int]:
     """List the tokens that may follow `ids`."""
     if len(ids) < len(prefix):
         return [prefix[len(ids)]]
     # the last token can only be the end
     if len(ids) + 1 == limit:
         return [EOS]
-    forbidden = {PAD, BOS, *how.suppress, *([EOS] if len(ids) < how.min_len else [])}
+    forbidden = {PAD, BOS, *suppress, *([EOS] if len(ids) < how.min_len else [])}
     size = how.no_repeat_ngram
     if size:
         known = [ids[i : i + size] for i in range(len(ids) - size + 1)]

@@ -33,7 +33,6 @@ class SearchSettings(Section):
 
     Args:
         max_len: Bounds the tokens of every sentence; a model with learned positions has no more of them.
-        suppress: Ids of tokens that no translation has.
 
     Raises:
         ValueError: A value is outside its range.
@@ -68,7 +67,6 @@ class SearchSettings(Section):
         0.5, "with beam_groups: what a token costs for each hypothesis of earlier groups that has it", least=0, most=100
     )
     max_len: int | None = internal(None)
-    suppress: tuple[int, ...] = internal(())
 
     def __post_init__(self) -> None:
         super().__post_init__()

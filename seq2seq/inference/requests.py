@@ -17,6 +17,7 @@ class Job(NamedTuple):
 
     settings: SearchSettings
     selection: Selection | None
+    suppress: tuple[int, ...] = ()
 
 
 def make_job(

@@ -19,6 +19,7 @@ from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_lines, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, make_job, make_sources
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Hypothesis, Source, Specials, search, search_stream
@@ -126,6 +127,7 @@ class Translator:
         mbr: str | None = None,
         prefixes: Sequence[str] | None = None,
         phrases: Sequence[Sequence[str]] | None = None,
+        suppress: Sequence[str] = (),
         note: Callable[[Note], None] | None = None,
     ) -> list[list[Candidate]]:
         """Translate lines; in float32 a line's text does not depend on the lines beside it.
@@ -137,6 +139,7 @@ class Translator:
                 are then the mean agreement. Needs sampling.
             prefixes: What the translation of each line begins with.
             phrases: What the translation of each line has somewhere.
+            suppress: Pieces of the target's vocabulary that no translation has.
             note: Called for every line that is cut or fails (default: log a warning).
 
         Returns:
@@ -147,6 +150,7 @@ class Translator:
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
         constrained = phrases is not None
         job = make_job(settings, eos=self.tokenizer.eos_id, sampling=sampling, mbr=mbr, constrained=constrained)
+        job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # tokenize all, search in order of length, and write each result to its line's place
         ids = encode_lines(self.tokenizer, lines, max_len=self.max_len, tags=self.tags, note=note)
         sources = make_sources(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases)
@@ -186,7 +190,7 @@ class Translator:
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
                 for beams in search(self.model, rows, mask, settings=settings, special=self.special)
             ]
-        return self._texts(hypotheses)
+        return _as_text(self.tokenizer, hypotheses)
 
     def _fill(
         self,
@@ -208,6 +212,7 @@ class Translator:
             rows=lambda width: min(max(1, self.max_tokens // width), most),
             device=torch.device(self.device),
             selection=job.selection,
+            suppress=job.suppress,
         )
         try:
             with torch.autocast(torch.device(self.device).type, enabled=False):
@@ -223,14 +228,8 @@ class Translator:
             # out of memory, or one bad line among good ones: smaller batches settle both
             for half in halves(left) if len(left) > 1 else ():
                 self._fill(results, sources, half, job, note)
-        for i, candidates in zip(found, self._texts(list(found.values())), strict=True):
+        for i, candidates in zip(found, _as_text(self.tokenizer, list(found.values())), strict=True):
             results[i] = candidates
-
-    def _texts(self, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:
-        """Turn the hypotheses of each line into text."""
-        # one call for all of them: the tokenizer's overhead is per call
-        texts = iter(self.tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
-        return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
 
     @property
     def special(self) -> Specials:
@@ -253,6 +252,13 @@ def _load_member(
     if loaded.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
     return loaded
+
+
+def _as_text(tokenizer: Tokenizer, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:
+    """Turn the hypotheses of each line into text."""
+    # one call for all of them: the tokenizer's overhead is per call
+    texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
+    return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
 
 
 def choose_device(name: str) -> str:

@@ -35,6 +35,7 @@ def search(
     special: Specials,
     settings: SearchSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
+    suppress: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
 
@@ -47,6 +48,7 @@ def search(
         special: Ids of the special tokens.
         settings: Width of the beam, limits of length, ranking, rules.
         prefixes: Tokens that each translation begins with.
+        suppress: Tokens that no translation has.
 
     Returns:
         For each sentence settings.n_best hypotheses, or as many as have ended, which is one at least.
@@ -54,7 +56,7 @@ def search(
     Raises:
         NotFiniteError: The model's logits are not finite.
     """
-    return _in_order(model, _sources(src, src_mask, prefixes), special, settings, src.device)
+    return _in_order(model, _sources(src, src_mask, prefixes), special, settings, src.device, suppress=suppress)
 
 
 def sample(
@@ -102,9 +104,10 @@ def _in_order(
     settings: SearchSettings,
     device: torch.device,
     selection: Selection | None = None,
+    suppress: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """Search all sentences at a time; return their hypotheses in their own order."""
-    how = {"special": special, "settings": settings, "device": device, "selection": selection}
+    how = {"special": special, "settings": settings, "device": device, "selection": selection, "suppress": suppress}
     found = dict(search_stream(model, sources, rows=len(sources), **how))  # type: ignore[arg-type]
     return [found[row] for row in range(len(sources))]
 
@@ -118,6 +121,7 @@ def search_stream(
     rows: int | Callable[[int], int],
     device: torch.device,
     selection: Selection | None = None,
+    suppress: Sequence[int] = (),
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Search the translations of a stream of sentences, in rows that others take when theirs are done.
 
@@ -125,11 +129,12 @@ def search_stream(
         sources: Best sorted by length, the longest first: those that are searched together are padded to the longest.
         rows: Sentences that are searched at a time, at most; or a function that says so of the first one's length.
         selection: How extensions are chosen (default: as `settings` say).
+        suppress: Tokens that no translation has.
 
     Yields:
         The number of a sentence, from 0, and its n best hypotheses, as soon as they are there.
     """
-    plan = Plan(model, special, settings, selection or _selection(special, settings), device)
+    plan = Plan(model, special, settings, selection or _selection(special, settings), device, suppress)
     waiting = enumerate(sources)
     ahead = list(islice(waiting, 1))
     while ahead:
@@ -142,7 +147,7 @@ def search_stream(
             for sentence in running.finished:
                 found = sentence.best(settings.n_best)
                 if not found:
-                    raise _nothing_ended(settings, selection)
+                    raise _nothing_ended(plan)
                 yield sentence.key, found
             running.finished.clear()
             free = len(running.free)
@@ -167,10 +172,11 @@ def _turn_over(
     return ahead
 
 
-def _nothing_ended(settings: SearchSettings, selection: Selection | None) -> Exception:
+def _nothing_ended(plan: Plan) -> Exception:
     """Return the error of a sentence every continuation of which has probability 0."""
     # of the model's own distribution the end is always a part, unless its scores are damaged
-    if settings.min_len or settings.no_repeat_ngram or settings.suppress or isinstance(selection, Constrained):
+    rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress
+    if rules or isinstance(plan.selection, Constrained):
         return ValueError("no translation meets min_len, no_repeat_ngram, suppressed tokens and phrases together")
     return NotFiniteError()
 

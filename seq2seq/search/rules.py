@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -66,9 +67,11 @@ class NoRepeat:
         logits.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
 
 
-def rules_of(settings: SearchSettings, special: Specials, device: torch.device) -> tuple[Rule, ...]:
+def rules_of(
+    settings: SearchSettings, special: Specials, suppress: Sequence[int], device: torch.device
+) -> tuple[Rule, ...]:
     """Return the rules that settings ask for; padding and begin are forbidden in any case."""
-    forbidden = torch.tensor([special.pad, special.bos, *settings.suppress])
+    forbidden = torch.tensor([special.pad, special.bos, *suppress])
     rules: list[Rule] = [Forbid(forbidden.to(device))]
     if settings.no_repeat_ngram:
         rules.append(NoRepeat(settings.no_repeat_ngram, special.pad))

@@ -39,13 +39,14 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a search is done, whatever is searched."""
+    """How a search is done, whatever is searched; `suppress` are tokens that no translation has."""
 
     model: Model
     special: Specials
     settings: SearchSettings
     selection: Selection
     device: torch.device
+    suppress: Sequence[int] = ()
 
 
 class Running:
@@ -67,7 +68,7 @@ class Running:
         # results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
-        self.rules = rules_of(plan.settings, plan.special, plan.device)
+        self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device)
         src, mask = self._padded(sources)
         self.rows = Rows(
             plan.model,
