@@ -422,6 +422,10 @@ def test_decoding_step(op, taps):
         found = step(layout(values, kind), owner, position, layout(weights, kind), backend="triton")
         assert found.dtype == values.dtype
         close(found, step(values.double(), owner, position, weights.double(), backend="torch"), TOLERANCE[types[0]])
+    # slots that are written in turns: there have been more positions than slots
+    ring = torch.randn_like(values[:, :taps].float()).to(types[0]), owner, position + 3 * taps
+    found = step(*ring, weights, backend="triton")
+    close(found, step(ring[0].double(), *ring[1:], weights.double(), backend="torch"), TOLERANCE[types[0]])
 
 
 # ---- DropConnect
