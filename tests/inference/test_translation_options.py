@@ -19,7 +19,9 @@ from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Translator
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
-HOW = SearchSettings(beam_size=3, n_best=2)
+# short translations: the random model hardly ever ends by itself
+LIMITS = {"max_len_ratio": 0.3, "max_len_extra": 5}
+HOW = SearchSettings(beam_size=3, n_best=2, **LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,10 @@ def test_expected_utilities_are_sacrebleus_means():
 def test_minimum_bayes_risk_ranks_the_samples(translator):
     """Of the same samples, those with the largest mean agreement come first, each text once."""
     sampling = SamplingSettings(seed=3)
-    every = translator.translate(LINES, settings=SearchSettings(beam_size=6, n_best=6), sampling=sampling)
-    best = translator.translate(LINES, settings=SearchSettings(beam_size=6, n_best=2), sampling=sampling, mbr="chrf")
+    every = translator.translate(LINES, settings=SearchSettings(beam_size=6, n_best=6, **LIMITS), sampling=sampling)
+    best = translator.translate(
+        LINES, settings=SearchSettings(beam_size=6, n_best=2, **LIMITS), sampling=sampling, mbr="chrf"
+    )
     for samples, found in zip(texts(every)[:5], best[:5], strict=True):
         means = dict(zip(samples, expected_utilities(samples, utility("chrf")), strict=True))
         assert [c.score for c in found if c.text] == pytest.approx(sorted(means.values(), reverse=True)[: len(found)])
@@ -151,7 +155,8 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
     words.write_text("dog\tcat\n" * 7)
 
     def lines(*options: str) -> list[str]:
-        assert translate.main(["--ckpt", str(ckpt), "--input", str(source), *options]) == 0
+        limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5"]
+        assert translate.main(["--ckpt", str(ckpt), "--input", str(source), *limits, *options]) == 0
         return capsys.readouterr().out.split("\n")[:-1]
 
     drawn = lines("--samples", "3", "--top-p", "0.9", "--temperature", "0.7", "--seed", "4", "--mbr", "chrf")
