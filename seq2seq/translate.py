@@ -116,6 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         source = _open_source(options, stack)
         _check_output(options, source)
         _check_alignments(options)
+        beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         translator = load_translator(options, options.n_best)
         if options.output is not None:
             languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
@@ -129,8 +130,7 @@ def _run(options: argparse.Namespace) -> int:
             n_best=options.n_best,
             warn=warn,
             options=_how(options),
-            prefixes=_open(options.prefixes, stack),
-            phrases=_open(options.phrases, stack),
+            **beside,
             alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
         )
         session.run(source, sink)

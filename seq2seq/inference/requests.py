@@ -37,7 +37,7 @@ def make_job(
     if mbr and not sampling:
         raise ValueError(f"mbr={mbr} compares samples with each other, so it needs sampling")
     if constrained and (sampling or settings.beam_groups > 1):
-        raise ValueError("phrases are searched by a beam of one group, without sampling")
+        raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")
     if constrained:
         return Job(settings, Constrained(eos))
     if sampling is None:
