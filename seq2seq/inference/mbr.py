@@ -20,7 +20,8 @@ def utility(name: str) -> Callable[[str, str], float]:
         ValueError: There is no such utility.
     """
     # takes a while to import
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")

@@ -19,12 +19,15 @@ class Model(Protocol):
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
         """Compute what is read of the source, once per sentence."""
+        ...
 
     def init_state(self, context: list[Any], *, beam_size: int, max_len: int) -> list[Any]:
         """Return the state before the first position."""
+        ...
 
     def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        ...
 
 
 class Open(NamedTuple):
@@ -85,25 +88,37 @@ class Choice(NamedTuple):
 class Rule(Protocol):
     """A restriction of what may follow: it sets logits (N, V) of what it forbids to -inf, in place."""
 
-    # True if it reads `Open.tokens`
-    reads_tokens: bool
+    @property
+    def reads_tokens(self) -> bool:
+        """True if it reads `Open.tokens`."""
+        ...
 
     def __call__(self, logits: Tensor, rows: Open) -> None:
         """Forbid tokens."""
+        ...
 
 
 class Selection(Protocol):
     """How a step chooses among extensions."""
 
-    # False if every hypothesis continues itself
-    reorders: bool
-    # True if it reads `Open.tokens`
-    reads_tokens: bool
-    # equal parts of the beam, each of which has its own endings
-    groups: int
+    @property
+    def reorders(self) -> bool:
+        """False if every hypothesis continues itself."""
+        ...
+
+    @property
+    def reads_tokens(self) -> bool:
+        """True if it reads `Open.tokens`."""
+        ...
+
+    @property
+    def groups(self) -> int:
+        """Equal parts of the beam, each of which has its own endings."""
+        ...
 
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose."""
+        ...
 
 
 class Rows:

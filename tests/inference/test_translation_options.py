@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from sacrebleu.metrics import CHRF
+from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.config.search import SamplingSettings, SearchSettings
