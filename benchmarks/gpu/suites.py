@@ -37,10 +37,12 @@ def run(job: Job) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
     # in a rehearsal of tests that are skipped, processes would only cost time
     command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
+    # where this is part of a test itself, the processes of this pytest are not that one's
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "GPU_TESTS_RECORD": str(record), "GPU_TESTS_EARLIER": str(earlier)},
+        env={**inherited, "GPU_TESTS_RECORD": str(record), "GPU_TESTS_EARLIER": str(earlier)},
     ) as process:
         while process.poll() is None:
             try:

@@ -344,7 +344,7 @@ def test_rehearsal_from_the_packed_folder_killed_and_resumed(tmp_path):
     assert "A rehearsal on a CPU" in page
     assert "| base dynamicconv compiles" in page
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
-        *("log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
+        *(".lock", "log.txt", "pytest-gpu.jsonl", "pytest-kernels.jsonl", "results.json", "verdicts.md"),
     ]
 
 
