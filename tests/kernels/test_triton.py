@@ -561,6 +561,15 @@ def test_choice_is_logged_once_with_its_reason(said):
         assert why in message
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine on which no launcher can be built")
+def test_a_gpu_without_a_c_compiler_is_served_by_torch(monkeypatch):
+    """Triton's driver, which builds the launcher, fails here, where there is no GPU."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    problem = dispatch.gpu_obstacle.__wrapped__(torch.device("cuda", 0))
+    assert problem is not None
+    assert re.search(r"Triton cannot build its launcher \(.+\): install gcc", problem)
+
+
 def test_auto_falls_back_with_one_warning(said, monkeypatch):
     """On a GPU, here a fake one, torch's operations serve what Triton cannot; each reason is told once."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
