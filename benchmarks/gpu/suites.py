@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 # Without the markers of the project's own options: on a GPU nothing is too slow.
 _ARGUMENTS = {
-    "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", ""],
+    # without what is compiled for other GPUs
+    "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
 }
 # A few of each, in the interpreter; those with the marker are skipped there.

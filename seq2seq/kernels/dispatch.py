@@ -121,7 +121,8 @@ def launcher_obstacle() -> str | None:
 
     try:
         # builds it, or finds it in Triton's cache; this needs a C compiler and Python's headers
-        _ = driver.active.utils
+        active: Any = driver.active
+        _ = active.utils
     except Exception as error:  # of the compiler, of the linker, of the driver
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return f"Triton cannot build its launcher ({lines[0][:200]}): install gcc and Python's headers (python3-dev)"

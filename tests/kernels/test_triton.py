@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, NamedTuple
