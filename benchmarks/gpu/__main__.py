@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import parts_of
-from benchmarks.gpu.records import FAILED, Results, write_atomically
-from benchmarks.gpu.runner import ROOT, Runner
+from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
+from benchmarks.gpu.runner import Runner
 
 UNFINISHED = 3
 

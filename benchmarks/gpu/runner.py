@@ -14,9 +14,8 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, STOPPED, Results, write_atomically
+from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results, write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
 # Seconds that a process has after each signal: one that waits for a device may not even die when it is killed.
@@ -45,12 +44,12 @@ class Runner:
     def run(self, parts: list[Part]) -> bool:
         """Run what is not done, failed parts last, and return True if nothing is left to do."""
         self._handle_signals()
-        todo = [part for part in parts if self.results.state(part.name) != DONE]
+        missing = [part for part in parts if self.results.state(part.name) != DONE]
         # stable: in each half the order stays
-        todo.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
+        missing.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
         visit = len(self.results.data["visits"])
         try:
-            for part in todo:
+            for part in missing:
                 if part.data and not (self.data / "headline-data.json").is_file():
                     self._leave_out(part, f"no headline-data.json in {self.data}; make it with benchmarks.headline")
                 elif self.deadline - time.monotonic() >= part.least:

@@ -10,10 +10,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu.records import ROOT
+
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
-ROOT = Path(__file__).resolve().parents[2]
 # Without the markers of the project's own options: on a GPU nothing is too slow.
 _ARGUMENTS = {
     # without what is compiled for other GPUs

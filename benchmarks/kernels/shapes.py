@@ -38,6 +38,8 @@ class Shape(NamedTuple):
 MAIN = Shape(64, 1024, 1024, 16, 31)
 # tokens of a sentence in training, rounded up to what a batch is padded to
 TRAINED_LENGTH = 28
+# shares of the roofline that are wanted on an H200, by direction and length
+FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
 # of comparisons: some tiles, the last of which is not full
 CHECKED = Shape(4, 131, 256, 4, 31)
 QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))

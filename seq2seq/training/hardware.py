@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from seq2seq.config.trainer import TrainerSettings
-from seq2seq.kernels.attention.packed import settings_obstacle
 
 
 def resolve_accelerator(settings: TrainerSettings) -> str:
@@ -84,7 +83,12 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
         precision: Lightning's name of it.
     """
     packed = [module for module in model.modules() if getattr(module, "packed", False)]
-    if packed and (accelerator != "gpu" or precision == "32-true"):
+    if not packed:
+        return
+    # Imported late: it registers operators of torch, which other runs do not need.
+    from seq2seq.kernels.attention.packed import settings_obstacle
+
+    if accelerator != "gpu" or precision == "32-true":
         names = ", ".join(sorted({type(module).__name__ for module in packed}))
         lacking = "bf16: set trainer.precision=bf16" if accelerator == "gpu" else "a GPU"
         raise ValueError(f"packed=true of {names} needs {lacking}, or leave packed at false")

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.gpu import pack, runner, suites, verdicts
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.plan import Part, parts_of
-from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, STOPPED, Results
-from benchmarks.gpu.runner import ROOT, Runner
+from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, ROOT, STOPPED, Results
+from benchmarks.gpu.runner import Runner
 
 # Each part is a program of a line; "save" writes what a part has so far.
 PROGRAMS = {
