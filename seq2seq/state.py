@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.attention import attention
+
 
 class Ancestry:
     """The rows of its sentence that each hypothesis of a beam descends from, one table for all caches of a state.
@@ -37,7 +39,8 @@ class Ancestry:
         self.length = 0
         self.steps = 0
         self._visible: Tensor | None = None
-        self._places: dict[int, Tensor] = {}
+        self._bias: Tensor | None = None
+        self._places: dict[tuple[int, int], Tensor] = {}
 
     @property
     def limit(self) -> int:
@@ -51,15 +54,24 @@ class Ancestry:
         self.length += 1
         slot = position // self.stride % self.slots
         self.owner.scatter_(1, slot[:, None], self.row[:, None])
-        self._visible = None
+        self._forget()
         self._places = {}
 
-    def places(self, slots: int, position: Tensor) -> Tensor:
-        """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N,)."""
-        if slots not in self._places:
+    def _forget(self) -> None:
+        self._visible = self._bias = None
+
+    def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
+        """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N * parts,)."""
+        if (slots, parts) not in self._places:
             slot = position // self.stride % slots
-            self._places[slots] = (self.sentence * slots + slot) * self.beam + self.row
-        return self._places[slots]
+            block = self.sentence
+            if parts > 1:  # each part of a sentence's memory has its own slots
+                part = torch.arange(parts, device=position.device)
+                block, slot, row = self.sentence[:, None] * parts + part, slot[:, None], self.row[:, None]
+            else:
+                row = self.row
+            self._places[slots, parts] = ((block * slots + slot) * self.beam + row).flatten()
+        return self._places[slots, parts]
 
     def visible(self, position: Tensor) -> Tensor:
         """Return which slots in use each hypothesis sees, (B, beam, slots): its ancestors' up to its position (N,)."""
@@ -71,11 +83,20 @@ class Ancestry:
             self._visible = seen.view(-1, self.beam, limit * self.beam)
         return self._visible
 
+    def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `visible` as what attention adds to its scores, 0 or -inf, (B, beam, slots)."""
+        # once for all layers: attention would make it of the mask in each
+        if self._bias is None or self._bias.dtype != dtype:
+            visible = self.visible(position)
+            self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+            self._bias.masked_fill_(~visible, float("-inf"))
+        return self._bias
+
     def reorder(self, index: Tensor) -> None:
         """Let hypothesis n continue hypothesis index[n] of the same sentence, in place."""
         used = self.owner[:, : self.limit]
         used.copy_(used.index_select(0, index))
-        self._visible = None
+        self._forget()
 
     def of_rows(self, rows: Tensor, batch_size: int) -> Ancestry:
         """Return the ancestry of these hypotheses (N',) of `batch_size` sentences."""
@@ -97,6 +118,8 @@ class Cache:
         ancestry: Which of its sentence's rows wrote what a hypothesis sees; other caches of the beam share it.
         steps: How often it was appended to.
     """
+
+    slot_axis = 1  # of the values
 
     def __init__(self, values: Tensor, ancestry: Ancestry, steps: int = 0) -> None:
         self.values = values
@@ -135,10 +158,14 @@ class Cache:
         if self.steps == self.ancestry.steps:
             self.ancestry.begin(position)
         self.steps = self.ancestry.steps
-        slots, _, width = self.values.shape[1:]
+        *_, slots, _, width = self.values.shape
         # in place: a slot has room for every row of the beam, so hypotheses do not collide
-        place = self.ancestry.places(slots, position)
-        self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype))
+        place = self.ancestry.places(slots, position, value.shape[1] // width)
+        self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype).reshape(-1, width))
+
+    def used(self) -> Tensor:
+        """Return the values in slots that are in use."""
+        return self.values.narrow(self.slot_axis, 0, min(self.ancestry.limit, self.values.shape[self.slot_axis]))
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return all slots of each sentence and which of them each hypothesis sees; nothing is copied.
@@ -158,9 +185,37 @@ class Cache:
         """Make room for the hypotheses of an ancestry, before anything is written."""
         # rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
         assert self.steps == 0
-        assert self.values.shape[2] == 1
-        batch_size, slots, _, width = self.values.shape
-        return Cache(self.values.new_zeros(batch_size, slots, ancestry.beam, width), ancestry)
+        *sizes, beam, width = self.values.shape
+        assert beam == 1
+        return type(self)(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
+
+
+class KeyValueCache(Cache):
+    """Keys and values of attention, each head's by itself, so that its product reads memory in order.
+
+    Args:
+        values: (B, 2 G, L, beam, d): the keys of G heads, then their values.
+    """
+
+    slot_axis = 2
+
+    @classmethod
+    def of_heads(cls, batch_size: int, slots: int, heads: int, head_dim: int, *, device: Any, dtype: Any) -> Any:
+        """Allocate `slots` slots for each sentence, one hypothesis each."""
+        values = torch.zeros(batch_size, 2 * heads, slots, 1, head_dim, device=device, dtype=dtype)
+        return cls(values, Ancestry(batch_size, slots, 1, device=device))
+
+    def attend(self, q: Tensor, position: Tensor) -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to what each hypothesis has written; H / G heads share keys."""
+        k, v = self.used().to(q.dtype).flatten(2, 3).chunk(2, 1)  # (B, G, slots, d)
+        bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)
+        groups = q.shape[1] // k.shape[1]
+        if groups == 1:
+            return attention(q, k, v, bias=bias)
+        # heads that share keys are further queries
+        folded = q.unflatten(1, (-1, groups)).flatten(2, 3)  # (B, G, groups * beam, d)
+        y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1))
+        return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
 
 # What a mixer remembers of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.
@@ -216,7 +271,7 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor.index_select(0, rows),
-        lambda cache: Cache(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
+        lambda cache: type(cache)(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
     )
 
 
@@ -229,7 +284,7 @@ def first(state: Tree, count: int, beam: int = 1) -> Tree:
     return _map(
         state,
         lambda tensor: tensor[: count * beam],
-        lambda cache: Cache(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
+        lambda cache: type(cache)(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
     )
 
 
@@ -242,7 +297,7 @@ def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
         tensor.index_copy_(0, to_rows, tensor.index_select(0, from_rows))
     for cache in caches(state):
         # slots that nobody has written yet stay
-        used = cache.values[:, : cache.ancestry.limit]
+        used = cache.used()
         used.index_copy_(0, targets, used.index_select(0, sources))
 
 

@@ -13,7 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split
-from seq2seq.state import Cache, NoState
+from seq2seq.state import KeyValueCache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -116,27 +116,21 @@ class Attention(SelfMixer):
     class State(NamedTuple):
         """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
 
-        past: Cache
+        past: KeyValueCache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
         """Return an empty cache of keys and values."""
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.kv_dim, device=device, dtype=dtype))
+        heads = self.num_kv_heads, self.head_dim
+        return self.State(KeyValueCache.of_heads(batch_size, max_len, *heads, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key_value = self._project(x, position)
         # append before reading: a position attends to itself
         state.past.append(key_value, position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 G d), (B, beam, slots)
-        # (B, G, slots, d)
-        k, v = (split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        if self.groups > 1:  # and so are the heads that share keys
-            q = q.unflatten(1, (-1, self.groups)).flatten(2, 3)  # (B, G, groups * beam, d)
-            visible = visible.repeat(1, self.groups, 1)
-        y = attention(q, k, v, mask=visible[:, None])
-        if self.groups > 1:
-            y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)  # (B, H, beam, d)
+        # a sentence's hypotheses are queries of one attention
+        q = split(query.view(state.past.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
+        y = state.past.attend(q, position)
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
