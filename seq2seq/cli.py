@@ -351,14 +351,15 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     from seq2seq.inference.translator import Translator, choose_device
 
     # cheap checks first: loading may take long
-    device = choose_device(options.device)
+    choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(
         options.ckpt,
-        device=device,
+        # not as it is resolved: some models run on the CPU alone, where a GPU is not asked for
+        device=options.device,
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from seq2seq.build import max_positions
-from seq2seq.checkpoint import load, search_settings
+from seq2seq.checkpoint import search_settings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import token_batches
 from seq2seq.data.images import PictureError
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 
@@ -96,9 +97,10 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
     ) -> Translator:
-        """Load a checkpoint.
+        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
         Args:
+            path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
             settings: Search settings (default: the run's, which the checkpoint remembers).
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES.
@@ -109,9 +111,10 @@ class Translator:
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
+        path = locate(path)
         # before the file is read, which may take long
-        device = choose_device(device)
-        loaded = load(path, device=device, trust=trust)
+        device = "cpu" if device == "auto" and runs_on_cpu_alone(path) else choose_device(device)
+        loaded = load_model(path, device=device, dtype=dtype, trust=trust)
         _store_weights_in(dtype, loaded.model)
         # None for models without learned positions, which have no limit
         positions = max_positions(loaded.meta["model"], trust=trust)

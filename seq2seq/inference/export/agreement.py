@@ -12,7 +12,7 @@ from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 
 # Sentences that are drawn, and the most pieces of each and of its translation.
-_SENTENCES = 12
+SENTENCES = 12
 _LONGEST = 20
 _LIMIT = 30
 # Two tokens whose logits are closer than this may change places when sums are taken in another order.
@@ -32,8 +32,8 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
     size = tokenizer.src.get_piece_size()
     pieces = torch.tensor([i for i in range(size) if i not in silent and not tokenizer.src.is_control(i)])
     rows = []
-    for number in range(_SENTENCES):
-        length = 1 + number * _LONGEST // _SENTENCES
+    for number in range(SENTENCES):
+        length = 1 + number * _LONGEST // SENTENCES
         ids = pieces[torch.randint(len(pieces), (length,), generator=generator)]
         rows.append([*tags, *ids.tolist(), tokenizer.eos_id])
     return rows

@@ -1,0 +1,35 @@
+"""Take a decoder's state or context apart into tensors and caches, and put it together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from seq2seq.state import Cache
+
+
+def leaves(tree: Any) -> list[Tensor | Cache]:
+    """Return the tensors and caches of a state or a context, in order."""
+    if tree is None:  # the state of an empty slot
+        return []
+    # a cache is told by what mixers use of it: a traced one is no Cache
+    if isinstance(tree, Tensor) or hasattr(tree, "append") and hasattr(tree, "read"):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves(part)]
+
+
+def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
+    """Return a state or a context of the form of `tree` with other leaves."""
+    return _rebuild(tree, iter(parts))
+
+
+def _rebuild(tree: Any, parts: Iterator[Any]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, Tensor) or hasattr(tree, "append") and hasattr(tree, "read"):
+        return next(parts)
+    inner = [_rebuild(part, parts) for part in tree]
+    # NamedTuples are rebuilt as their own type, by position
+    return inner if isinstance(tree, list) else type(tree)(*inner)
