@@ -74,7 +74,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         raise CheckpointError(
-            f"{folder}: is a folder without {CONFIG}; name a checkpoint, or a folder that python -m seq2seq.export wrote"
+            f"{folder}: is a folder without {CONFIG}; name a checkpoint, or a folder that python -m seq2seq.export "
+            "wrote"
         )
     if path.stat().st_size > _LARGEST:
         raise CheckpointError(f"{path}: has more than {_LARGEST:,} bytes, which no export writes")

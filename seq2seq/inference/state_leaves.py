@@ -14,8 +14,7 @@ def leaves(tree: Any) -> list[Tensor | Cache]:
     """Return the tensors and caches of a state or a context, in order."""
     if tree is None:  # the state of an empty slot
         return []
-    # a cache is told by what mixers use of it: a traced one is no Cache
-    if isinstance(tree, Tensor) or hasattr(tree, "append") and hasattr(tree, "read"):
+    if _is_leaf(tree):
         return [tree]
     return [leaf for part in tree for leaf in leaves(part)]
 
@@ -28,8 +27,13 @@ def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
 def _rebuild(tree: Any, parts: Iterator[Any]) -> Any:
     if tree is None:
         return None
-    if isinstance(tree, Tensor) or hasattr(tree, "append") and hasattr(tree, "read"):
+    if _is_leaf(tree):
         return next(parts)
     inner = [_rebuild(part, parts) for part in tree]
     # NamedTuples are rebuilt as their own type, by position
     return inner if isinstance(tree, list) else type(tree)(*inner)
+
+
+def _is_leaf(part: Any) -> bool:
+    # a cache is told by what mixers do with it: a traced one is no `Cache`
+    return isinstance(part, Tensor) or hasattr(part, "read")
