@@ -25,7 +25,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
     """
     text = os.fspath(name)
     # the names that the hub allows; owner/name@revision chooses one
-    match = re.fullmatch(r"([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?", text)
+    match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
     if os.path.lexists(text) or match is None or text.endswith(".ckpt"):
         return Path(name)
     try:

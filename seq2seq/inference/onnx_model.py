@@ -26,6 +26,27 @@ FORMAT = 1
 _ROUND = 16
 
 
+class _Graph:
+    """A graph as a function of tensors on the CPU.
+
+    Args:
+        session: ONNX Runtime's.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.shapes = {each.name: each.shape for each in session.get_inputs()}
+
+    def is_fixed(self, name: str, axis: int) -> bool:
+        """Return True if an input's axis has a size of its own; a free one has a name."""
+        return name not in self.shapes or isinstance(self.shapes[name][axis], int)
+
+    def run(self, feeds: dict[str, Tensor]) -> list[Any]:
+        """Compute the outputs; an input that nothing depends on need not be in the graph."""
+        arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
+        return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
+
+
 class OnnxModel(Seq2Seq):
     """A model whose `context` and `step` are ONNX graphs; its modules have no weights, and make empty states only.
 
@@ -37,10 +58,8 @@ class OnnxModel(Seq2Seq):
 
     def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any) -> None:
         super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)
-        self.sessions = (encoder, decoder)
+        self.graphs = (_Graph(encoder), _Graph(decoder))
         self.context_form = _context_form(form)
-        # an axis of a fixed size is a number, any other a name
-        self.fixed = {each.name: [isinstance(size, int) for size in each.shape] for each in decoder.get_inputs()}
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Refuse whole targets, for which there is no graph."""
@@ -48,7 +67,7 @@ class OnnxModel(Seq2Seq):
 
     def context(self, src: Tensor, src_mask: Tensor) -> Any:
         """Compute what each decoder layer reads of the source src (B, S)."""
-        return rebuild(self.context_form, _run(self.sessions[0], {"src": src, "mask": src_mask}))
+        return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
     def step(self, token: Tensor, context: Any, state: Any, position: Tensor) -> tuple[Tensor, Any]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
@@ -63,7 +82,7 @@ class OnnxModel(Seq2Seq):
                 feeds[f"values.{i}"] = self._used(f"values.{i}", 1, part.values, length)
                 owner = part.owner.unflatten(0, (sentences, -1))
                 feeds[f"owner.{i}"] = self._used(f"owner.{i}", 2, owner, length)
-        logits, *following = _run(self.sessions[1], feeds)
+        logits, *following = self.graphs[1].run(feeds)
         for i, part in enumerate(parts):
             if not isinstance(part, Tensor):
                 # written in place, as by our own layers
@@ -73,7 +92,7 @@ class OnnxModel(Seq2Seq):
 
     def _used(self, name: str, axis: int, table: Tensor, length: int) -> Tensor:
         """Return the slots of a cache that the first `length` positions may use."""
-        if self.fixed[name][axis]:
+        if self.graphs[1].is_fixed(name, axis):
             return table
         return table.narrow(axis, 0, min(-(-length // _ROUND) * _ROUND, table.shape[axis]))
 
@@ -124,11 +143,3 @@ def _context_form(form: Seq2Seq) -> Any:
     memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
     mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
     return [layer.project(memory, mask) for layer in layers]
-
-
-def _run(session: Any, feeds: dict[str, Tensor]) -> list[Any]:
-    """Run a graph on tensors of the CPU."""
-    # an input that nothing depends on is not in the graph
-    names = {each.name for each in session.get_inputs()}
-    arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in names}
-    return [torch.from_numpy(array) for array in session.run(None, arrays)]

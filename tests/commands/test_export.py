@@ -102,7 +102,7 @@ def test_a_name_on_the_hub_is_read_from_its_cache(ckpt, tmp_path, monkeypatch):
     assert locate("someone/german") == repository / "snapshots" / revision
     expected = Translator.load(ckpt, device="cpu").texts(LINES[:2])
     assert Translator.load("someone/german", device="cpu").texts(LINES[:2]) == expected
-    with pytest.raises(CheckpointError, match="someone/else: no such file or folder, and the Hugging Face hub"):
+    with pytest.raises(CheckpointError, match=r"someone/else: no such file or folder, and the Hugging Face hub"):
         Translator.load("someone/else")
 
 
@@ -236,7 +236,9 @@ def test_a_plain_transformer_of_a_pattern_is_one(tokenizer):
 
 
 def test_another_mixer_is_refused_before_anything_is_written(tokenizer, tmp_path):
-    with pytest.raises(UnsupportedError, match="mixer.encoder is LightConv, not attention; mixer.decoder is LightConv"):
+    with pytest.raises(
+        UnsupportedError, match=r"mixer.encoder is LightConv, not attention; mixer.decoder is LightConv"
+    ):
         write_ctranslate2(tmp_path, preset("lightconv", tokenizer), positions=None, tags=[])
     assert not list(tmp_path.iterdir())
 

@@ -26,8 +26,10 @@ class DisagreementError(ValueError):
 
 
 def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
-    """Draw sentences from the source's vocabulary, each closed by eos; the same ones for the same vocabulary."""
+    """Draw sentences from the source's vocabulary, each closed by eos, or pictures; the same ones for the same model."""
     generator = torch.Generator().manual_seed(0)
+    if patches := tokenizer.patches:
+        return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()
     silent = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     size = tokenizer.src.get_piece_size()
     pieces = torch.tensor([i for i in range(size) if i not in silent and not tokenizer.src.is_control(i)])
@@ -73,7 +75,7 @@ def require_agreement(
     rows = drawn_sources(tokenizer, tags)
     if positions:
         # the last one is eos
-        rows = [[*row[: positions - 1], row[-1]] for row in rows]
+        rows = [row if len(row) <= positions else [*row[: positions - 1], row[-1]] for row in rows]
     limit = min(_LIMIT, positions or _LIMIT)
     same = 0
     for row, ours, theirs in zip(rows, greedy(model, tokenizer, rows, limit), translate(rows, limit), strict=True):

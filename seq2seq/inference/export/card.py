@@ -44,7 +44,7 @@ def _header(languages: list[str]) -> str:
     lines = [
         "---",
         f"language: {json.dumps(list(dict.fromkeys(languages)))}",
-        "# license: choose one, and remove the first character of this line",
+        '# license: choose one, and remove the "# "',
         "library_name: seq2seq-mixers",
         "pipeline_tag: translation",
         "---\n",

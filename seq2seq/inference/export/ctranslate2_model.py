@@ -61,7 +61,8 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     _write_tokenizer(folder, tokenizer)
     # one thread: a dozen short sentences, perhaps beside other work
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
-    translate = _translate(engine, source, target)
+    silent = [[target[i]] for i in (tokenizer.pad_id, tokenizer.bos_id)]
+    translate = _translate(engine, source, target, silent)
     return require_agreement(model, tokenizer, translate, what="CTranslate2", positions=positions, tags=tags)
 
 
@@ -156,7 +157,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
         (folder / file).write_bytes(state.get(key) or state["src_model"])
 
 
-def _translate(translator: Any, source: list[str], target: list[str]) -> Any:
+def _translate(translator: Any, source: list[str], target: list[str], silent: list[list[str]]) -> Any:
     ids = {piece: i for i, piece in enumerate(target)}
 
     def translate(rows: Rows, limit: int) -> Rows:
@@ -166,12 +167,9 @@ def _translate(translator: Any, source: list[str], target: list[str]) -> Any:
             beam_size=1,
             # at most limit - 1 tokens and eos
             max_decoding_length=limit - 1,
-            suppress_sequences=[[target[i]] for i in _silent(target)],
+            # what our search never draws
+            suppress_sequences=silent,
         )
         return [[ids[piece] for piece in result.hypotheses[0]] for result in results]
 
     return translate
-
-
-def _silent(target: list[str]) -> list[int]:
-    return [target.index(name) for name in ("<pad>", "<s>") if name in target]
