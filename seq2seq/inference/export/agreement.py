@@ -11,9 +11,11 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 
-# Sentences that are drawn, and the most pieces of each and of its translation.
+# Sentences that are drawn, and the most pieces of each and of its translation; the last sentence is longer than any
+# block that our layers cut a source into.
 SENTENCES = 12
-_LONGEST = 20
+_SHORT = 20
+_LONG = 140
 _LIMIT = 30
 # Two tokens whose logits are closer than this may change places when sums are taken in another order.
 _TIE = 1e-3
@@ -35,7 +37,7 @@ def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
     pieces = torch.tensor([i for i in range(size) if i not in silent and not tokenizer.src.is_control(i)])
     rows = []
     for number in range(SENTENCES):
-        length = 1 + number * _LONGEST // SENTENCES
+        length = _LONG if number == SENTENCES - 1 else 1 + number * _SHORT // SENTENCES
         ids = pieces[torch.randint(len(pieces), (length,), generator=generator)]
         rows.append([*tags, *ids.tolist(), tokenizer.eos_id])
     return rows

@@ -28,6 +28,7 @@ _PURPOSE = "--format onnx"
 # Sizes that a graph is traced at: sentences, hypotheses of each, source length, and slots of caches. An axis that
 # changes between the two is dynamic, and axes that change alike are one; no other size of a model is among them.
 _SIZES = ((2, 3, 5), (3, 4, 7))
+_NAMES = ("sentences", "beam", "source")
 _SLOTS = 300
 
 
@@ -228,7 +229,20 @@ def _export(
         raise ValueError(f"this model has no ONNX graph of its {path.stem}: {type(cause).__name__}: {reason}") from None
     finally:
         logging.getLogger("torch.onnx").setLevel(level)
+    _require_free(program, dict(zip(inputs, _flat(shapes.values()), strict=True)), path.stem)
     program.save(str(path))
+
+
+def _flat(shapes: Iterable[Any]) -> list[dict[int, Any]]:
+    return [each for shape in shapes for each in (shape if isinstance(shape, list) else [shape])]
+
+
+def _require_free(program: Any, shapes: dict[str, dict[int, Any]], what: str) -> None:
+    """Check that no axis has become fixed: where an axis cannot be free the exporter fixes it, and says nothing."""
+    for value in program.model.graph.inputs:
+        fixed = [axis for axis in shapes[value.name] if isinstance(value.shape[axis], int)]
+        if fixed:
+            raise ValueError(f"this model has no ONNX graph of its {what}: axis {fixed[0]} of {value.name} is fixed")
 
 
 class _Axes:
@@ -248,6 +262,8 @@ class _Axes:
     def _name(self, pair: tuple[int, int]) -> Any:
         if pair not in self.known:
             # sentences and hypotheses are unbounded; positions and slots are as many as the model has
-            free = pair in list(zip(*_SIZES, strict=True))[:2]
-            self.known[pair] = torch.export.Dim(f"n{len(self.known)}", max=None if free else self.positions)
+            names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
+            name = names.get(pair, f"slots{len(self.known)}")
+            most = None if name in _NAMES[:2] else self.positions
+            self.known[pair] = torch.export.Dim(name, max=most)
         return self.known[pair]
