@@ -256,7 +256,8 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
-    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    # a folder of exported weights is a checkpoint with all its files
+    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():

@@ -55,7 +55,7 @@ def export_model(ckpt: str, out: Path, *, format: str, origin: Origin, trust: Se
         if format == "onnx":
             from seq2seq.inference.export.onnx_graphs import write_onnx
 
-            return Exported({"ONNX Runtime": write_onnx(folder, loaded, **limits)}, [])
+            return Exported({"ONNX Runtime": write_onnx(folder, loaded, trust=trust, **limits)}, [])
         return _write_huggingface(folder, loaded, origin)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ class _TracedCache:
 
 
 class _EncoderGraph(nn.Module):
-    """What decoding reads of a source, as a flat list of tensors."""
+    """Graph of what decoding reads of a source, a flat list of tensors."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -81,7 +81,12 @@ class _EncoderGraph(nn.Module):
 
 
 class _StepGraph(nn.Module):
-    """One decoding step: logits (N, V), what each cache appends, and the other parts of the next state."""
+    """Graph of one decoding step: logits (N, V), what each cache appends, and the other parts of the next state.
+
+    Args:
+        context: A context, for its form.
+        state: A state, for its form.
+    """
 
     def __init__(self, model: Seq2Seq, context: Any, state: Any) -> None:
         super().__init__()
@@ -128,12 +133,15 @@ class _Sample(NamedTuple):
     state: Any
 
 
-def write_onnx(folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int]) -> int:
+def write_onnx(
+    folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int], trust: Sequence[str] = ()
+) -> int:
     """Write the folder of the two graphs, compare it with ours, and return how many sentences agree.
 
     Args:
         positions: The longest sequence that the model takes; None without a limit.
         tags: Ids before every source.
+        trust: Packages, besides this one, whose mixers may be named.
 
     Raises:
         ValueError: A package is missing, the model has no such graph, or it translates otherwise.
@@ -153,7 +161,7 @@ def write_onnx(folder: Path, loaded: Loaded, *, positions: int | None, tags: lis
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT})
     # read back: what is compared is what will be used
-    written = load_onnx(folder)
+    written = load_onnx(folder, trust=trust)
 
     def translate(rows: Rows, limit: int) -> Rows:
         return greedy(written.model, loaded.tokenizer, rows, limit)
