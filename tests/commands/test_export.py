@@ -18,7 +18,7 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.export import formats
 from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
 from seq2seq.inference.export.card import Origin, model_card
-from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
+from seq2seq.inference.export.ctranslate2_model import EXPRESSED, write_ctranslate2
 from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
 from seq2seq.inference.model_files import locate
@@ -224,7 +224,7 @@ def test_what_is_no_plain_transformer_is_refused_with_its_setting(mixer, model, 
     config = tiny.model_config(tokenizer, **model)
     config["mixer"] = {**config["mixer"], **mixer}
     with pytest.raises(UnsupportedError) as error:
-        require_plain(config, "CTranslate2", norm=("pre", "post"), src_positions=("sinusoidal", "learned", "none"))
+        require_plain(config, "CTranslate2", EXPRESSED)
     assert f"CTranslate2 cannot express this model: {reason}" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -232,7 +232,7 @@ def test_what_is_no_plain_transformer_is_refused_with_its_setting(mixer, model, 
 def test_a_plain_transformer_of_a_pattern_is_one(tokenizer):
     config = tiny.model_config(tokenizer)
     config["mixer"]["encoder"] = {"kinds": {"a": ATTENTION}, "pattern": ["a"]}
-    assert require_plain(config, "CTranslate2") == 2
+    assert require_plain(config, "CTranslate2", EXPRESSED) == 2
 
 
 def test_another_mixer_is_refused_before_anything_is_written(tokenizer, tmp_path):

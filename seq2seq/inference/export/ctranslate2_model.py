@@ -18,6 +18,8 @@ from seq2seq.model import FeedForward, Seq2Seq
 # Files of the folder, by which an earlier export is recognized.
 FILES = ("config.json", "model.bin", "source.spm")
 _PURPOSE = "--format ctranslate2"
+# Values of settings that it can express.
+EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "learned", "none")}
 # Names of special tokens that the tokenizer's model has no piece for.
 _ADDED = {"pad": "<pad>", "bos": "<s>", "eos": "</s>"}
 
@@ -34,7 +36,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     """
     config = loaded.meta["model"]
     # before the package is asked for: no installation helps here
-    heads = require_plain(config, "CTranslate2", norm=("pre", "post"), src_positions=("sinusoidal", "learned", "none"))
+    heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE)
     specs = require("ctranslate2.specs", _PURPOSE)
     model = loaded.model

@@ -25,6 +25,8 @@ from seq2seq.inference.packages import require
 
 # Positions that Marian's table has; it is computed in Python whenever a model is loaded.
 _POSITIONS = 1024
+# Values of settings that it can express.
+EXPRESSED = {"norm": ("post",), "positions": ("sinusoidal",), "src_positions": ("sinusoidal",)}
 
 
 def require_marian(loaded: Loaded) -> int:
@@ -34,8 +36,7 @@ def require_marian(loaded: Loaded) -> int:
         UnsupportedError: It cannot.
     """
     config = loaded.meta["model"]
-    sinusoidal = ("sinusoidal",)
-    heads = require_plain(config, "MarianMTModel", norm=("post",), positions=sinusoidal, src_positions=sinusoidal)
+    heads = require_plain(config, "MarianMTModel", EXPRESSED)
     if loaded.meta.get("tgt_langs"):
         raise UnsupportedError("MarianMTModel cannot express this model: its sources begin with a tag of a language")
     return heads

@@ -26,7 +26,7 @@ class UnsupportedError(ValueError):
     """Error of a model that the other program cannot express; names the setting."""
 
 
-def require_plain(config: Mapping[str, Any], what: str, **allowed: tuple[str, ...]) -> int:
+def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tuple[str, ...]]) -> int:
     """Check that a model is a Transformer that another program can express, and return its number of heads.
 
     Args:
