@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
@@ -16,16 +15,18 @@ from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.packages import MissingPackageError
 
-log = logging.getLogger(__name__)
-
 FORMATS = ("ctranslate2", "onnx", "huggingface")
 
 
 class Exported(NamedTuple):
-    """Result of an export: drawn sentences that agree to the last token, {} where nothing had to be compared."""
+    """Result of an export.
+
+    Attributes:
+        agreed: Of each program that was compared, drawn sentences that agree to the last token.
+        notes: Why the folder lacks something that it might have had.
+    """
 
     agreed: dict[str, int]
-    # why the folder lacks something that it might have had
     notes: list[str]
 
 
@@ -46,7 +47,7 @@ def export_model(ckpt: str, out: Path, *, format: str, origin: Origin, trust: Se
     if runs_on_cpu_alone(path):
         raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
     loaded = load_model(path, device="cpu", trust=trust)
-    limits = {"positions": max_positions(loaded.meta["model"], trust=trust), "tags": _tags(loaded)}
+    limits: dict[str, Any] = {"positions": max_positions(loaded.meta["model"], trust=trust), "tags": _tags(loaded)}
     with atomic_folder(out, replace=True) as folder:
         if format == "ctranslate2":
             from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
