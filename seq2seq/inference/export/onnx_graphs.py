@@ -52,12 +52,12 @@ class _TracedCache:
         batch_size, slots, beam, width = self.values.shape
         self.appended = value.to(self.values.dtype)
         slot = position // self.stride  # (N,)
-        here = torch.arange(slots) == (slot % slots)[:, None]  # (N, L)
+        here = torch.arange(slots) == _wrapped(slot, slots)[:, None]  # (N, L)
         here = here.view(batch_size, beam, slots).transpose(1, 2)[..., None]  # (B, L, beam, 1)
         self.values = torch.where(here, self.appended.view(batch_size, 1, beam, width), self.values)
         row = torch.arange(beam).repeat(batch_size)[:, None]  # (N, 1)
         table = self.owner.shape[1]
-        self.owner = torch.where(torch.arange(table) == (slot % table)[:, None], row, self.owner)
+        self.owner = torch.where(torch.arange(table) == _wrapped(slot, table)[:, None], row, self.owner)
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cache.read`."""
@@ -66,6 +66,12 @@ class _TracedCache:
         seen = torch.arange(slots) <= (position // self.stride)[:, None]  # (N, L)
         visible = (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
         return self.values.reshape(batch_size, slots * beam, width), visible
+
+
+def _wrapped(slot: Tensor, slots: int) -> Tensor:
+    """Return where a slot is in a table that may be written in turns."""
+    # one whose size is free, a symbol here, has a slot for every position
+    return slot % slots if isinstance(slots, int) else slot
 
 
 class _EncoderGraph(nn.Module):
