@@ -22,7 +22,7 @@ import torch
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
 from seq2seq.build import TargetError, build_model
-from seq2seq.config.search import SearchSettings
+from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import atomic_file
@@ -44,7 +44,7 @@ _FIELDS: dict[str, type] = {
     "versions": dict,
 }
 # Settings of the search that it has; checkpoints of earlier versions have none.
-SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+SEARCH = KEPT
 # Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 

@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Skip files whose packages a machine lacks, as one that was lent for its GPU may; in CI they fail."""
+    """Skip files whose packages a machine lacks, as one used for its GPU alone may; in CI they fail."""
     report: Any = yield
     missing = re.search(r"ModuleNotFoundError: (?:No module named|import of) '?(\w+)", str(report.longrepr or ""))
     if report.failed and missing and missing[1] in PACKAGES and not os.environ.get("CI"):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import select
 import time
-from collections.abc import Callable, Iterator
-from typing import IO, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import IO, Any, BinaryIO, NamedTuple
 
+from seq2seq.inference.forced_text import align_lines
 from seq2seq.inference.translator import Candidate, Note, Translator
 
 Stream = BinaryIO | IO[bytes]
@@ -121,10 +123,28 @@ class LineStream:
     Args:
         n_best: Candidates printed for each line, with number and score where there are several.
         warn: Called with one line of text for every line of input that is not translated as it is.
+        options: Further arguments of `Translator.translate`.
+        prefixes: A stream with what the translation of each line begins with, line by line.
+        phrases: A stream with what the translation of each line must have, set apart by tabs.
+        alignments: Where the word alignments of the best translations go, a line for each line.
     """
 
-    def __init__(self, *, translator: Translator, n_best: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        translator: Translator,
+        n_best: int,
+        warn: Callable[[str], None],
+        options: Mapping[str, Any] | None = None,
+        prefixes: Stream | None = None,
+        phrases: Stream | None = None,
+        alignments: Stream | None = None,
+    ) -> None:
         self.translator = translator
+        self.options = dict(options or {})
+        self.prefixes = prefixes
+        self.phrases = phrases
+        self.alignments = alignments
         self.n_best = n_best
         self.warn = warn
         self.lines = 0
@@ -140,10 +160,29 @@ class LineStream:
 
     def _translate(self, window: Window) -> bytes:
         lines = [self._decode(window.first + i, line) for i, line in enumerate(window.raw)]
-        results = self.translator.translate(lines, note=lambda note: self._report(window, note))
+        beside: dict[str, Any] = {}
+        if self.prefixes is not None:
+            beside["prefixes"] = self._beside(self.prefixes, window)
+        if self.phrases is not None:
+            rows = self._beside(self.phrases, window)
+            beside["phrases"] = [[part for part in row.split("\t") if part.strip()] for row in rows]
+        results = self.translator.translate(
+            lines, note=lambda note: self._report(window, note), **self.options, **beside
+        )
         self.lines += len(lines)
+        if self.alignments is not None:
+            found = align_lines(self.translator, lines, [candidates[0].text for candidates in results])
+            self.alignments.write("".join(f"{line}\n" for line in found).encode())
         rows = [self._format(number, row) for number, row in enumerate(results, window.first)]
         return "".join(rows).encode("utf-8", "replace")
+
+    def _beside(self, stream: Stream, window: Window) -> list[str]:
+        """Read the lines of another file that belong to a window."""
+        rows = [row.removesuffix(b"\n") for row in islice(stream, len(window.raw))]
+        if len(rows) < len(window.raw):
+            name = getattr(stream, "name", "the file")
+            raise ValueError(f"{name} ends before line {window.first + len(rows)} of the input; it needs as many lines")
+        return [row.removesuffix(b"\r").decode("utf-8", "replace") for row in rows]
 
     def _decode(self, number: int, line: RawLine) -> str:
         text, valid = decode_line(line)

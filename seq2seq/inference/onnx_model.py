@@ -14,16 +14,15 @@ from seq2seq.build import build_model
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.packages import require
-from seq2seq.inference.state_leaves import leaves, rebuild
+from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
+from seq2seq.state import Ancestry
 from seq2seq.upgrade import upgrade
 
 # The encoder's graph, and the step's.
 GRAPHS = ("encoder.onnx", "step.onnx")
 # Of the inputs and outputs of the graphs.
 FORMAT = 1
-# Slots that a step reads are rounded up to a multiple of this, so that the runtime meets few shapes.
-_ROUND = 16
 
 
 class _Graph:
@@ -73,28 +72,26 @@ class OnnxModel(Seq2Seq):
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
         parts = leaves(state)
         sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
-        length = int(position.max()) + 1
+        ancestries, numbers = shared(parts)
+        for ancestry in ancestries:
+            ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
+        feeds |= {f"owner.{i}": self._used(f"owner.{i}", 2, each.owner, each) for i, each in enumerate(ancestries)}
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
         feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
-        for i, part in enumerate(parts):
-            if not isinstance(part, Tensor):
-                feeds[f"values.{i}"] = self._used(f"values.{i}", 1, part.values, length)
-                owner = part.owner.unflatten(0, (sentences, -1))
-                feeds[f"owner.{i}"] = self._used(f"owner.{i}", 2, owner, length)
+        caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
+        for (i, cache), number in zip(caches.items(), numbers, strict=True):
+            feeds[f"values.{i}"] = self._used(f"values.{i}", 1, cache.values, ancestries[number])
         logits, *following = self.graphs[1].run(feeds)
-        for i, part in enumerate(parts):
-            if not isinstance(part, Tensor):
-                # written in place, as by our own layers
-                part.append(following[i], position)
-                following[i] = part
+        for i, cache in caches.items():
+            # written in place, as by our own layers
+            cache.append(following[i], position)
+            following[i] = cache
         return logits, rebuild(state, following)
 
-    def _used(self, name: str, axis: int, table: Tensor, length: int) -> Tensor:
-        """Return the slots of a cache that the first `length` positions may use."""
-        if self.graphs[1].is_fixed(name, axis):
-            return table
-        return table.narrow(axis, 0, min(-(-length // _ROUND) * _ROUND, table.shape[axis]))
+    def _used(self, name: str, axis: int, table: Tensor, ancestry: Ancestry) -> Tensor:
+        """Return the slots in use, of a table whose size is free; one that is written in turns has a fixed size."""
+        return table if self.graphs[1].is_fixed(name, axis) else table[:, : ancestry.limit]
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:

@@ -24,6 +24,19 @@ def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
     return _rebuild(tree, iter(parts))
 
 
+def shared(parts: Iterable[Tensor | Cache]) -> tuple[list[Any], list[int]]:
+    """Return the ancestries of the caches among `parts`, each once, and for each cache the number of its own."""
+    found: list[Any] = []
+    numbers = []
+    for cache in parts:
+        if isinstance(cache, Tensor):
+            continue
+        if not any(cache.ancestry is known for known in found):
+            found.append(cache.ancestry)
+        numbers.append(next(i for i, known in enumerate(found) if known is cache.ancestry))
+    return found, numbers
+
+
 def _rebuild(tree: Any, parts: Iterator[Any]) -> Any:
     if tree is None:
         return None

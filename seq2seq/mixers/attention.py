@@ -204,6 +204,12 @@ class CrossAttention(CrossMixer):
             return self.out(merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout)))
         return self.out(merge(attention(q, k, v, mask=context.mask, dropout=dropout)))
 
+    def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
+        """Return the attention weights of x (B, T, D), (B, H, T, S)."""
+        q = split(self.query(x), self.num_heads)  # (B, H, T, d)
+        scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
+        return scores.float().masked_fill(~context.mask, float("-inf")).softmax(-1)
+
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Attend with masks, which any machine can."""

@@ -272,7 +272,7 @@ def test_mask_is_applied_after_the_bias(kind, causal):
 def test_cache_follows_descent():
     """After any reorderings a hypothesis reads exactly the values of its own ancestors."""
     sentences, beam, length = 3, 4, 9
-    cache = Cache.empty(sentences, length, 2).expand(beam)
+    (cache,) = expand([Cache.empty(sentences, length, 2)], beam)
     history = torch.empty(sentences * beam, 0, 2)
     for t in range(length):
         position, value = torch.full((len(history),), t), torch.randn(len(history), 2)
@@ -283,16 +283,17 @@ def test_cache_follows_descent():
             mine = slots[n // beam][visible[n // beam, n % beam]]
             assert torch.equal(mine, history[n])
         index = torch.arange(sentences)[:, None] * beam + torch.randint(beam, (sentences, beam))
-        cache, history = cache.reorder(index.flatten()), history[index.flatten()]
+        (cache,), history = reorder([cache], index.flatten()), history[index.flatten()]
         if t == 4:
             rows = torch.tensor([2, 0])
-            cache, sentences = cache.select(rows), 2
+            (cache,), sentences = select([cache], rows, beam), 2
             history = history.unflatten(0, (-1, beam))[rows].flatten(0, 1)
 
 
 def test_reorder_copies_no_values():
-    cache = Cache.empty(2, 5, 3).expand(2)
-    assert cache.reorder(torch.tensor([1, 1, 2, 2])).values is cache.values
+    (cache,) = expand([Cache.empty(2, 5, 3)], 2)
+    (moved,) = reorder([cache], torch.tensor([1, 1, 2, 2]))
+    assert moved.values is cache.values
 
 
 def test_states_of_any_shape():

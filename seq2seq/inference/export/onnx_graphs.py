@@ -19,7 +19,7 @@ from seq2seq.inference.description import write_description
 from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
-from seq2seq.inference.state_leaves import leaves, rebuild
+from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
 
 # Files of the folder, by which an earlier export is recognized.
@@ -32,46 +32,61 @@ _NAMES = ("sentences", "beam", "source")
 _SLOTS = 300
 
 
+class _TracedAncestry:
+    """Stand-in for an Ancestry in a traced step, which has already begun.
+
+    Args:
+        owner: (N, M).
+        stride: Consecutive positions that share a slot.
+    """
+
+    def __init__(self, owner: Tensor, stride: int) -> None:
+        self.owner = owner
+        self.stride = stride
+
+    def turns(self, slots: int, slot: Tensor) -> Tensor:
+        """Return the owners in a cache of so many slots, written in turns up to slot (N,): (N, slots)."""
+        place = torch.arange(slots)
+        # the last position whose turn it was; a remainder by a size that is free has no operator in ONNX
+        time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
+        table = self.owner.shape[1]
+        time = time.clamp(min=0)  # what nobody has written yet nobody reads
+        return self.owner.gather(1, time % table if isinstance(table, int) else time)
+
+
 class _TracedCache:
     """Stand-in for a Cache in a traced step: what it appends is an output, and nothing is written in place.
 
     Args:
         values: (B, L, beam, width).
-        owner: (N, M).
-        stride: Consecutive positions that share a slot.
+        ancestry: Of which hypothesis is whose.
     """
 
-    def __init__(self, values: Tensor, owner: Tensor, stride: int) -> None:
+    def __init__(self, values: Tensor, ancestry: _TracedAncestry) -> None:
         self.values = values
-        self.owner = owner
-        self.stride = stride
+        self.ancestry = ancestry
+        self.owner = ancestry.owner
         self.appended: Tensor | None = None
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """See `Cache.append`."""
         batch_size, slots, beam, width = self.values.shape
         self.appended = value.to(self.values.dtype)
-        slot = position // self.stride  # (N,)
-        here = torch.arange(slots) == _wrapped(slot, slots)[:, None]  # (N, L)
+        slot = position // self.ancestry.stride  # (N,)
+        if isinstance(slots, int):
+            self.owner = self.ancestry.turns(slots, slot)
+            slot = slot % slots
+        here = torch.arange(slots) == slot[:, None]  # (N, L)
         here = here.view(batch_size, beam, slots).transpose(1, 2)[..., None]  # (B, L, beam, 1)
         self.values = torch.where(here, self.appended.view(batch_size, 1, beam, width), self.values)
-        row = torch.arange(beam).repeat(batch_size)[:, None]  # (N, 1)
-        table = self.owner.shape[1]
-        self.owner = torch.where(torch.arange(table) == _wrapped(slot, table)[:, None], row, self.owner)
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cache.read`."""
         batch_size, slots, beam, width = self.values.shape
         own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
-        seen = torch.arange(slots) <= (position // self.stride)[:, None]  # (N, L)
+        seen = torch.arange(slots) <= (position // self.ancestry.stride)[:, None]  # (N, L)
         visible = (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
         return self.values.reshape(batch_size, slots * beam, width), visible
-
-
-def _wrapped(slot: Tensor, slots: int) -> Tensor:
-    """Return where a slot is in a table that may be written in turns."""
-    # one whose size is free, a symbol here, has a slot for every position
-    return slot % slots if isinstance(slots, int) else slot
 
 
 class _EncoderGraph(nn.Module):
@@ -109,25 +124,20 @@ class _StepGraph(nn.Module):
         owners: list[Tensor],
         tensors: list[Tensor],
     ) -> list[Tensor]:
-        caches = iter(zip(values, owners, strict=True))
+        ancestries, numbers = shared(leaves(self.state_form))
+        # (B, beam, ...) -> (N, ...)
+        known = [
+            _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
+        ]
+        caches = iter([_TracedCache(part, known[number]) for part, number in zip(values, numbers, strict=True)])
         rest = iter(tensors)
         parts = [
-            # (B, beam, ...) -> (N, ...)
-            next(rest).flatten(0, 1) if isinstance(form, Tensor) else self._cache(form, *next(caches))
-            for form in leaves(self.state_form)
+            next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
         ]
         state = rebuild(self.state_form, parts)
         logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
         following = [part if isinstance(part, Tensor) else part.appended for part in leaves(state)]
         return [logits, *(part.clone() for part in following)]  # type: ignore[union-attr]
-
-    def _cache(self, form: Any, values: Tensor, owner: Tensor) -> _TracedCache:
-        return _TracedCache(values, owner.flatten(0, 1), stride_of(form))
-
-
-def stride_of(cache: Any) -> int:
-    """Return how many consecutive positions share a slot of a cache."""
-    return int(getattr(getattr(cache, "ancestry", None), "stride", 1))
 
 
 class _Sample(NamedTuple):
@@ -192,7 +202,7 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> _Sample:
         "position": torch.zeros_like(token),
         "context": leaves(context),
         "values": [cache.values for cache in caches],
-        "owners": [cache.owner.unflatten(0, (batch_size, beam)) for cache in caches],
+        "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
         "tensors": [part.unflatten(0, (batch_size, beam)) for part in parts if isinstance(part, Tensor)],
     }
     return _Sample({"src": src, "mask": mask}, step, context, state)
@@ -200,11 +210,13 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> _Sample:
 
 def _step_names(sample: _Sample, context: list[str]) -> tuple[list[str], list[str]]:
     """Return the names of the step's inputs and outputs; a leaf of the state is known by its number."""
-    caches = [i for i, part in enumerate(leaves(sample.state)) if not isinstance(part, Tensor)]
-    tensors = [i for i, part in enumerate(leaves(sample.state)) if isinstance(part, Tensor)]
+    parts = leaves(sample.state)
+    caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
+    tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
+    owners = range(len(shared(parts)[0]))
     inputs = ["token", "position", *context]
     inputs += [
-        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", caches), ("state", tensors)) for i in some
+        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
     ]
     both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
     return inputs, ["logits", *(f"{kind}.{i}" for i, kind in both)]
