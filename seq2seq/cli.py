@@ -256,7 +256,8 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
-    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    # a folder of exported weights is a checkpoint with all its files
+    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
@@ -367,14 +368,15 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     from seq2seq.inference.translator import Translator, choose_device
 
     # cheap checks first: loading may take long
-    device = choose_device(options.device)
+    choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(
         options.ckpt,
-        device=device,
+        # not as it is resolved: some models run on the CPU alone, where a GPU is not asked for
+        device=options.device,
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,

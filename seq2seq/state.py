@@ -253,7 +253,7 @@ def reorder(state: Tree, index: Tensor) -> Tree:
 
     The old state is used up.
     """
-    for ancestry in _ancestries(state):
+    for ancestry in ancestries(state):
         ancestry.reorder(index)
     return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
@@ -267,7 +267,7 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
         beam: Hypotheses of each sentence, 1 for a context.
     """
     rows = hypotheses(sentences, beam)
-    kept = {id(ancestry): ancestry.of_rows(rows, len(sentences)) for ancestry in _ancestries(state)}
+    kept = {id(ancestry): ancestry.of_rows(rows, len(sentences)) for ancestry in ancestries(state)}
     return _map(
         state,
         lambda tensor: tensor.index_select(0, rows),
@@ -278,7 +278,7 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
 def first(state: Tree, count: int, beam: int = 1) -> Tree:
     """Keep only the first `count` sentences of a state or a context; nothing is copied but the ancestry."""
     kept = {}
-    for ancestry in _ancestries(state):
+    for ancestry in ancestries(state):
         rows = torch.arange(count * beam, device=ancestry.owner.device)
         kept[id(ancestry)] = ancestry.of_rows(rows, count)
     return _map(
@@ -291,7 +291,7 @@ def first(state: Tree, count: int, beam: int = 1) -> Tree:
 def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
     """Write the sentences `sources` of a state or a context over its sentences `targets`, in place."""
     from_rows, to_rows = hypotheses(sources, beam), hypotheses(targets, beam)
-    for ancestry in _ancestries(state):
+    for ancestry in ancestries(state):
         ancestry.owner.index_copy_(0, to_rows, ancestry.owner.index_select(0, from_rows))
     for tensor in _tensors(state):
         tensor.index_copy_(0, to_rows, tensor.index_select(0, from_rows))
@@ -313,7 +313,7 @@ def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
 
 def set_length(state: Any, length: int) -> None:
     """Declare that no hypothesis has written more than `length` positions, as when the longest have left."""
-    for ancestry in _ancestries(state):
+    for ancestry in ancestries(state):
         ancestry.length = length
 
 
@@ -327,13 +327,13 @@ def caches(state: Any) -> list[Cache]:
     return [leaf for leaf in _leaves(state) if isinstance(leaf, Cache)]
 
 
-def _tensors(state: Any) -> list[Tensor]:
-    return [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor)]
-
-
-def _ancestries(state: Any) -> list[Ancestry]:
+def ancestries(state: Any) -> list[Ancestry]:
     """List the ancestries of a state, each once."""
     return list({id(cache.ancestry): cache.ancestry for cache in caches(state)}.values())
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor)]
 
 
 def _leaves(tree: Any) -> list[Tensor | Cache]:

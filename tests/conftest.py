@@ -29,7 +29,10 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # what files of tests need beside torch, NumPy, pytest and Hypothesis
-PACKAGES = ("hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu")
+PACKAGES = (
+    "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
+    "ctranslate2", "onnx", "onnxruntime", "onnxscript", "safetensors", "transformers",
+)  # fmt: skip
 
 torch.set_num_threads(1)
 SEED = os.environ.get("SEQ2SEQ_TEST_SEED", "")

@@ -32,7 +32,7 @@ LEVELS = (
     ("evaluation",),
     ("analysis", "training"),
 )
-COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw"}
+COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw", "export"}
 HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
@@ -137,7 +137,8 @@ def loaded(*modules):
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
-light = loaded("translate", "score", "compare", "average", "inspect", "draw", "files", "resources", "cli") & heavy
+commands = ("translate", "score", "compare", "average", "inspect", "draw", "export")
+light = loaded(*commands, "files", "resources", "cli") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
 needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")

@@ -37,7 +37,7 @@ PAGES = sorted(
 # pages on which names of the past are meant
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
-OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw")
+OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export")
 
 
 def text_of(page: Path) -> str:

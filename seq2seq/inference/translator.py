@@ -6,19 +6,21 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from seq2seq.build import max_positions
-from seq2seq.checkpoint import Loaded, load, search_settings
+from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_lines, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
 from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, make_job, make_sources
 from seq2seq.model import Seq2Seq
@@ -84,9 +86,10 @@ class Translator:
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
     ) -> Translator:
-        """Load a checkpoint.
+        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
         Args:
+            path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
             settings: Search settings (default: the run's, which the checkpoint remembers).
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES.
@@ -98,11 +101,13 @@ class Translator:
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
-        # before the file is read, which may take long
-        device = choose_device(device)
-        loaded = load(path, device=device, trust=trust)
-        members = [loaded, *(_load_member(other, loaded, path, device, trust) for other in ensemble)]
-        for member in members:
+        paths = [locate(path), *map(locate, ensemble)]
+        # before a file is read, which may take long
+        device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
+        loaded = members[0]
+        for member, each in zip(members, paths, strict=True):
+            _require_vocabulary(member, each, loaded, paths[0])
             _store_weights_in(dtype, member.model)
         # None for models without learned positions, which have no limit
         limits = [max_positions(member.meta["model"], trust=trust) for member in members]
@@ -244,14 +249,10 @@ def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
     candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
 
 
-def _load_member(
-    path: str | os.PathLike[str], first: Loaded, first_path: str | os.PathLike[str], device: str, trust: Sequence[str]
-) -> Loaded:
-    """Load a further checkpoint of an ensemble; ValueError if it speaks another vocabulary."""
-    loaded = load(path, device=device, trust=trust)
-    if loaded.tokenizer.fingerprint != first.tokenizer.fingerprint:
+def _require_vocabulary(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
+    """Check that a model speaks the vocabulary of the first of its ensemble; ValueError if it does not."""
+    if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
-    return loaded
 
 
 def _as_text(tokenizer: Tokenizer, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:

@@ -41,9 +41,10 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
 
     They are a tenth faster there than an operator with gradients by formula. Compiled graphs and GPUs take the
     operator, which chooses by `takes_triton` when it runs; so do tensors without data (meta), so that its own
-    formula counts its operations.
+    formula counts its operations. An exported graph has torch's own operations alone, which other programs know.
     """
-    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or compiled:
         return False
     _report_torch(op, backend, x)
     return True

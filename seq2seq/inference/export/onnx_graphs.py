@@ -1,0 +1,295 @@
+"""Export a model as two ONNX graphs, the encoder with what decoding reads of the source, and one decoding step.
+
+Shapes: B sentences, S source length, beam hypotheses of each, L slots of a cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.checkpoint import Loaded
+from seq2seq.inference.description import write_description
+from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
+from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
+from seq2seq.inference.packages import require
+from seq2seq.inference.state_leaves import leaves, rebuild, shared
+from seq2seq.model import Seq2Seq
+
+# Files of the folder, by which an earlier export is recognized.
+FILES = ("config.json", *GRAPHS)
+_PURPOSE = "--format onnx"
+# Sizes that a graph is traced at: sentences, hypotheses of each, source length, and slots of caches. An axis that
+# changes between the two is dynamic, and axes that change alike are one; no other size of a model is among them.
+_SIZES = ((2, 3, 5), (3, 4, 7))
+_NAMES = ("sentences", "beam", "source")
+_SLOTS = 300
+
+
+class _TracedAncestry:
+    """Stand-in for an Ancestry in a traced step, which has already begun.
+
+    Args:
+        owner: (N, M).
+        stride: Consecutive positions that share a slot.
+    """
+
+    def __init__(self, owner: Tensor, stride: int) -> None:
+        self.owner = owner
+        self.stride = stride
+
+    def turns(self, slots: int, slot: Tensor) -> Tensor:
+        """Return the owners in a cache of so many slots, written in turns up to slot (N,): (N, slots)."""
+        place = torch.arange(slots)
+        # the last position whose turn it was; a remainder by a size that is free has no operator in ONNX
+        time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
+        table = self.owner.shape[1]
+        time = time.clamp(min=0)  # what nobody has written yet nobody reads
+        return self.owner.gather(1, time % table if isinstance(table, int) else time)
+
+
+class _TracedCache:
+    """Stand-in for a Cache in a traced step: what it appends is an output, and nothing is written in place.
+
+    Args:
+        values: (B, L, beam, width).
+        ancestry: Of which hypothesis is whose.
+    """
+
+    def __init__(self, values: Tensor, ancestry: _TracedAncestry) -> None:
+        self.values = values
+        self.ancestry = ancestry
+        self.owner = ancestry.owner
+        self.appended: Tensor | None = None
+
+    def append(self, value: Tensor, position: Tensor) -> None:
+        """See `Cache.append`."""
+        batch_size, slots, beam, width = self.values.shape
+        self.appended = value.to(self.values.dtype)
+        slot = position // self.ancestry.stride  # (N,)
+        if isinstance(slots, int):
+            self.owner = self.ancestry.turns(slots, slot)
+            slot = slot % slots
+        here = torch.arange(slots) == slot[:, None]  # (N, L)
+        here = here.view(batch_size, beam, slots).transpose(1, 2)[..., None]  # (B, L, beam, 1)
+        self.values = torch.where(here, self.appended.view(batch_size, 1, beam, width), self.values)
+
+    def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Cache.read`."""
+        batch_size, slots, beam, width = self.values.shape
+        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
+        seen = torch.arange(slots) <= (position // self.ancestry.stride)[:, None]  # (N, L)
+        visible = (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
+        return self.values.reshape(batch_size, slots * beam, width), visible
+
+
+class _EncoderGraph(nn.Module):
+    """Graph of what decoding reads of a source, a flat list of tensors."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, src: Tensor, mask: Tensor) -> list[Tensor]:
+        # cloned: an output must not be an input
+        return [part.clone() for part in leaves(self.model.context(src, mask))]  # type: ignore[union-attr]
+
+
+class _StepGraph(nn.Module):
+    """Graph of one decoding step: logits (N, V), what each cache appends, and the other parts of the next state.
+
+    Args:
+        context: A context, for its form.
+        state: A state, for its form.
+    """
+
+    def __init__(self, model: Seq2Seq, context: Any, state: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.context_form = context
+        self.state_form = state
+
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        context: list[Tensor],
+        values: list[Tensor],
+        owners: list[Tensor],
+        tensors: list[Tensor],
+    ) -> list[Tensor]:
+        ancestries, numbers = shared(leaves(self.state_form))
+        # (B, beam, ...) -> (N, ...)
+        known = [
+            _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
+        ]
+        caches = iter([_TracedCache(part, known[number]) for part, number in zip(values, numbers, strict=True)])
+        rest = iter(tensors)
+        parts = [
+            next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
+        ]
+        state = rebuild(self.state_form, parts)
+        logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
+        following = [part if isinstance(part, Tensor) else part.appended for part in leaves(state)]
+        return [logits, *(part.clone() for part in following)]  # type: ignore[union-attr]
+
+
+class _Sample(NamedTuple):
+    """Inputs of both graphs at one choice of sizes."""
+
+    encoder: dict[str, Any]
+    step: dict[str, Any]
+    context: Any
+    state: Any
+
+
+def write_onnx(
+    folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int], trust: Sequence[str] = ()
+) -> int:
+    """Write the folder of the two graphs, compare it with ours, and return how many sentences agree.
+
+    Args:
+        positions: The longest sequence that the model takes; None without a limit.
+        tags: Ids before every source.
+        trust: Packages, besides this one, whose mixers may be named.
+
+    Raises:
+        ValueError: A package is missing, the model has no such graph, or it translates otherwise.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        require(package, _PURPOSE)
+    slots = min(_SLOTS, positions or _SLOTS)
+    with torch.no_grad():
+        one, other = (
+            _sample(loaded.model, sizes, room) for sizes, room in zip(_SIZES, (slots, slots // 2), strict=True)
+        )
+    encoder = _EncoderGraph(loaded.model).eval()
+    step = _StepGraph(loaded.model, one.context, one.state).eval()
+    context = [f"context.{i}" for i in range(len(leaves(one.context)))]
+    _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
+    inputs, outputs = _step_names(one, context)
+    _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
+    write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT})
+    # read back: what is compared is what will be used
+    written = load_onnx(folder, trust=trust)
+
+    def translate(rows: Rows, limit: int) -> Rows:
+        return greedy(written.model, loaded.tokenizer, rows, limit)
+
+    return require_agreement(
+        loaded.model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
+    )
+
+
+def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> _Sample:
+    """Compute the inputs of a first step of any tokens, at the given sizes."""
+    batch_size, beam, length = sizes
+    src = torch.ones(batch_size, length, dtype=torch.int64)
+    mask = torch.ones_like(src).bool()
+    context = model.context(src, mask)
+    state = model.init_state(context, beam_size=beam, max_len=slots)
+    token = torch.ones(batch_size, beam, dtype=torch.int64)
+    parts = leaves(state)
+    caches = [part for part in parts if not isinstance(part, Tensor)]
+    step = {
+        "token": token,
+        "position": torch.zeros_like(token),
+        "context": leaves(context),
+        "values": [cache.values for cache in caches],
+        "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
+        "tensors": [part.unflatten(0, (batch_size, beam)) for part in parts if isinstance(part, Tensor)],
+    }
+    return _Sample({"src": src, "mask": mask}, step, context, state)
+
+
+def _step_names(sample: _Sample, context: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the step's inputs and outputs; a leaf of the state is known by its number."""
+    parts = leaves(sample.state)
+    caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
+    tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
+    owners = range(len(shared(parts)[0]))
+    inputs = ["token", "position", *context]
+    inputs += [
+        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
+    ]
+    both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
+    return inputs, ["logits", *(f"{kind}.{i}" for i, kind in both)]
+
+
+def _export(
+    graph: nn.Module,
+    one: dict[str, Any],
+    other: dict[str, Any],
+    path: Path,
+    inputs: list[str],
+    outputs: list[str],
+    positions: int | None,
+) -> None:
+    axes = _Axes(positions)
+    shapes = {name: axes.of(one[name], other[name]) for name in one}
+    level = logging.getLogger("torch.onnx").level
+    try:
+        # the exporter reports its stages and deprecations of its own code
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                graph,
+                (),
+                kwargs=one,
+                dynamic_shapes=shapes,
+                input_names=inputs,
+                output_names=outputs,
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter's own, or torch.export's: there are dozens
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        raise ValueError(f"this model has no ONNX graph of its {path.stem}: {type(cause).__name__}: {reason}") from None
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)
+    _require_free(program, dict(zip(inputs, _flat(shapes.values()), strict=True)), path.stem)
+    program.save(str(path))
+
+
+def _flat(shapes: Iterable[Any]) -> list[dict[int, Any]]:
+    return [each for shape in shapes for each in (shape if isinstance(shape, list) else [shape])]
+
+
+def _require_free(program: Any, shapes: dict[str, dict[int, Any]], what: str) -> None:
+    """Check that no axis has become fixed: where an axis cannot be free the exporter fixes it, and says nothing."""
+    for value in program.model.graph.inputs:
+        fixed = [axis for axis in shapes[value.name] if isinstance(value.shape[axis], int)]
+        if fixed:
+            raise ValueError(f"this model has no ONNX graph of its {what}: axis {fixed[0]} of {value.name} is fixed")
+
+
+class _Axes:
+    """Names for the axes that change with the sizes of a sample: the same two sizes, the same axis."""
+
+    def __init__(self, positions: int | None) -> None:
+        self.positions = positions
+        self.known: dict[tuple[int, int], Any] = {}
+
+    def of(self, one: Any, other: Any) -> Any:
+        """Return the dynamic axes of a tensor, or of each of a list, by its sizes in two samples."""
+        if isinstance(one, Iterable) and not isinstance(one, Tensor):
+            return [self.of(*pair) for pair in zip(one, other, strict=True)]
+        sizes = enumerate(zip(one.shape, other.shape, strict=True))
+        return {axis: self._name(pair) for axis, pair in sizes if pair[0] != pair[1]}
+
+    def _name(self, pair: tuple[int, int]) -> Any:
+        if pair not in self.known:
+            # sentences and hypotheses are unbounded; positions and slots are as many as the model has
+            names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
+            name = names.get(pair, f"slots{len(self.known)}")
+            most = None if name in _NAMES[:2] else self.positions
+            self.known[pair] = torch.export.Dim(name, max=most)
+        return self.known[pair]
