@@ -190,24 +190,29 @@ class Cache:
         return type(self)(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
 
 
-class KeyValueCache(Cache):
-    """Keys and values of attention, each head's by itself, so that its product reads memory in order.
+class HeadCache(Cache):
+    """Cache whose numbers lie head by head, so that a product with one head's reads memory in order.
 
     Args:
-        values: (B, 2 G, L, beam, d): the keys of G heads, then their values.
+        values: (B, G, L, beam, d) of G heads.
     """
 
     slot_axis = 2
 
     @classmethod
-    def of_heads(cls, batch_size: int, slots: int, heads: int, head_dim: int, *, device: Any, dtype: Any) -> Any:
+    def of_heads(
+        cls, batch_size: int, slots: int, heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
+    ) -> HeadCache:
         """Allocate `slots` slots for each sentence, one hypothesis each."""
-        values = torch.zeros(batch_size, 2 * heads, slots, 1, head_dim, device=device, dtype=dtype)
+        values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
         return cls(values, Ancestry(batch_size, slots, 1, device=device))
 
-    def attend(self, q: Tensor, position: Tensor) -> Tensor:
-        """Attend from q (B, H, beam, d) at position (N,) to what each hypothesis has written; H / G heads share keys."""
-        k, v = self.used().to(q.dtype).flatten(2, 3).chunk(2, 1)  # (B, G, slots, d)
+    def attend(self, q: Tensor, values: HeadCache, position: Tensor) -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to what each hypothesis has written here and in `values`.
+
+        These are keys; H / G heads share each.
+        """
+        k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
         bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)
         groups = q.shape[1] // k.shape[1]
         if groups == 1:

@@ -16,7 +16,7 @@ from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
-from seq2seq.state import Ancestry
+from seq2seq.state import Ancestry, Cache
 from seq2seq.upgrade import upgrade
 
 # The encoder's graph, and the step's.
@@ -76,12 +76,14 @@ class OnnxModel(Seq2Seq):
         for ancestry in ancestries:
             ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
-        feeds |= {f"owner.{i}": self._used(f"owner.{i}", 2, each.owner, each) for i, each in enumerate(ancestries)}
+        feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
         feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
         caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
         for (i, cache), number in zip(caches.items(), numbers, strict=True):
-            feeds[f"values.{i}"] = self._used(f"values.{i}", 1, cache.values, ancestries[number])
+            if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
+                _fit(cache, ancestries[number].limit)
+            feeds[f"values.{i}"] = cache.values
         logits, *following = self.graphs[1].run(feeds)
         for i, cache in caches.items():
             # written in place, as by our own layers
@@ -89,9 +91,19 @@ class OnnxModel(Seq2Seq):
             following[i] = cache
         return logits, rebuild(state, following)
 
-    def _used(self, name: str, axis: int, table: Tensor, ancestry: Ancestry) -> Tensor:
-        """Return the slots in use, of a table whose size is free; one that is written in turns has a fixed size."""
-        return table if self.graphs[1].is_fixed(name, axis) else table[:, : ancestry.limit]
+    def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
+        """Return the owners of the slots in use; a table that is written in turns has a fixed size."""
+        return ancestry.owner if self.graphs[1].is_fixed(name, 2) else ancestry.owner[:, : ancestry.limit]
+
+
+def _fit(cache: Cache, slots: int) -> None:
+    """Give a cache so many slots, in which all that it has fits: a graph reads all of its memory, in one piece."""
+    axis, old = cache.slot_axis, cache.values
+    if old.shape[axis] != slots:
+        # every 16th step, since that many slots come into use at a time
+        cache.values = old.new_zeros(*old.shape[:axis], slots, *old.shape[axis + 1 :])
+        kept = min(slots, old.shape[axis])
+        cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:

@@ -13,7 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split
-from seq2seq.state import KeyValueCache, NoState
+from seq2seq.state import HeadCache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -114,23 +114,26 @@ class Attention(SelfMixer):
         return {**values, "packed": False} if values.get("packed") else dict(values)
 
     class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
+        """Keys and values of the past, D G / H numbers a slot each; rotary keys are turned already."""
 
-        past: KeyValueCache
+        keys: HeadCache
+        values: HeadCache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
-        """Return an empty cache of keys and values."""
-        heads = self.num_kv_heads, self.head_dim
-        return self.State(KeyValueCache.of_heads(batch_size, max_len, *heads, device=device, dtype=dtype))
+        """Return empty caches of keys and of values."""
+        sizes = batch_size, max_len, self.num_kv_heads, self.head_dim
+        keys, values = (HeadCache.of_heads(*sizes, device=device, dtype=dtype) for _ in range(2))
+        return self.State(keys, values)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key_value = self._project(x, position)
         # append before reading: a position attends to itself
-        state.past.append(key_value, position)
+        for cache, part in zip(state, key_value.chunk(2, -1), strict=True):
+            cache.append(part, position)
         # a sentence's hypotheses are queries of one attention
-        q = split(query.view(state.past.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
-        y = state.past.attend(q, position)
+        q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
+        y = state.keys.attend(q, state.values, position)
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:

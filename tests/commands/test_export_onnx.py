@@ -103,7 +103,7 @@ def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
                 position = torch.full_like(token, step)
                 logits, states[0] = given.model.step(token, ours, states[0], position)
                 found, states[1] = written.model.step(token, theirs, states[1], position)
-                assert found == pytest.approx(logits, abs=1e-3)
+                assert found == pytest.approx(logits, abs=1e-2)
                 token = torch.randint(4, tokenizer.tgt_vocab_size, token.shape)
 
 

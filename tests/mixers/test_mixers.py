@@ -18,7 +18,7 @@ from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU, GatedUnit
 from seq2seq.mixers.lightconv import LightConv
-from seq2seq.state import Cache, expand, reorder, select
+from seq2seq.state import Cache, HeadCache, expand, reorder, select
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -299,11 +299,12 @@ def test_reorder_copies_no_values():
 def test_states_of_any_shape():
     """expand, reorder and select go through lists and tuples, tensors and caches, and leave None alone."""
     hidden = torch.arange(2.0)[:, None]
-    state = [None, Bahdanau.State(hidden), Attention.State(Cache.empty(2, 4, 1))]
+    state = [None, Bahdanau.State(hidden), Attention.State(*(HeadCache.of_heads(2, 4, 1, 1) for _ in range(2)))]
     none, recurrent, attention = expand(state, 3)
     assert none is None
     assert recurrent.hidden.flatten().tolist() == [0, 0, 0, 1, 1, 1]
-    assert attention.past.values.shape == (2, 4, 3, 1)
+    assert attention.keys.values.shape == attention.values.values.shape == (2, 1, 4, 3, 1)
+    assert attention.keys.ancestry is attention.values.ancestry
     moved = reorder(recurrent._replace(hidden=torch.arange(6.0)[:, None]), torch.tensor([2, 0, 0, 5, 4, 3]))
     assert moved.hidden.flatten().tolist() == [2, 0, 0, 5, 4, 3]
     assert select(moved, torch.tensor([1]), 3).hidden.flatten().tolist() == [5, 4, 3]

@@ -21,6 +21,7 @@ from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
+from seq2seq.state import HeadCache
 
 # Files of the folder, by which an earlier export is recognized.
 FILES = ("config.json", *GRAPHS)
@@ -89,6 +90,41 @@ class _TracedCache:
         return self.values.reshape(batch_size, slots * beam, width), visible
 
 
+class _TracedHeadCache(_TracedCache):
+    """Stand-in for a HeadCache in a traced step: the past is read where it lies, and what is appended beside it.
+
+    Args:
+        values: (B, G, L, beam, d).
+        ancestry: Of which hypothesis is whose.
+    """
+
+    def append(self, value: Tensor, position: Tensor) -> None:
+        """See `Cache.append`."""
+        self.appended = value.to(self.values.dtype)
+
+    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor) -> Tensor:
+        """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
+        batch_size, heads, slots, beam, size = self.values.shape
+        assert self.appended is not None
+        assert values.appended is not None
+        q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
+        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
+        key, own = (part.appended.view(batch_size, beam, heads, 1, size) for part in (self, values))
+        key, own = (part.permute(0, 2, 3, 1, 4) for part in (key, own))  # (B, G, 1, beam, d)
+        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
+        scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
+        weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
+        before, here = weights.split([scores.shape[-1], 1], -1)
+        return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
+
+    def visible(self, position: Tensor) -> Tensor:
+        """Return which slots of the past each hypothesis sees, (B, beam, slots)."""
+        batch_size, _, slots, beam, _ = self.values.shape
+        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
+        seen = torch.arange(slots) < position[:, None]  # (N, L)
+        return (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
+
+
 class _EncoderGraph(nn.Module):
     """Graph of what decoding reads of a source, a flat list of tensors."""
 
@@ -129,7 +165,9 @@ class _StepGraph(nn.Module):
         known = [
             _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
         ]
-        caches = iter([_TracedCache(part, known[number]) for part, number in zip(values, numbers, strict=True)])
+        forms = [part for part in leaves(self.state_form) if not isinstance(part, Tensor)]
+        kinds = [_TracedHeadCache if isinstance(form, HeadCache) else _TracedCache for form in forms]
+        caches = iter([kind(part, known[i]) for kind, part, i in zip(kinds, values, numbers, strict=True)])
         rest = iter(tensors)
         parts = [
             next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
