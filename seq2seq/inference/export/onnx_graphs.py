@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
+from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
@@ -188,7 +189,13 @@ class _Sample(NamedTuple):
 
 
 def write_onnx(
-    folder: Path, loaded: Loaded, *, positions: int | None, tags: list[int], trust: Sequence[str] = ()
+    folder: Path,
+    loaded: Loaded,
+    *,
+    positions: int | None,
+    tags: list[int],
+    trust: Sequence[str] = (),
+    dtype: str = "float32",
 ) -> int:
     """Write the folder of the two graphs, compare it with ours, and return how many sentences agree.
 
@@ -207,8 +214,9 @@ def write_onnx(
         one, other = (
             _sample(loaded.model, sizes, room) for sizes, room in zip(_SIZES, (slots, slots // 2), strict=True)
         )
-    encoder = _EncoderGraph(loaded.model).eval()
-    step = _StepGraph(loaded.model, one.context, one.state).eval()
+    model = in_int8(loaded.model) if dtype == "int8" else loaded.model
+    encoder = _EncoderGraph(model).eval()
+    step = _StepGraph(model, one.context, one.state).eval()
     context = [f"context.{i}" for i in range(len(leaves(one.context)))]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
     inputs, outputs = _step_names(one, context)
