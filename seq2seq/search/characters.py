@@ -5,6 +5,7 @@ State 0 is between characters; the others say which bytes the character that has
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -100,8 +101,10 @@ class Characters:
 
     def _transitions(self) -> Tensor:
         # the last column is that of all ids beyond the last byte piece
-        tokens = range(max(self.byte_of) + 2)
-        return torch.tensor([[self._next(state, token) for token in tokens] for state in range(STATES)])
+        after = torch.zeros(STATES, max(self.byte_of) + 2, dtype=torch.int64)
+        for piece in self.byte_of:
+            after[:, piece] = torch.tensor([self._next(state, piece) for state in range(STATES)])
+        return after
 
     def _prices(self) -> Tensor:
         """Return what is added to the logits of byte pieces, by state and by the tokens that are left: 0 or -inf."""
@@ -114,3 +117,14 @@ class Characters:
                 # this token, those that it needs, and the end; what has begun goes on in any case
                 prices[state, 0 if state else self.needed[after] + 2 :, column] = 0.0
         return prices
+
+
+def characters_of(byte_of: Mapping[int, int], suppress: Sequence[int], device: torch.device) -> Characters | None:
+    """Return the automaton of a vocabulary; None where it has no byte pieces."""
+    return _made(tuple(byte_of.items()), tuple(suppress), device) if byte_of else None
+
+
+@functools.lru_cache(maxsize=8)
+def _made(byte_of: tuple[tuple[int, int], ...], suppress: tuple[int, ...], device: torch.device) -> Characters:
+    # 25 ms, which each batch of a validation would cost
+    return Characters(dict(byte_of), suppress, device)

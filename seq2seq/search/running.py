@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
-from seq2seq.search.characters import Characters
+from seq2seq.search.characters import characters_of
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Sentence
@@ -69,8 +69,7 @@ class Running:
         # results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
-        byte_of = plan.special.byte_of
-        self.characters = Characters(byte_of, plan.suppress, plan.device) if byte_of else None
+        self.characters = characters_of(plan.special.byte_of, plan.suppress, plan.device)
         self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device, self.characters)
         src, mask = self._padded(sources)
         self.rows = Rows(
