@@ -55,6 +55,8 @@ class OnnxModel(Seq2Seq):
         decoder: Session of the step's graph.
     """
 
+    normalized = True  # the step's graph ends with a log-softmax
+
     def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any) -> None:
         super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)
         self.graphs = (_Graph(encoder), _Graph(decoder))
@@ -69,7 +71,7 @@ class OnnxModel(Seq2Seq):
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
     def step(self, token: Tensor, context: Any, state: Any, position: Tensor) -> tuple[Tensor, Any]:
-        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        """Return log p (N, V) of the token after `token` (N,) at position (N,), and the next state."""
         parts = leaves(state)
         sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
         ancestries, numbers = shared(parts)
@@ -84,12 +86,12 @@ class OnnxModel(Seq2Seq):
             if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
                 _fit(cache, ancestries[number].limit)
             feeds[f"values.{i}"] = cache.values
-        logits, *following = self.graphs[1].run(feeds)
+        log_probs, *following = self.graphs[1].run(feeds)
         for i, cache in caches.items():
             # written in place, as by our own layers
             cache.append(following[i], position)
             following[i] = cache
-        return logits, rebuild(state, following)
+        return log_probs, rebuild(state, following)
 
     def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
         """Return the owners of the slots in use; a table that is written in turns has a fixed size."""

@@ -79,10 +79,10 @@ class Constrained:
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose for one sentence after another."""
         sentences, size = rows.log_prob.shape
-        width = min(2 * size, scores.logits.shape[1])
-        value, token = top(scores.logits, width)  # (N, width)
-        total = (value - scores.norm[:, None]).view(sentences, size, width) + rows.log_prob[:, :, None]
-        alone = (scores.only_logit - scores.norm).view(sentences, size) + rows.log_prob
+        width = min(2 * size, scores.log_probs.shape[1])
+        value, token = top(scores.log_probs, width)  # (N, width)
+        total = value.view(sentences, size, width) + rows.log_prob[:, :, None]
+        alone = scores.only_log_prob.view(sentences, size) + rows.log_prob
         phrases = [unflatten(flat) for flat in rows.phrases.tolist()]
         position = rows.position.tolist()
         progress = [
@@ -124,7 +124,7 @@ class Constrained:
         found: list[list[dict[int, float]]] = [[{} for _ in states] for states in progress]
         if asked:
             index, tokens = torch.tensor(asked).to(rows.last.device).unbind(1)
-            log_prob = scores.logits[index, tokens] - scores.norm[index] + rows.log_prob.flatten()[index]
+            log_prob = scores.log_probs[index, tokens] + rows.log_prob.flatten()[index]
             for (hypothesis, token), value in zip(asked, log_prob.tolist(), strict=True):
                 found[hypothesis // size][hypothesis % size][token] = value
         return found

@@ -18,6 +18,8 @@ class Ensemble:
     Their mixers, widths and depths may differ: each has its own context and state.
     """
 
+    normalized = True
+
     def __init__(self, models: Sequence[Model]) -> None:
         self.models = list(models)
 
@@ -37,6 +39,6 @@ class Ensemble:
         log_probs, states = [], []
         for model, own, old in zip(self.models, context, state, strict=True):
             logits, new = model.step(token, own, old, position)
-            log_probs.append(logits.float().log_softmax(-1))
+            log_probs.append(logits.float() if getattr(model, "normalized", False) else logits.float().log_softmax(-1))
             states.append(new)
         return torch.stack(log_probs).logsumexp(0) - math.log(len(self.models)), states

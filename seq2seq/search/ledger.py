@@ -14,6 +14,31 @@ from seq2seq.search.hypothesis import Hypothesis, NotFiniteError, length_divisor
 Arrays = tuple[np.ndarray, ...]
 
 
+class Results:
+    """Results of a step for all rows: log p, parent and token of each column of a beam, (B, beam) each.
+
+    Args:
+        first: Of extensions of which some may have ended.
+        kept: Of those that go on.
+        rows: The rows that count.
+
+    Raises:
+        NotFiniteError: A candidate's log p is NaN: one logit that is NaN or infinite makes all of its hypothesis NaN.
+    """
+
+    def __init__(self, first: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
+        self.first = first
+        self.kept = kept
+        log_prob, _, token = first
+        self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
+        if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
+            raise NotFiniteError
+        # columns of each row; -inf: no hypothesis
+        self.ended: dict[int, list[int]] = {}
+        for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
+            self.ended.setdefault(row, []).append(column)
+
+
 class Sentence:
     """A sentence that is being searched: the history of its beam, and its hypotheses that have ended.
 
@@ -33,30 +58,20 @@ class Sentence:
         # score, log p, step and parent row
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
 
-    def update(
-        self, first: tuple[np.ndarray, ...], kept: tuple[np.ndarray, ...], eos: int, how: SearchSettings
-    ) -> None:
-        """Take the next step's results: log p, parent and token of what may have ended and of what goes on, (beam,).
-
-        Raises:
-            NotFiniteError: A candidate's score is NaN: one logit that is NaN or infinite makes all candidates of its
-                hypothesis NaN, which rank first.
-        """
-        log_prob, parent, token = first
-        if np.isnan(log_prob).any() or np.isnan(kept[0]).any():
-            raise NotFiniteError
-        size = len(log_prob) // len(self._ended)
-        step = len(self._parents)
-        divisor = length_divisor(step + 1, how)
-        # -inf: a row without a hypothesis
-        for column in np.flatnonzero((token == eos) & np.isfinite(log_prob)).tolist():
+    def update(self, step: Results, row: int, how: SearchSettings) -> None:
+        """Take the next step's results, of which the sentence's are in a row."""
+        parent, token = step.kept[1][row], step.kept[2][row]
+        size = len(parent) // len(self._ended)
+        number = len(self._parents)
+        for column in step.ended.get(row, ()):
             group = self._ended[column // size]
             if len(group) < size:
-                value = float(log_prob[column])
-                group.append((value / divisor, value, step, int(parent[column])))
-        self._parents.append(kept[1])
-        self._tokens.append(kept[2])
-        self.done = self._is_done(float(kept[0].max()), size, how)
+                value = float(step.first[0][row, column])
+                score = value / length_divisor(number + 1, how)
+                group.append((score, value, number, int(step.first[1][row, column])))
+        self._parents.append(parent)
+        self._tokens.append(token)
+        self.done = self._is_done(step.best_open[row], size, how)
 
     def _is_done(self, best_open: float, size: int, how: SearchSettings) -> bool:
         """Return True if nothing that is open can change the n best."""

@@ -27,7 +27,10 @@ class Model(Protocol):
         ...
 
     def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
-        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
+
+        A model whose logits are log p already says so by an attribute `normalized`.
+        """
         ...
 
 
@@ -58,20 +61,18 @@ class Open(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a step gives: logits (N, V) of the tokens that are allowed, -inf elsewhere, and their normalization.
+    """What a step gives: log p of the tokens that are allowed, -inf elsewhere.
 
     Attributes:
-        logits: (N, V).
-        norm: log of the sum of the exponentials of all tokens, allowed or not, (N,); NaN where one is not finite.
+        log_probs: (N, V), in nats; all of a row are NaN where a logit is not finite.
         only: The one token that may follow, (N,), -1 where there are several.
-        only_logit: Its logit, (N,), whatever the rules say.
+        only_log_prob: Its log p, (N,), whatever the rules say.
         characters: What knows how many byte pieces an extension still needs; None where there are none.
     """
 
-    logits: Tensor
-    norm: Tensor
+    log_probs: Tensor
     only: Tensor
-    only_logit: Tensor
+    only_log_prob: Tensor
     characters: Characters | None = None
 
 
@@ -91,14 +92,14 @@ class Choice(NamedTuple):
 
 
 class Rule(Protocol):
-    """A restriction of what may follow: it sets logits (N, V) of what it forbids to -inf, in place."""
+    """A restriction of what may follow: it sets log p (N, V) of what it forbids to -inf, in place."""
 
     @property
     def reads_tokens(self) -> bool:
         """True if it reads `Open.tokens`."""
         ...
 
-    def __call__(self, logits: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
         """Forbid tokens."""
         ...
 
@@ -178,19 +179,18 @@ class Rows:
         rows = self.open
         position = rows.position.repeat_interleave(self.beam)  # (N,)
         logits, self.state = self.model.step(rows.last.flatten(), self.context, self.state, position)
-        logits = logits.float()  # (N, V)
         # of all tokens, before some are ruled out: log_prob is the model's own
-        norm = logits.logsumexp(-1)  # (N,)
-        # an infinite one becomes NaN, which the host finds in the candidates
-        norm = norm + (norm - norm)
+        log_probs = logits.float()  # (N, V)
+        if not getattr(self.model, "normalized", False):
+            log_probs = log_probs.log_softmax(-1)
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
         # at its limit a hypothesis can only end, so that none is lost
         only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)
         only = only.expand(-1, self.beam).reshape(-1)  # (N,)
-        only_logit = logits.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
+        only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
         for rule in self.rules:
-            rule(logits, rows)
-        return Scores(logits, norm, only, only_logit, self.characters)
+            rule(log_probs, rows)
+        return Scores(log_probs, only, only_log_prob, self.characters)
 
     def _follow(self, kept: Extensions) -> None:
         """Let hypothesis i continue row parent[i] of its sentence by its token."""

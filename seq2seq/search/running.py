@@ -14,7 +14,7 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.hypothesis import Specials, target_limits
-from seq2seq.search.ledger import Sentence
+from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, Open, Rows, Selection
 from seq2seq.search.rules import rules_of
 
@@ -114,13 +114,12 @@ class Running:
             mark.synchronize()
         table = packed.numpy()  # (B, 6 beam)
         parts = [part.view(np.float32) if i % 3 == 0 else part for i, part in enumerate(np.split(table, 6, axis=1))]
-        for row, sentence in enumerate(seated):
-            if sentence.done:
-                continue
-            first, kept = tuple(part[row] for part in parts[:3]), tuple(part[row] for part in parts[3:])
-            sentence.update(first, kept, self.plan.special.eos, self.plan.settings)
-            if sentence.done:
-                self.finished.append(sentence)
+        waiting = [row for row, sentence in enumerate(seated) if not sentence.done]
+        results = Results(tuple(parts[:3]), tuple(parts[3:]), self.plan.special.eos, waiting)
+        for row in waiting:
+            seated[row].update(results, row, self.plan.settings)
+            if seated[row].done:
+                self.finished.append(seated[row])
 
     @torch.inference_mode()
     def admit(self, sources: Sequence[tuple[Any, Source]]) -> None:

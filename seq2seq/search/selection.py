@@ -27,9 +27,9 @@ class BestFirst:
         """Choose."""
         size = rows.log_prob.shape[1]
         # 2 beam of each, since up to beam of them may end and beam must go on
-        width = min(2 * size, scores.logits.shape[1])
-        value, token = _alone(*top(scores.logits, width), scores)  # (N, width)
-        total = (value - scores.norm[:, None]).view(-1, size, width) + rows.log_prob[:, :, None]
+        width = min(2 * size, scores.log_probs.shape[1])
+        value, token = _alone(*top(scores.log_probs, width), scores)  # (N, width)
+        total = value.view(-1, size, width) + rows.log_prob[:, :, None]
         return _cut(total, token.view(total.shape), size, self.eos)
 
 
@@ -64,12 +64,12 @@ class Drawn:
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Draw."""
         sentences, beam = rows.log_prob.shape
-        drawn = self._draw(scores.logits, rows)  # (N,)
+        drawn = self._draw(scores.log_probs, rows)  # (N,)
         single = scores.only >= 0
         token = torch.where(single, scores.only, drawn)
-        logit = torch.where(single, scores.only_logit, scores.logits.gather(1, drawn[:, None]).squeeze(1))
+        chosen = torch.where(single, scores.only_log_prob, scores.log_probs.gather(1, drawn[:, None]).squeeze(1))
         # under the model's own distribution, whatever was drawn from
-        log_prob = rows.log_prob + (logit - scores.norm).view(sentences, beam)
+        log_prob = rows.log_prob + chosen.view(sentences, beam)
         token = token.view(sentences, beam)
         parent = torch.arange(beam, device=token.device).expand(sentences, beam)
         # one that has ended leaves an empty row
@@ -118,17 +118,17 @@ class Diverse:
         """Choose for one group after another."""
         sentences, beam = rows.log_prob.shape
         size = beam // self.groups
-        vocab = scores.logits.shape[1]
-        logits = scores.logits.view(sentences, beam, vocab)
-        counts = logits.new_zeros(sentences, 1, vocab)
+        vocab = scores.log_probs.shape[1]
+        log_probs = scores.log_probs.view(sentences, beam, vocab)
+        counts = log_probs.new_zeros(sentences, 1, vocab)
         choices = []
         for start in range(0, beam, size):
             part = slice(start, start + size)
             own = _part(scores, sentences, part)
             price = self.strength * counts  # (B, 1, V)
             width = min(2 * size, vocab)
-            value, token = _alone(*top((logits[:, part] - price).flatten(0, 1), width), own)
-            total = (value - own.norm[:, None]).view(-1, size, width) + rows.log_prob[:, part, None]
+            value, token = _alone(*top((log_probs[:, part] - price).flatten(0, 1), width), own)
+            total = value.view(-1, size, width) + rows.log_prob[:, part, None]
             token = token.view(total.shape)
             paid = price.expand(-1, size, -1).gather(2, token)  # (B, size, width)
             # a token that must come has no price
@@ -145,16 +145,16 @@ class Diverse:
 
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:
-    """Return what concerns some rows of each beam, but for the logits."""
-    norm, only, only_logit = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:4])
-    return Scores(scores.logits, norm, only, only_logit)
+    """Return what concerns some rows of each beam, but for `log_probs`."""
+    only, only_log_prob = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:3])
+    return Scores(scores.log_probs, only, only_log_prob)
 
 
 def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
     """Replace the best tokens (N, width) by the only one that may follow, where there is such a one."""
     single = (scores.only >= 0)[:, None]  # (N, 1)
     best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
-    alone = torch.where(best, scores.only_logit[:, None], NEVER)  # (N, width)
+    alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)
     return torch.where(single, alone, value), torch.where(single, scores.only[:, None], token)
 
 

@@ -139,7 +139,7 @@ class _EncoderGraph(nn.Module):
 
 
 class _StepGraph(nn.Module):
-    """Graph of one decoding step: logits (N, V), what each cache appends, and the other parts of the next state.
+    """Graph of one decoding step: log p (N, V), what each cache appends, and the other parts of the next state.
 
     Args:
         context: A context, for its form.
@@ -176,7 +176,7 @@ class _StepGraph(nn.Module):
         state = rebuild(self.state_form, parts)
         logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
         following = [part if isinstance(part, Tensor) else part.appended for part in leaves(state)]
-        return [logits, *(part.clone() for part in following)]  # type: ignore[union-attr]
+        return [logits.log_softmax(-1), *(part.clone() for part in following)]  # type: ignore[union-attr]
 
 
 class _Sample(NamedTuple):
@@ -265,7 +265,7 @@ def _step_names(sample: _Sample, context: list[str]) -> tuple[list[str], list[st
         f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
     ]
     both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
-    return inputs, ["logits", *(f"{kind}.{i}" for i, kind in both)]
+    return inputs, ["log_probs", *(f"{kind}.{i}" for i, kind in both)]
 
 
 def _export(
