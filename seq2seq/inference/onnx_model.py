@@ -101,11 +101,13 @@ class OnnxModel(Seq2Seq):
 def _fit(cache: Cache, slots: int) -> None:
     """Give a cache so many slots, in which all that it has fits: a graph reads all of its memory, in one piece."""
     axis, old = cache.slot_axis, cache.values
-    if old.shape[axis] != slots:
-        # every 16th step, since that many slots come into use at a time
-        cache.values = old.new_zeros(*old.shape[:axis], slots, *old.shape[axis + 1 :])
-        kept = min(slots, old.shape[axis])
-        cache.values.narrow(axis, 0, kept).copy_(old.narrow(axis, 0, kept))
+    kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
+    missing = slots - kept.shape[axis]
+    # every 16th step, since that many slots come into use at a time
+    if missing:
+        # zeros: what a hypothesis does not see counts 0 times
+        kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
+    cache.values = kept.contiguous()
 
 
 def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
