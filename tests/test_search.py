@@ -220,7 +220,8 @@ def test_the_batch_changes_nothing(overrides):
 
 @every_model
 def test_scores_are_those_of_forward(overrides):
-    model, lengths = sharp(*overrides), [6, 3, 8]
+    # in float64: retention's norm divides by numbers that may be near 0, which makes float32's rounding large
+    model, lengths = sharp(*overrides).double(), [6, 3, 8]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=4, max_len_ratio=1.0, max_len_extra=3, length_penalty=0.7, n_best=4)
     for row, found in enumerate(search(model, src, mask, settings=settings, special=SPECIAL)):
