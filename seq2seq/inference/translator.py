@@ -108,7 +108,7 @@ class Translator:
         loaded = members[0]
         for member, each in zip(members, paths, strict=True):
             _require_vocabulary(member, each, loaded, paths[0])
-            _store_weights_in(dtype, member.model)
+            store_weights_in(dtype, member.model)
         # None for models without learned positions, which have no limit
         limits = [max_positions(member.meta["model"], trust=trust) for member in members]
         positions = min((limit for limit in limits if limit is not None), default=None)
@@ -295,7 +295,7 @@ def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | Non
     return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 
-def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
+def store_weights_in(dtype: str, model: Seq2Seq) -> None:
     """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
-from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
+from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
@@ -105,7 +105,7 @@ class _TracedHeadCache(_TracedCache):
 
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor) -> Tensor:
         """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
-        batch_size, heads, slots, beam, size = self.values.shape
+        batch_size, heads, _, beam, size = self.values.shape
         assert self.appended is not None
         assert values.appended is not None
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
