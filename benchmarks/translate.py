@@ -113,8 +113,10 @@ def make_loaded(mixer: str) -> Any:
     sizes = {"src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "pad_id": 0, "joint": True}
     config = {"model": settings["model"], "mixer": settings["mixer"], **sizes}
     torch.manual_seed(0)
-    about = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "random"}
-    return Loaded(build_model(config).eval(), tokenizer, describe(model_config=config, tokenizer=tokenizer, **about))
+    meta = describe(
+        model_config=config, tokenizer=tokenizer, src_lang="de", tgt_lang="en", tokenize="13a", data="random"
+    )
+    return Loaded(build_model(config).eval(), tokenizer, meta)
 
 
 def prepare(engine: Engine, folder: Path) -> Path:
@@ -173,9 +175,11 @@ def _load_ours(engine: Engine, path: Path) -> Run:
 
 
 def _load_ctranslate2(engine: Engine, path: Path) -> Run:
-    import ctranslate2
+    from seq2seq.inference.packages import require
 
-    translator = ctranslate2.Translator(str(path), compute_type=engine.dtype, intra_threads=1, inter_threads=1)
+    translator = require("ctranslate2", "this engine").Translator(
+        str(path), compute_type=engine.dtype, intra_threads=1, inter_threads=1
+    )
     pieces = json.loads((path / "shared_vocabulary.json").read_text("utf-8"))
     number = {piece: i for i, piece in enumerate(pieces)}
 
@@ -192,9 +196,14 @@ def _load_ctranslate2(engine: Engine, path: Path) -> Run:
 
 def _load_marian(engine: Engine, path: Path) -> Run:
     import torch
-    from transformers import MarianMTModel
 
-    model = MarianMTModel.from_pretrained(path, dtype=getattr(torch, engine.dtype)).eval()
+    from seq2seq.inference.packages import require
+
+    model = (
+        require("transformers", "this engine")
+        .MarianMTModel.from_pretrained(path, dtype=getattr(torch, engine.dtype))
+        .eval()
+    )
 
     @torch.inference_mode()
     def run(batch: int, beam: int, tokens: int) -> list[int]:
@@ -257,9 +266,10 @@ class Worker:
 
 def measure(
     workers: dict[Engine, Worker], cells: list[Cell], tokens: int, rounds: int
-) -> dict[Engine, dict[Cell, Any]]:
-    """Measure each engine in each cell, in turns."""
-    rates: dict[Engine, dict[Cell, Any]] = {engine: {} for engine in workers}
+) -> dict[Engine, dict[Cell, float]]:
+    """Measure each engine in each cell, in turns, and compare what the same weights decode in float32."""
+    rates: dict[Engine, dict[Cell, list[float]]] = {engine: {cell: [] for cell in cells} for engine in workers}
+    decoded: dict[tuple[Cell, str], list[int]] = {}
     for worker in workers.values():
         worker.rate(Cell(1, 1), tokens)  # warm up
     for _, cell in itertools.product(range(rounds), cells):

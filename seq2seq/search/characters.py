@@ -71,20 +71,20 @@ class Characters:
         """Return the states after tokens; both of any shape."""
         return self._after[state, token.clamp(max=self._after.shape[1] - 1)]
 
-    def forbid(self, logits: Tensor, state: Tensor, left: Tensor) -> None:
-        """Set logits (N, V) of what would leave a character incomplete to -inf, in place.
+    def forbid(self, log_probs: Tensor, state: Tensor, left: Tensor) -> None:
+        """Set log p (N, V) of what would leave a character incomplete to -inf, in place.
 
         Args:
             state: Of each hypothesis, (B, beam).
             left: Tokens that each sentence may still have, the next one and the end counted, (B,).
         """
         price = self._price[state, left.clamp(0, LONGEST + 1)[:, None]].flatten(0, 1)  # (N, n)
-        pieces = logits.index_select(1, self._pieces) + price
+        pieces = log_probs.index_select(1, self._pieces) + price
         partial = (state > 0).view(-1, 1)  # (N, 1)
-        # a pass over all logits; only a CPU knows, without a wait, that there is no need
-        if logits.is_cuda or partial.any():
-            logits.masked_fill_(partial, NEVER)
-        logits.index_copy_(1, self._pieces, pieces)
+        # a pass over all tokens; only a CPU knows, without a wait, that there is no need
+        if log_probs.is_cuda or partial.any():
+            log_probs.masked_fill_(partial, NEVER)
+        log_probs.index_copy_(1, self._pieces, pieces)
 
     def missing(self, state: int, token: int) -> int:
         """Return how many bytes complete the character that a token leaves incomplete."""
@@ -107,7 +107,7 @@ class Characters:
         return after
 
     def _prices(self) -> Tensor:
-        """Return what is added to the logits of byte pieces, by state and by the tokens that are left: 0 or -inf."""
+        """Return what is added to log p of byte pieces, by state and by the tokens that are left: 0 or -inf."""
         prices = torch.full((STATES, LONGEST + 2, len(self.byte_of)), NEVER)
         for state in range(STATES):
             for column, byte in enumerate(self.byte_of.values()):

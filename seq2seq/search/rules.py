@@ -1,4 +1,4 @@
-"""What may not follow: rules that set logits to -inf, in place, each by itself."""
+"""What may not follow: rules that set log p to -inf, in place, each by itself."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Forbid:
     tokens: Tensor  # on the device
     reads_tokens = False
 
-    def __call__(self, logits: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
         """Forbid them."""
-        logits.index_fill_(1, self.tokens, NEVER)
+        log_probs.index_fill_(1, self.tokens, NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +36,10 @@ class MinLength:
     eos: int
     reads_tokens = False
 
-    def __call__(self, logits: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
         """Forbid the end."""
         early = (rows.position < self.least).repeat_interleave(rows.last.shape[1])  # (N,)
-        logits[:, self.eos].masked_fill_(early, NEVER)
+        log_probs[:, self.eos].masked_fill_(early, NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NoRepeat:
     pad: int
     reads_tokens = True
 
-    def __call__(self, logits: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
         """Forbid what followed the last size - 1 tokens where they occurred before."""
         tokens = rows.tokens.flatten(0, 1)  # (N, L)
         if tokens.shape[1] < self.size:
@@ -65,7 +65,7 @@ class NoRepeat:
             last = tokens.gather(1, recent.clamp(min=0))
             again = again & (windows[:, :, :-1] == last[:, None]).all(-1)
         # padding is forbidden anyway: where nothing is, it stands for nothing
-        logits.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
+        log_probs.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,9 @@ class WholeCharacters:
     characters: Characters
     reads_tokens = False
 
-    def __call__(self, logits: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
         """Forbid what would leave a character incomplete."""
-        self.characters.forbid(logits, rows.partial, rows.limits - rows.position)
+        self.characters.forbid(log_probs, rows.partial, rows.limits - rows.position)
 
 
 def rules_of(

@@ -105,18 +105,21 @@ class _TracedHeadCache(_TracedCache):
 
     def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor) -> Tensor:
         """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
-        batch_size, heads, _, beam, size = self.values.shape
-        assert self.appended is not None
-        assert values.appended is not None
+        heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
-        key, own = (part.appended.view(batch_size, beam, heads, 1, size) for part in (self, values))
-        key, own = (part.permute(0, 2, 3, 1, 4) for part in (key, own))  # (B, G, 1, beam, d)
+        key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
         visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
         weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
         before, here = weights.split([scores.shape[-1], 1], -1)
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
+
+    def own(self) -> Tensor:
+        """Return what was appended, head by head."""
+        batch_size, heads, _, beam, size = self.values.shape
+        assert self.appended is not None
+        return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
 
     def visible(self, position: Tensor) -> Tensor:
         """Return which slots of the past each hypothesis sees, (B, beam, slots)."""
@@ -175,8 +178,9 @@ class _StepGraph(nn.Module):
         ]
         state = rebuild(self.state_form, parts)
         logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
-        following = [part if isinstance(part, Tensor) else part.appended for part in leaves(state)]
-        return [logits.log_softmax(-1), *(part.clone() for part in following)]  # type: ignore[union-attr]
+        after: list[Any] = leaves(state)  # traced caches, which know what was appended
+        following = [part if isinstance(part, Tensor) else part.appended for part in after]
+        return [logits.log_softmax(-1), *(part.clone() for part in following)]
 
 
 class _Sample(NamedTuple):
