@@ -179,9 +179,13 @@ def write_onnx(
     def translate(rows: Rows, limit: int) -> Rows:
         return greedy(written.model, loaded.tokenizer, rows, limit)
 
-    return require_agreement(
-        loaded.model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
-    )
+    try:
+        return require_agreement(
+            loaded.model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
+        )
+    except RuntimeError as error:
+        # a size that the exporter has fixed inside the graph, where inputs do not show it
+        raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
 
 
 def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
