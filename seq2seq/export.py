@@ -41,6 +41,8 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--ckpt", required=True, type=nonempty, metavar="PATH", help="checkpoint, or an exported folder of weights")
     add("--format", required=True, choices=tuple(NAMES), help="see below")
+    text = "onnx: numbers of the linear layers; int8 is faster and a little less exact (default: float32)"
+    add("--dtype", choices=("float32", "int8"), default="float32", help=text)
     add("--out", required=True, type=nonempty, metavar="FOLDER", help="folder to write; an earlier export is replaced")
     text = "package, besides seq2seq, whose mixers the checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
@@ -64,11 +66,14 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.inference.export.formats import export_model
 
     origin = Origin(*read_origin(Path(options.ckpt)))
-    done = export_model(options.ckpt, out, format=options.format, origin=origin, trust=options.trust)
+    done = export_model(
+        options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
+    )
     for note in done.notes:
         warn(note)
     for name, count in done.agreed.items():
-        print(f"{name} translates as the checkpoint does: {count} of {SENTENCES} sentences to the last token")
+        what = "this model in integers" if options.dtype == "int8" else "the checkpoint"
+        print(f"{name} translates as {what} does: {count} of {SENTENCES} sentences to the last token")
     if options.format != "ctranslate2":
         print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
     print(f"{options.format}: {out}")

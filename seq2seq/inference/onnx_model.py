@@ -43,7 +43,12 @@ class _Graph:
     def run(self, feeds: dict[str, Tensor]) -> list[Any]:
         """Compute the outputs; an input that nothing depends on need not be in the graph."""
         arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
-        return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
+        try:
+            return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
+        except Exception as error:  # the runtime's own, of a dozen types
+            sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+            reason = " ".join(str(error).split())[:200]
+            raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
 
 
 class OnnxModel(Seq2Seq):

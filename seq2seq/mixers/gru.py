@@ -62,7 +62,8 @@ class GatedUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop where it has our form."""
-        if self.reset == "after":
+        # an exported graph has no fused loop of free length
+        if self.reset == "after" and not torch.compiler.is_exporting():
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
                 start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)

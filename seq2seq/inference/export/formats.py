@@ -30,7 +30,9 @@ class Exported(NamedTuple):
     notes: list[str]
 
 
-def export_model(ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = ()) -> Exported:
+def export_model(
+    ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
+) -> Exported:
     """Write the folder `out`, which appears when it is whole and agrees with the checkpoint.
 
     Args:
@@ -39,10 +41,13 @@ def export_model(ckpt: str, out: Path, *, format: str, origin: Origin, trust: Se
         format: One of FORMATS.
         origin: What the run left, for the model card.
         trust: Packages, besides this one, whose mixers may be named.
+        dtype: Number format of linear layers, float32, or for ONNX int8.
 
     Raises:
         ValueError: The checkpoint cannot be read, the format cannot express it, or a package is missing.
     """
+    if dtype != "float32" and format != "onnx":
+        raise ValueError(f"--dtype {dtype} is for --format onnx alone; {format} folders hold float32 weights")
     path = locate(ckpt)
     if runs_on_cpu_alone(path):
         raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
@@ -56,7 +61,7 @@ def export_model(ckpt: str, out: Path, *, format: str, origin: Origin, trust: Se
         if format == "onnx":
             from seq2seq.inference.export.onnx_graphs import write_onnx
 
-            return Exported({"ONNX Runtime": write_onnx(folder, loaded, trust=trust, **limits)}, [])
+            return Exported({"ONNX Runtime": write_onnx(folder, loaded, trust=trust, dtype=dtype, **limits)}, [])
         return _write_huggingface(folder, loaded, origin)
 
 

@@ -183,7 +183,7 @@ class _StepGraph(nn.Module):
         return [logits.log_softmax(-1), *(part.clone() for part in following)]
 
 
-class _Sample(NamedTuple):
+class Sample(NamedTuple):
     """Inputs of both graphs at one choice of sizes."""
 
     encoder: dict[str, Any]
@@ -207,37 +207,50 @@ def write_onnx(
         positions: The longest sequence that the model takes; None without a limit.
         tags: Ids before every source.
         trust: Packages, besides this one, whose mixers may be named.
+        dtype: "float32", or "int8" for linear layers in integers (see `export.int8`).
 
     Raises:
         ValueError: A package is missing, the model has no such graph, or it translates otherwise.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, _PURPOSE)
-    slots = min(_SLOTS, positions or _SLOTS)
     with torch.no_grad():
-        one, other = (
-            _sample(loaded.model, sizes, room) for sizes, room in zip(_SIZES, (slots, slots // 2), strict=True)
-        )
+        one, other = samples(loaded.model, positions)
+    notes = {**beginning(one), "dtype": dtype}
     model = in_int8(loaded.model) if dtype == "int8" else loaded.model
-    encoder = _EncoderGraph(model).eval()
-    step = _StepGraph(model, one.context, one.state).eval()
-    context = [f"context.{i}" for i in range(len(leaves(one.context)))]
+    encoder, step = modules(model, one)
+    inputs, outputs = step_names(one)
+    context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
-    inputs, outputs = _step_names(one, context)
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
-    write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT})
+    write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # read back: what is compared is what will be used
     written = load_onnx(folder, trust=trust)
 
     def translate(rows: Rows, limit: int) -> Rows:
         return greedy(written.model, loaded.tokenizer, rows, limit)
 
-    return require_agreement(
-        loaded.model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
-    )
+    try:
+        return require_agreement(
+            model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
+        )
+    except RuntimeError as error:
+        # a size that the exporter has fixed inside the graph, where inputs do not show it
+        raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
 
 
-def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> _Sample:
+def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
+    """Compute inputs of the graphs at two choices of sizes, for a model of at most so many positions."""
+    slots = min(_SLOTS, positions or _SLOTS)
+    return _sample(model, _SIZES[0], slots), _sample(model, _SIZES[1], slots // 2)
+
+
+def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
+    """Return the modules that become the graphs."""
+    return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
+
+
+def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> Sample:
     """Compute the inputs of a first step of any tokens, at the given sizes."""
     batch_size, beam, length = sizes
     src = torch.ones(batch_size, length, dtype=torch.int64)
@@ -255,11 +268,35 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> _Sample:
         "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
         "tensors": [part.unflatten(0, (batch_size, beam)) for part in parts if isinstance(part, Tensor)],
     }
-    return _Sample({"src": src, "mask": mask}, step, context, state)
+    return Sample({"src": src, "mask": mask}, step, context, state)
 
 
-def _step_names(sample: _Sample, context: list[str]) -> tuple[list[str], list[str]]:
+def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
+    """Say what a search without this program must know: with what each state begins, and how positions share slots.
+
+    Raises:
+        ValueError: A state begins with anything but zeros or a part of the context.
+    """
+    parts = leaves(sample.state)
+    context: Any = leaves(sample.context)
+    states = {}
+    for i, part in enumerate(parts):
+        if not isinstance(part, Tensor):
+            continue
+        beam = len(part) // len(context[0])
+        same = [j for j, given in enumerate(context) if given.repeat_interleave(beam, 0).equal(part)]
+        if part.any() and not same:
+            raise ValueError(
+                f"this model has no ONNX graph of its step: state {i} begins with neither zeros nor context"
+            )
+        states[f"state.{i}"] = f"context.{same[0]}" if part.any() else "zeros"
+    strides = {f"owner.{i}": ancestry.stride for i, ancestry in enumerate(shared(parts)[0])}
+    return {"states": states, "strides": strides}
+
+
+def step_names(sample: Sample) -> tuple[list[str], list[str]]:
     """Return the names of the step's inputs and outputs; a leaf of the state is known by its number."""
+    context = [f"context.{i}" for i in range(len(leaves(sample.context)))]
     parts = leaves(sample.state)
     caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
     tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
