@@ -212,9 +212,7 @@ def test_formats(ckpt, tmp_path, translator):
         assert entry["alignment"] == one.alignment
         pieces = [(each["piece"], pytest.approx(each["log_prob"], abs=1e-4)) for each in entry["pieces"]]
         assert pieces == one.pieces
-    assert "".join(each["piece"] for each in objects[0]["pieces"]).replace("▁", " ").strip() == (
-        objects[0]["translation"] + "</s>"
-    )
+    assert [entry["pieces"][-1]["piece"] for entry in objects if entry["pieces"]] == ["</s>"] * 6
     assert (objects[5]["pieces"], objects[5]["alignment"], objects[5]["score"]) == ([], "", 0.0)
     plain = [json.loads(line) for line in lines("--format", "json", "--n-best", "1")]
     assert plain == [{key: entry[key] for key in ("line", "translation", "score")} for entry in objects]
