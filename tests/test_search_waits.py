@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 from benchmarks import launches
 from seq2seq.config.compose import presets
 
-EXHAUSTIVE = {"test_every_preset_waits_once"}
+EXHAUSTIVE = {"test_every_preset_waits_once", "test_a_planted_wait_is_counted"}
+REPRESENTATIVE = {"test_a_decoding_step_waits_once": {"rules"}}
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted only where there is no GPU")
 ONE_LAYER = ("model.encoder_layers=1", "model.decoder_layers=1")
 BYTES = {piece: piece - 4 for piece in range(4, 132)}
@@ -38,11 +39,6 @@ def assert_one(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_a_decoding_step_waits_once(options):
     assert_one(launches.of_decoding(("mixer=transformer", *ONE_LAYER), **options))
-
-
-@no_gpu
-def test_a_decoding_step_of_a_ring_waits_once():
-    assert_one(launches.of_decoding(("mixer=dynamicconv",)))
 
 
 @no_gpu
