@@ -256,8 +256,7 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
-    # a folder of exported weights is a checkpoint with all its files
-    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")
+    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
@@ -367,7 +366,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
 
     from seq2seq.inference.translator import Translator, choose_device
 
-    # cheap checks first: loading may take long
+    # cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
     choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -375,7 +374,6 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(
         options.ckpt,
-        # not as it is resolved: some models run on the CPU alone, where a GPU is not asked for
         device=options.device,
         dtype=options.dtype,
         trust=options.trust,
