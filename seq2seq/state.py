@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.attention import attention
-
 
 class Ancestry:
     """The rows of its sentence that each hypothesis of a beam descends from, one table for all caches of a state.
@@ -207,10 +205,12 @@ class HeadCache(Cache):
         values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
         return cls(values, Ancestry(batch_size, slots, 1, device=device))
 
-    def attend(self, q: Tensor, values: HeadCache, position: Tensor) -> Tensor:
-        """Attend from q (B, H, beam, d) at position (N,) to what each hypothesis has written here and in `values`.
+    def attend(self, q: Tensor, values: HeadCache, position: Tensor, *, attention: Callable[..., Tensor]) -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
 
-        These are keys; H / G heads share each.
+        Args:
+            values: The cache of the values beside these keys; H / G heads share both.
+            attention: Computes attention (`seq2seq.kernels.attention`).
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
         bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)

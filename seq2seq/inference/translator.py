@@ -109,9 +109,7 @@ class Translator:
         for member, each in zip(members, paths, strict=True):
             _require_vocabulary(member, each, loaded, paths[0])
             store_weights_in(dtype, member.model)
-        # None for models without learned positions, which have no limit
-        limits = [max_positions(member.meta["model"], trust=trust) for member in members]
-        positions = min((limit for limit in limits if limit is not None), default=None)
+        positions = _fewest_positions(members, trust)
         return cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
@@ -241,6 +239,12 @@ class Translator:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:
+    """Return how many positions all of some models have; None for models without learned ones, which have no limit."""
+    limits = [max_positions(member.meta["model"], trust=trust) for member in members]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:

@@ -133,7 +133,7 @@ class Attention(SelfMixer):
             cache.append(part, position)
         # a sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
-        y = state.keys.attend(q, state.values, position)
+        y = state.keys.attend(q, state.values, position, attention=attention)
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:

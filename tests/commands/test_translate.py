@@ -159,7 +159,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     for options, message in [
         (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
         (["--ckpt", text, "--input", text], "text: is not a checkpoint"),
-        (["--ckpt", tmp_path, "--input", text], "is a directory; name the checkpoint file"),
+        (["--ckpt", tmp_path, "--input", text], "is a folder without config.json"),
         (["--ckpt", ckpt, "--input", tmp_path / "no"], "no: No such file or directory"),
         (["--ckpt", ckpt, "--input", tmp_path], "is a directory; name a file with --input"),
         (["--ckpt", ckpt, "--input", text, "--output", text], "is the input"),

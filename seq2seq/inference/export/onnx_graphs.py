@@ -103,7 +103,7 @@ class _TracedHeadCache(_TracedCache):
         """See `Cache.append`."""
         self.appended = value.to(self.values.dtype)
 
-    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor) -> Tensor:
+    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, attention: Any) -> Tensor:
         """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
