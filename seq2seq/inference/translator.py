@@ -102,7 +102,6 @@ class Translator:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
         paths = [locate(path), *map(locate, ensemble)]
-        # before a file is read, which may take long
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]

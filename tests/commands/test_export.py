@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from exported import need, plain, preset
+from exported import need, plain
 
 from seq2seq import checkpoint, export
 from seq2seq.archive import CheckpointError
@@ -29,7 +29,13 @@ from seq2seq.inference.translator import Translator
 need("safetensors", "ctranslate2", "transformers")
 
 # Transformers takes seconds to import
-EXHAUSTIVE = ("test_marian_is_the_model", "test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side")
+EXHAUSTIVE = (
+    "test_marian_is_the_model",
+    "test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side",
+    "test_a_name_on_the_hub_is_read_from_its_cache",
+    "test_a_model_that_translates_otherwise_is_refused",
+    "test_two_tokens_as_good_as_equal_are_no_disagreement",
+)
 REPRESENTATIVE = {"test_ctranslate2_is_the_model": ["post-learned"]}
 
 LINES = tiny.sentences(tiny.GERMAN, 12)
@@ -249,10 +255,13 @@ def test_a_plain_transformer_of_a_pattern_is_one(tokenizer):
 
 
 def test_another_mixer_is_refused_before_anything_is_written(tokenizer, tmp_path):
+    given = plain(tokenizer)
+    for slot in ("encoder", "decoder"):
+        given.meta["model"]["mixer"][slot] = {"_target_": "seq2seq.mixers.lightconv.LightConv"}
     with pytest.raises(
         UnsupportedError, match=r"mixer.encoder is LightConv, not attention; mixer.decoder is LightConv"
     ):
-        write_ctranslate2(tmp_path, preset("lightconv", tokenizer), positions=None, tags=[])
+        write_ctranslate2(tmp_path, given, positions=None, tags=[])
     assert not list(tmp_path.iterdir())
 
 
