@@ -18,7 +18,7 @@ _SHORT = 20
 _LONG = 140
 _LIMIT = 30
 # Two tokens whose logits are closer than this may change places when sums are taken in another order.
-_TIE = 1e-3
+TIE = 1e-3
 
 Rows = list[list[int]]
 
@@ -60,6 +60,7 @@ def require_agreement(
     what: str,
     positions: int | None = None,
     tags: Sequence[int] = (),
+    tie: float = TIE,
 ) -> int:
     """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
 
@@ -70,6 +71,7 @@ def require_agreement(
         what: Its name in messages.
         positions: The longest sequence that the model takes.
         tags: Ids before every source.
+        tie: Logits that are less far apart are as good as equal.
 
     Raises:
         DisagreementError: A translation differs by more than rounding.
@@ -83,7 +85,7 @@ def require_agreement(
     for row, ours, theirs in zip(rows, greedy(model, tokenizer, rows, limit), translate(rows, limit), strict=True):
         if ours == theirs:
             same += 1
-        elif (gap := _gap(model, tokenizer, row, ours, theirs)) > _TIE:
+        elif (gap := _gap(model, tokenizer, row, ours, theirs)) > tie:
             raise DisagreementError(
                 f"{what} does not translate as this model does, and was not written: from {row} it makes {theirs}, "
                 f"not {ours} (logits differ by {gap:.3g}); please report this"
