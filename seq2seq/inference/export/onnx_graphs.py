@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
-from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
+from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
 from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
