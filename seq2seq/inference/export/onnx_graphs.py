@@ -136,8 +136,8 @@ class _StepGraph(nn.Module):
         ]
         state = rebuild(self.state_form, parts)
         logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
-        following = [part if isinstance(part, Tensor) else part.appended for part in leaves(state)]
-        return [logits, *(part.clone() for part in following)]  # type: ignore[union-attr]
+        following: list[Any] = leaves(state)
+        return [logits, *((part if isinstance(part, Tensor) else part.appended).clone() for part in following)]
 
 
 class Sample(NamedTuple):
