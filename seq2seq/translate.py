@@ -30,6 +30,7 @@ from seq2seq.cli import (
 from seq2seq.config.search import SamplingSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
+from seq2seq.inference.line_formats import FORMATS
 from seq2seq.streams import standard_input
 
 Stream = BinaryIO | IO[bytes]
@@ -39,8 +40,9 @@ Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give emp
 a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a gray PNG of
 the size trained on) and is none stays empty: there is always one line out for each line in.
 
-With --n-best N there are N lines for each, best first, in three columns set apart by tabs: the line's number from 1,
-the score (log-probability, natural logarithm, normalized by length), and the text.
+With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
+number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. --format json prints
+one object a line for each line in: line, translation, score, and alternatives with --n-best.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
@@ -59,6 +61,11 @@ def _parser() -> Parser:
         metavar="N",
         help="translations for each line (1)",
     )
+    text = "what is printed: text alone, columns, or an object for each line (text; tsv with --n-best)"
+    add("--format", choices=FORMATS, help=text)
+    text = "with --format json, the pieces of the translation, each with its log-probability"
+    add("--pieces", action="store_true", help=text)
+    add("--align", action="store_true", help="with --format json, the word alignment of the translation")
     text = "write word alignments of the translations, in Pharaoh format (source-target, from 0), all at once"
     add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
@@ -85,6 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     _check_draws(parser, options)
+    options.format = options.format or ("tsv" if options.n_best > 1 else "text")
+    for name in ("pieces", "align"):
+        if getattr(options, name) and options.format != "json":
+            parser.error(f"--{name} goes with --format json")
     # a beam size that is left open is the checkpoint's, which `load_translator` compares
     if options.beam_size and options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
@@ -127,7 +138,8 @@ def _run(options: argparse.Namespace) -> int:
 
         session = LineStream(
             translator=translator,
-            n_best=options.n_best,
+            format=options.format,
+            details=[field for field, asked in (("pieces", options.pieces), ("alignment", options.align)) if asked],
             warn=warn,
             options=_how(options),
             **beside,

@@ -33,11 +33,9 @@ MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
 _CORE = {"transformer", "lightconv", "dynamicconv", "bahdanau", "retention", "attention-dynamicconv"}
 REPRESENTATIVE = {
     "test_beam_of_one_is_greedy": _CORE,
-    "test_search_is_the_textbooks": {"transformer", "dynamicconv", "bahdanau", "pyramid"},
-    "test_results_may_be_read_late": {"1.0-3-1", "0.0-1-1", "-0.5-3-0"},
-    "test_options_are_the_textbooks": {
-        *("False-gnmt", "False-min_len", "False-bigrams", "False-groups", "True-suppress", "True-all"),
-    },
+    "test_search_is_the_textbooks": {"transformer", "dynamicconv"},
+    "test_results_may_be_read_late": {"1.0-3-1"},
+    "test_options_are_the_textbooks": {"False-gnmt", "False-groups", "True-suppress", "True-all"},
     "test_the_batch_changes_nothing": _CORE,
     "test_scores_are_those_of_forward": _CORE,
     "test_sampled_scores_are_those_of_forward": _CORE,
@@ -220,7 +218,8 @@ def test_the_batch_changes_nothing(overrides):
 
 @every_model
 def test_scores_are_those_of_forward(overrides):
-    model, lengths = sharp(*overrides), [6, 3, 8]
+    # in float64: retention's norm divides by numbers that may be near 0, which makes float32's rounding large
+    model, lengths = sharp(*overrides).double(), [6, 3, 8]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=4, max_len_ratio=1.0, max_len_extra=3, length_penalty=0.7, n_best=4)
     for row, found in enumerate(search(model, src, mask, settings=settings, special=SPECIAL)):

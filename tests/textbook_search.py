@@ -5,8 +5,11 @@ The slow twin of `seq2seq.search`. It knows no state, no batch and no early stop
 
 from __future__ import annotations
 
+import codecs
+import functools
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from composed import BOS, EOS, PAD, VOCAB
@@ -26,7 +29,12 @@ def next_log_probs(model: Seq2Seq, src: Tensor, prefixes: list[list[int]]) -> li
 
 
 def beam_search(
-    model: Seq2Seq, src: Tensor, how: SearchSettings, prefix: Sequence[int] = (), suppress: Sequence[int] = ()
+    model: Seq2Seq,
+    src: Tensor,
+    how: SearchSettings,
+    prefix: Sequence[int] = (),
+    suppress: Sequence[int] = (),
+    byte_of: Mapping[int, int] | None = None,
 ) -> list[Hypothesis]:
     """Return the n best hypotheses of one source (1, S), best first."""
     limit = int(how.max_len_ratio * src.shape[1]) + how.max_len_extra
@@ -40,7 +48,7 @@ def beam_search(
             extended = []
             rows = next_log_probs(model, src, [ids for _, ids in beam]) if beam else []
             for (total, ids), log_probs in zip(beam, rows, strict=True):
-                tokens = allowed(ids, limit, how, prefix, suppress)
+                tokens = allowed(ids, limit, how, prefix, suppress, byte_of or {})
                 for token in tokens:
                     price = how.diversity * chosen[token] if len(tokens) > 1 else 0.0
                     extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
@@ -56,7 +64,12 @@ def beam_search(
 
 
 def allowed(
-    ids: list[int], limit: int, how: SearchSettings, prefix: Sequence[int], suppress: Sequence[int]
+    ids: list[int],
+    limit: int,
+    how: SearchSettings,
+    prefix: Sequence[int],
+    suppress: Sequence[int],
+    byte_of: Mapping[int, int],
 ) -> list[int]:
     """List the tokens that may follow `ids`."""
     if len(ids) < len(prefix):
@@ -69,7 +82,41 @@ def allowed(
     if size:
         known = [ids[i : i + size] for i in range(len(ids) - size + 1)]
         forbidden |= {token for token in range(VOCAB) if [*ids, token][-size:] in known}
+    if byte_of:
+        known_bytes = frozenset(byte for token, byte in byte_of.items() if token not in suppress)
+        left = limit - len(ids) - 2  # after the next token and without the end
+        begun = unfinished(ids, byte_of)
+        forbidden |= {token for token in range(VOCAB) if not spells(begun, byte_of.get(token), left, known_bytes)}
     return [token for token in range(VOCAB) if token not in forbidden]
+
+
+def unfinished(ids: list[int], byte_of: Mapping[int, int]) -> bytes:
+    """Return the bytes of a character that is not complete, as Python's decoder leaves them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    for token in ids:
+        if token in byte_of:
+            decoder.decode(bytes([byte_of[token]]))
+        else:
+            decoder.reset()
+    return decoder.getstate()[0]
+
+
+@functools.cache
+def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int]) -> bool:
+    """Return True if a byte, or None for another piece, leaves what at most `left` bytes make valid UTF-8."""
+    if byte is None:
+        return not begun
+    # what has begun goes on in any case
+    for more in range(4 if begun else min(left, 3) + 1):
+        for rest in itertools.product(available, repeat=more):
+            try:
+                text = bytes([*begun, byte, *rest]).decode()
+            except UnicodeDecodeError:
+                continue
+            # not a further character
+            if len(text) == 1:
+                return True
+    return False
 
 
 def divisor(length: int, how: SearchSettings) -> float:

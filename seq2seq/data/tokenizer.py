@@ -74,8 +74,8 @@ class Tokenizer:
         pieces = range(self.tgt.get_piece_size())
         self._silent.update(i for i in pieces if self.tgt.is_control(i))
         # <0x41> is the byte 0x41 of a character that has no piece
-        self._byte_of = {i: int(self.tgt.id_to_piece(i)[3:5], 16) for i in pieces if self.tgt.is_byte(i)}
-        self._id_of_byte = {byte: i for i, byte in self._byte_of.items()}
+        self.byte_of = {i: int(self.tgt.id_to_piece(i)[3:5], 16) for i in pieces if self.tgt.is_byte(i)}
+        self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
         """Encode source lines, each closed by eos; pictures have neither eos nor segmentations.
@@ -160,12 +160,12 @@ class Tokenizer:
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
         """Drop byte pieces that are no part of a character in UTF-8, which SentencePiece would print as U+FFFD."""
-        if self._byte_of.keys().isdisjoint(row):
+        if self.byte_of.keys().isdisjoint(row):
             return row
         kept: list[int] = []
-        for are_bytes, run in groupby(row, self._byte_of.__contains__):
+        for are_bytes, run in groupby(row, self.byte_of.__contains__):
             if are_bytes:
-                data = bytes(self._byte_of[i] for i in run)
+                data = bytes(self.byte_of[i] for i in run)
                 kept += [self._id_of_byte[byte] for byte in data.decode("utf-8", "ignore").encode()]
             else:
                 kept += run

@@ -70,12 +70,6 @@ def force_lines(
         yield from _force_batch(translator, batch, align)
 
 
-def align_lines(translator: Translator, lines: Sequence[str], translations: Sequence[str]) -> list[str]:
-    """Align the words of translations with those of their sources, in Pharaoh format; "" for blank lines."""
-    pairs = zip(lines, translations, strict=True)
-    return [line.alignment for line in force_lines(translator, pairs, note=lambda _: None, align=True)]
-
-
 def _numbered(note: Callable[[Note], None], number: int) -> Callable[[Note], None]:
     return lambda told: note(told._replace(position=number))
 

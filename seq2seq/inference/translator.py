@@ -238,7 +238,8 @@ class Translator:
     @property
     def special(self) -> Specials:
         """Ids of the special tokens."""
-        return Specials(self.tokenizer.bos_id, self.tokenizer.eos_id, self.tokenizer.pad_id)
+        tokenizer = self.tokenizer
+        return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
 
 
 def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:

@@ -101,11 +101,12 @@ class Constrained:
             if only[row] < 0:
                 for best, *pair in zip(given[row], tokens, totals, strict=True):
                     best.update(zip(*pair, strict=True))
+        missing = self._missing(scores, rows, given)
         chosen = []
         for row, limit in enumerate(rows.limits.tolist()):
             # tokens after this one, the end counted
             left = limit - position[row] - 1
-            candidates = self._candidates(given[row], progress[row], phrases[row], left)
+            candidates = self._candidates(given[row], progress[row], phrases[row], left, missing[row])
             chosen.append(self._allocate(candidates, sum(map(len, phrases[row])), size))
         return Choice(*(_tensors(side, rows.log_prob) for side in zip(*chosen, strict=True)))
 
@@ -128,27 +129,48 @@ class Constrained:
                 found[hypothesis // size][hypothesis % size][token] = value
         return found
 
+    def _missing(self, scores: Scores, rows: Open, given: list[list[dict[int, float]]]) -> list[list[dict[int, int]]]:
+        """Return how many byte pieces complete the character after each token, where that is not 0."""
+        characters = scores.characters
+        if characters is None:
+            return [[{} for _ in beam] for beam in given]
+        return [
+            [{token: characters.missing(state, token) for token in tokens} for tokens, state in zip(*pair, strict=True)]
+            for pair in zip(given, rows.partial.tolist(), strict=True)
+        ]
+
     def _candidates(
         self,
         given: list[dict[int, float]],
         progress: list[Progress],
         phrases: list[list[int]],
         left: int,
+        missing: list[dict[int, int]],
     ) -> list[Candidate]:
-        """List the extensions that can still meet all phrases, best first."""
+        """List the extensions that can still meet all phrases, best first.
+
+        Args:
+            given: log p of each hypothesis with each token.
+            left: Tokens after this one, the end counted.
+            missing: Byte pieces after each token that complete a character.
+        """
         every = sum(map(len, phrases))
         candidates = []
-        for parent, (tokens, state) in enumerate(zip(given, progress, strict=True)):
+        for parent, (tokens, state, bytes_after) in enumerate(zip(given, progress, missing, strict=True)):
             for token, log_prob in tokens.items():
                 # NaN stays, so that the host finds it
                 if log_prob == NEVER:
                     continue
                 if token == self.eos:
                     met = state.met(phrases) if len(state.done) == len(phrases) else -1
+                    possible = met == every
                 else:
-                    met = state.after(token, phrases).met(phrases)
-                # the end takes one of the tokens that are left
-                if met == every if token == self.eos else every - met <= left - 1:
+                    after = state.after(token, phrases)
+                    met = after.met(phrases)
+                    # a phrase completes its characters itself; the end takes one of the tokens that are left
+                    rest = every - met + (bytes_after.get(token, 0) if after.current < 0 else 0)
+                    possible = rest <= left - 1
+                if possible:
                     candidates.append(Candidate(log_prob, parent, token, met))
         # NaN ranks first
         return sorted(candidates, key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))

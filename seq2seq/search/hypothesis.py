@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
@@ -34,11 +36,16 @@ class Hypothesis(NamedTuple):
 
 
 class Specials(NamedTuple):
-    """Ids of the special tokens that a search handles itself: it begins with bos, ends at eos, never draws pad."""
+    """Ids of the special tokens that a search handles itself: it begins with bos, ends at eos, never draws pad.
+
+    Attributes:
+        byte_of: The bytes of pieces such as <0x41>, by their ids; a search writes whole characters of them.
+    """
 
     bos: int
     eos: int
     pad: int
+    byte_of: Mapping[int, int] = MappingProxyType({})
 
 
 def length_divisor(length: int, settings: SearchSettings) -> float:

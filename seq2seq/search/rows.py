@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from seq2seq.search.characters import Characters
 from seq2seq.search.hypothesis import Specials
 from seq2seq.state import first, move, refill, reorder, set_length
 
@@ -42,6 +43,7 @@ class Open(NamedTuple):
         tokens: Tokens so far, (B, beam, L), where a rule reads them; else (B, beam, 0).
         draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
         phrases: What the translation must have, as `constraints.flatten` writes it, (B, tokens).
+        partial: State of the character that byte pieces write, (B, beam), where there are such; else (B, 0).
     """
 
     last: Tensor
@@ -52,6 +54,7 @@ class Open(NamedTuple):
     tokens: Tensor
     draws: Tensor
     phrases: Tensor
+    partial: Tensor
 
 
 class Scores(NamedTuple):
@@ -62,12 +65,14 @@ class Scores(NamedTuple):
         norm: log of the sum of the exponentials of all tokens, allowed or not, (N,); NaN where one is not finite.
         only: The one token that may follow, (N,), -1 where there are several.
         only_logit: Its logit, (N,), whatever the rules say.
+        characters: What knows how many byte pieces an extension still needs; None where there are none.
     """
 
     logits: Tensor
     norm: Tensor
     only: Tensor
     only_logit: Tensor
+    characters: Characters | None = None
 
 
 class Extensions(NamedTuple):
@@ -131,6 +136,7 @@ class Rows:
         max_len: Slots of the caches.
         rules: What is forbidden, applied in order.
         selection: How extensions are chosen.
+        characters: The state of byte pieces, where there are any.
     """
 
     def __init__(
@@ -143,6 +149,7 @@ class Rows:
         max_len: int,
         rules: tuple[Rule, ...],
         selection: Selection,
+        characters: Characters | None = None,
     ) -> None:
         self.model = model
         self.special = special
@@ -152,6 +159,7 @@ class Rows:
         self.state: Any = model.init_state(context, beam_size=self.beam, max_len=max_len)
         self.rules = rules
         self.selection = selection
+        self.characters = characters
         # where the rows of hypotheses begin, (B, 1)
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
 
@@ -182,7 +190,7 @@ class Rows:
         only_logit = logits.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
         for rule in self.rules:
             rule(logits, rows)
-        return Scores(logits, norm, only, only_logit)
+        return Scores(logits, norm, only, only_logit, self.characters)
 
     def _follow(self, kept: Extensions) -> None:
         """Let hypothesis i continue row parent[i] of its sentence by its token."""
@@ -194,6 +202,8 @@ class Rows:
             rows.tokens.copy_(rows.tokens.gather(1, index))
             at = rows.position[:, None, None].expand(-1, self.beam, 1)
             rows.tokens.scatter_(2, at, kept.token[:, :, None])
+        if self.characters:
+            rows.partial.copy_(self.characters.after(rows.partial.gather(1, kept.parent), kept.token))
         rows.last.copy_(kept.token)
         rows.log_prob.copy_(kept.log_prob)
         # a row that has ended stays where it is until it is taken: there are no further slots or positions

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
+from seq2seq.search.characters import Characters
 from seq2seq.search.hypothesis import Specials
 from seq2seq.search.rows import Open, Rule
 
@@ -67,8 +68,24 @@ class NoRepeat:
         logits.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
 
 
+@dataclasses.dataclass(frozen=True)
+class WholeCharacters:
+    """Byte pieces make valid UTF-8, to the end."""
+
+    characters: Characters
+    reads_tokens = False
+
+    def __call__(self, logits: Tensor, rows: Open) -> None:
+        """Forbid what would leave a character incomplete."""
+        self.characters.forbid(logits, rows.partial, rows.limits - rows.position)
+
+
 def rules_of(
-    settings: SearchSettings, special: Specials, suppress: Sequence[int], device: torch.device
+    settings: SearchSettings,
+    special: Specials,
+    suppress: Sequence[int],
+    device: torch.device,
+    characters: Characters | None = None,
 ) -> tuple[Rule, ...]:
     """Return the rules that settings ask for; padding and begin are forbidden in any case."""
     forbidden = torch.tensor([special.pad, special.bos, *suppress])
@@ -77,4 +94,6 @@ def rules_of(
         rules.append(NoRepeat(settings.no_repeat_ngram, special.pad))
     if settings.min_len:
         rules.append(MinLength(settings.min_len, special.eos))
+    if characters:
+        rules.append(WholeCharacters(characters))
     return tuple(rules)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
+from seq2seq.search.characters import characters_of
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Sentence
@@ -68,7 +69,8 @@ class Running:
         # results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
-        self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device)
+        self.characters = characters_of(plan.special.byte_of, plan.suppress, plan.device)
+        self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device, self.characters)
         src, mask = self._padded(sources)
         self.rows = Rows(
             plan.model,
@@ -78,6 +80,7 @@ class Running:
             max_len=self.max_len,
             rules=self.rules,
             selection=plan.selection,
+            characters=self.characters,
         )
 
     @property
@@ -185,7 +188,8 @@ class Running:
         tokens = torch.zeros(rows, size, most if read else 0, dtype=torch.int64)
         last = torch.full((rows, size), self.plan.special.bos)
         position = torch.zeros(rows, dtype=torch.int64)
-        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases
+        partial = torch.zeros(rows, size if self.characters else 0, dtype=torch.int64)
+        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial
         return Open(*(field.to(self.plan.device) for field in fields))
 
 

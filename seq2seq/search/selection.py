@@ -146,7 +146,7 @@ class Diverse:
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:
     """Return what concerns some rows of each beam, but for the logits."""
-    norm, only, only_logit = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:])
+    norm, only, only_logit = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:4])
     return Scores(scores.logits, norm, only, only_logit)
 
 
