@@ -109,8 +109,7 @@ class Translator:
             _require_vocabulary(member, each, loaded, paths[0])
             _store_weights_in(dtype, member.model)
         # None for models without learned positions, which have no limit
-        limits = [max_positions(member.meta["model"], trust=trust) for member in members]
-        positions = min((limit for limit in limits if limit is not None), default=None)
+        positions = min(filter(None, (max_positions(each.meta["model"], trust=trust) for each in members)), default=None)
         return cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
