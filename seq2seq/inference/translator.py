@@ -109,7 +109,7 @@ class Translator:
             _require_vocabulary(member, each, loaded, paths[0])
             _store_weights_in(dtype, member.model)
         # None for models without learned positions, which have no limit
-        positions = min(filter(None, (max_positions(each.meta["model"], trust=trust) for each in members)), default=None)
+        positions = min(filter(None, (max_positions(one.meta["model"], trust=trust) for one in members)), default=None)
         return cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
