@@ -179,9 +179,9 @@ class _StepGraph(nn.Module):
         ]
         state = rebuild(self.state_form, parts)
         logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
-        after: list[Any] = leaves(state)  # traced caches, which know what was appended
-        following = [part if isinstance(part, Tensor) else part.appended for part in after]
-        return [logits.log_softmax(-1), *(part.clone() for part in following)]
+        following: list[Any] = leaves(state)
+        after = [(part if isinstance(part, Tensor) else part.appended).clone() for part in following]
+        return [logits.log_softmax(-1), *after]
 
 
 class Sample(NamedTuple):
