@@ -237,7 +237,9 @@ def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
                 position = torch.full_like(token, step)
                 logits, states[0] = given.model.step(token, ours, states[0], position)
                 found, states[1] = written.model.step(token, theirs, states[1], position)
-                assert found == pytest.approx(logits.log_softmax(-1), abs=1e-2)
+                expected = logits.log_softmax(-1)
+                # all together: random weights make much of rounding in single numbers
+                assert (found - expected).norm() < 5e-3 * expected.norm()
                 token = torch.randint(4, tokenizer.tgt_vocab_size, token.shape)
 
 
