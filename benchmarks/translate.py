@@ -44,7 +44,7 @@ _LEAST = 75
 
 
 class Engine(NamedTuple):
-    """What is measured: a program, its number format, and the mixer of the model."""
+    """Engine to measure: a program, its number format, and the mixer of the model."""
 
     name: str
     dtype: str
@@ -121,7 +121,8 @@ def make_loaded(mixer: str) -> Any:
 
 def prepare(engine: Engine, folder: Path) -> Path:
     """Write what an engine loads, and return where; what is there from an earlier call is used."""
-    target = folder / "-".join(engine)
+    # the peers convert float32 weights while they load them
+    target = folder / ("-".join(engine) if engine.name == "onnx" else f"{engine.name}-{engine.mixer}")
     if target.exists() or engine.name == "torch":
         return target
     from seq2seq.files import atomic_folder

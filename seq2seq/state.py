@@ -61,13 +61,10 @@ class Ancestry:
     def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
         """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N * parts,)."""
         if (slots, parts) not in self._places:
-            slot = position // self.stride % slots
-            block = self.sentence
+            block, slot, row = self.sentence, position // self.stride % slots, self.row
             if parts > 1:  # each part of a sentence's memory has its own slots
-                part = torch.arange(parts, device=position.device)
-                block, slot, row = self.sentence[:, None] * parts + part, slot[:, None], self.row[:, None]
-            else:
-                row = self.row
+                block = block[:, None] * parts + torch.arange(parts, device=position.device)
+                slot, row = slot[:, None], row[:, None]
             self._places[slots, parts] = ((block * slots + slot) * self.beam + row).flatten()
         return self._places[slots, parts]
 
@@ -147,7 +144,7 @@ class Cache:
 
     @property
     def owner(self) -> Tensor:
-        """Which of its sentence's rows wrote each slot of each hypothesis, (N, slots of the ancestry)."""
+        """The rows of its sentence that wrote the slots of each hypothesis, (N, slots of the ancestry)."""
         return self.ancestry.owner
 
     def append(self, value: Tensor, position: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What tests of exports share: the packages they need, and small models ready to be exported."""
+"""Shared parts of the tests of exports: the packages they need, and small models ready to be exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How translations are printed: as text, as columns, or as JSON. Imports no torch."""
+"""Formats of printed translations: text, columns, or JSON. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the translations of lines: how they are searched, what they begin with and what they must have."""
+"""Requests for translations of lines: their search, their beginnings and what they must have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seq2seq.search import Constrained, Drawn, Selection, Source
 
 
 class Job(NamedTuple):
-    """How lines are searched: settings, and the selection where it is not that of the settings."""
+    """Search of lines: settings, and the selection where it is not that of the settings."""
 
     settings: SearchSettings
     selection: Selection | None

@@ -27,7 +27,7 @@ STOP = -1
 
 
 class Progress(NamedTuple):
-    """What a hypothesis has met: whole phrases by their index, and the first `reached` tokens of phrase `current`."""
+    """Progress of a hypothesis: the phrases met whole, by index, and the first `reached` tokens of phrase `current`."""
 
     done: frozenset[int] = frozenset()
     current: int = -1

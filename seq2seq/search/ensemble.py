@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.search.rows import Model
+from seq2seq.search.rows import Model, step_log_probs
 
 
 class Ensemble:
@@ -38,7 +38,7 @@ class Ensemble:
         """Return log-probabilities (N, V) of the token after `token` (N,) at position (N,), and the next states."""
         log_probs, states = [], []
         for model, own, old in zip(self.models, context, state, strict=True):
-            logits, new = model.step(token, own, old, position)
-            log_probs.append(logits.float() if getattr(model, "normalized", False) else logits.float().log_softmax(-1))
+            scores, new = step_log_probs(model, token, own, old, position)
+            log_probs.append(scores)
             states.append(new)
         return torch.stack(log_probs).logsumexp(0) - math.log(len(self.models)), states

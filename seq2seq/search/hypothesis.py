@@ -1,4 +1,4 @@
-"""What a search returns: hypotheses, how long they may be, and the score by which they are ranked."""
+"""Results of a search: hypotheses, their limits of length, and the score by which they are ranked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host knows of a running search: who sits in which row, what has ended, and when a sentence is done."""
+"""The host's side of a running search: results of a step, and each sentence's history and endings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from seq2seq.state import first, move, refill, reorder, set_length
 
 
 class Model(Protocol):
-    """What a search knows of a model: `seq2seq.model.Seq2Seq` has it, and so has an ensemble."""
+    """Model as a search knows it: `seq2seq.model.Seq2Seq` is one, and so is an ensemble."""
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
         """Compute what is read of the source, once per sentence."""
@@ -32,6 +32,15 @@ class Model(Protocol):
         A model whose logits are log p already says so by an attribute `normalized`.
         """
         ...
+
+
+def step_log_probs(
+    model: Model, token: Tensor, context: list[Any], state: list[Any], position: Tensor
+) -> tuple[Tensor, list[Any]]:
+    """Take a model's step, and return log p (N, V) in float32 with the next state."""
+    logits, state = model.step(token, context, state, position)
+    logits = logits.float()
+    return (logits if getattr(model, "normalized", False) else logits.log_softmax(-1)), state
 
 
 class Open(NamedTuple):
@@ -61,7 +70,7 @@ class Open(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What a step gives: log p of the tokens that are allowed, -inf elsewhere.
+    """Scores of a step: log p of the tokens that are allowed, -inf elsewhere.
 
     Attributes:
         log_probs: (N, V), in nats; all of a row are NaN where a logit is not finite.
@@ -85,7 +94,7 @@ class Extensions(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a step chooses, (B, beam) each: `first` has those whose token may be the end, `kept` those that go on."""
+    """Choice of a step, (B, beam) each: `first` has those whose token may be the end, `kept` those that go on."""
 
     first: Extensions
     kept: Extensions
@@ -105,7 +114,7 @@ class Rule(Protocol):
 
 
 class Selection(Protocol):
-    """How a step chooses among extensions."""
+    """Way to choose among the extensions of a step."""
 
     @property
     def reorders(self) -> bool:
@@ -178,11 +187,8 @@ class Rows:
     def _scores(self) -> Scores:
         rows = self.open
         position = rows.position.repeat_interleave(self.beam)  # (N,)
-        logits, self.state = self.model.step(rows.last.flatten(), self.context, self.state, position)
         # of all tokens, before some are ruled out: log_prob is the model's own
-        log_probs = logits.float()  # (N, V)
-        if not getattr(self.model, "normalized", False):
-            log_probs = log_probs.log_softmax(-1)
+        log_probs, self.state = step_log_probs(self.model, rows.last.flatten(), self.context, self.state, position)
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
         # at its limit a hypothesis can only end, so that none is lost
         only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)

@@ -1,4 +1,4 @@
-"""What may not follow: rules that set log p to -inf, in place, each by itself."""
+"""Rules about what may not follow: they set log p to -inf, in place, each by itself."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a search is done, whatever is searched; `suppress` are tokens that no translation has."""
+    """Plan of a search, whatever is searched; `suppress` are tokens that no translation has."""
 
     model: Model
     special: Specials

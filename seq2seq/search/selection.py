@@ -1,4 +1,4 @@
-"""How a step chooses among the extensions of a sentence's hypotheses: a beam, diverse groups of it, or draws."""
+"""Choices among the extensions of a sentence's hypotheses: a beam, diverse groups of it, or draws."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ class Drawn:
         kept = log_prob.masked_fill(token == self.eos, NEVER)
         return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
 
-    def _draw(self, logits: Tensor, rows: Open) -> Tensor:
+    def _draw(self, log_probs: Tensor, rows: Open) -> Tensor:
         """Invert the cumulative distribution at each hypothesis's number, (N,)."""
         at = rows.position[:, None, None].expand(-1, rows.draws.shape[1], 1)
         uniform = rows.draws.gather(2, at).flatten()[:, None]  # (N, 1)
-        scaled = logits / self.temperature
+        scaled = log_probs / self.temperature
         index = None
         if self.top_k:
-            scaled, index = top(scaled, min(self.top_k, logits.shape[1]))
+            scaled, index = top(scaled, min(self.top_k, log_probs.shape[1]))
         elif self.top_p < 1:
             scaled, index = scaled.sort(-1, descending=True)
         probability = scaled.double().softmax(-1)  # (N, W)

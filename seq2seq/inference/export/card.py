@@ -11,7 +11,7 @@ _RECIPE = ("mixer", "model", "optim", "trainer", "search")
 
 
 class Origin(NamedTuple):
-    """What the run that trained the model left: the contents of results.json and config.yaml, {} without them."""
+    """Record of the run that trained the model: the contents of results.json and config.yaml, {} without them."""
 
     results: Mapping[str, Any]
     settings: Mapping[str, Any]

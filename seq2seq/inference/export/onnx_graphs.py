@@ -86,10 +86,15 @@ class _TracedCache:
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cache.read`."""
         batch_size, slots, beam, width = self.values.shape
-        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
-        seen = torch.arange(slots) <= (position // self.ancestry.stride)[:, None]  # (N, L)
-        visible = (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
+        visible = self.visible(position // self.ancestry.stride + 1)
         return self.values.reshape(batch_size, slots * beam, width), visible
+
+    def visible(self, count: Tensor) -> Tensor:
+        """Return which of its first `count` (N,) slots each hypothesis sees, (B, beam, slots)."""
+        batch_size, *_, slots, beam, _ = self.values.shape
+        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
+        seen = torch.arange(slots) < count[:, None]  # (N, L)
+        return (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
 
 
 class _TracedHeadCache(_TracedCache):
@@ -110,6 +115,7 @@ class _TracedHeadCache(_TracedCache):
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
         key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
+        # the slots before the position itself
         visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
         weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
@@ -121,13 +127,6 @@ class _TracedHeadCache(_TracedCache):
         batch_size, heads, _, beam, size = self.values.shape
         assert self.appended is not None
         return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
-
-    def visible(self, position: Tensor) -> Tensor:
-        """Return which slots of the past each hypothesis sees, (B, beam, slots)."""
-        batch_size, _, slots, beam, _ = self.values.shape
-        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
-        seen = torch.arange(slots) < position[:, None]  # (N, L)
-        return (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
 
 
 class _EncoderGraph(nn.Module):
