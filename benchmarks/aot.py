@@ -178,7 +178,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
                 yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
             # kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
-                if one_tile(op, taps, tile, head_dim, types[dtype]) and hasattr(module, "one_tile_constants"):
+                if one_tile(op, taps, tile, head_dim, types[dtype]):
                     given = {**more, **flags, "arch": arch}
                     values = module.one_tile_constants(op, tile, taps, head_dim, types[dtype], **given)
                     kernel, constants = f"one_tile_{direction}", tuple(values.items())

@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,7 @@ from seq2seq.config.compose import resolved_settings
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
-from seq2seq.search import Specials, search
+from seq2seq.search import Specials, sample, search
 from seq2seq.training.task import TranslationTask
 
 VOCABULARY, PAD, BOS, EOS = 200, 0, 2, 3
@@ -216,21 +216,39 @@ def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12) -> 
     return trace
 
 
-def of_decoding(overrides: tuple[str, ...], rows: int = 4, length: int = 12) -> dict[str, Any]:
-    """Trace a beam search of five; return the mean launches and waits of its later steps."""
+def of_decoding(
+    overrides: tuple[str, ...],
+    rows: int = 4,
+    length: int = 12,
+    *,
+    byte_of: Mapping[int, int] | None = None,
+    seeds: Sequence[int] | None = None,
+    **how: Any,
+) -> dict[str, Any]:
+    """Trace a beam search of five; return the mean launches and waits of its later steps.
+
+    Args:
+        byte_of: Pieces that stand for bytes.
+        seeds: Draw samples by them instead of searching.
+        how: Further settings of the search.
+    """
     model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
-    # two searches that differ in steps alone
-    limits = (4, 12)
+    special = Specials(BOS, EOS, PAD, byte_of or {})
+    # two searches that differ in steps alone, after one that makes what is made once
+    limits = (1, 4, 12)
     for most in limits:
-        settings = SearchSettings(beam_size=5, n_best=5, max_len_ratio=0, max_len_extra=most)
+        settings = SearchSettings(**{"beam_size": 5, "n_best": 5, "max_len_ratio": 0, "max_len_extra": most} | how)
         trace = Trace()
         with pretended_gpu(), trace:
-            search(model, batch.src, batch.src_mask, special=Specials(BOS, EOS, PAD), settings=settings)
+            if seeds is None:
+                search(model, batch.src, batch.src_mask, special=special, settings=settings)
+            else:
+                sample(model, batch.src, batch.src_mask, special=special, settings=settings, seeds=seeds)
         traces.append(trace)
-    steps = limits[1] - limits[0]
-    counts = [[sum(trace.launches.values()), sum(trace.waits.values())] for trace in traces]
+    steps = limits[2] - limits[1]
+    counts = [[sum(trace.launches.values()), sum(trace.waits.values())] for trace in traces[1:]]
     launches, waits = ((long - short) / steps for short, long in zip(*counts, strict=True))
-    return {"launches": round(launches, 1), "waits": round(waits, 1), "at": dict(traces[1].waits)}
+    return {"launches": round(launches, 1), "waits": round(waits, 1), "at": dict(traces[2].waits)}
 
 
 def main() -> int:

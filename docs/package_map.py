@@ -25,7 +25,7 @@ CONTENT = {
     "evaluation.moses_bleu": "BLEU as published",
     "experiments": "run folders, comparison",
     "files": "locks, atomic writes",
-    "inference": "translator, line streams",
+    "inference": "translator, exports",
     "introspection": "what a mixer declares",
     "kernels": "fast operators",
     "mixer": "the contract",

@@ -22,7 +22,7 @@ import torch
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
 from seq2seq.build import TargetError, build_model
-from seq2seq.config.search import SearchSettings
+from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import atomic_file
@@ -44,7 +44,7 @@ _FIELDS: dict[str, type] = {
     "versions": dict,
 }
 # Settings of the search that it has; checkpoints of earlier versions have none.
-SEARCH = ("beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
+SEARCH = KEPT
 # Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
@@ -170,10 +170,57 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
     path = Path(path)
     # mapped, so that the optimizer's state in a training checkpoint is never read into memory
     payload = _read(path, mmap=True)
-    meta = payload[KEY]
+    return _build(payload[KEY], _weights(payload), path, device=device, trust=trust)
+
+
+def assemble(
+    meta: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    path: Path,
+    *,
+    device: str | torch.device = "cpu",
+    trust: Sequence[str] = (),
+) -> Loaded:
+    """Build the model and the tokenizer from parts that were read from files of another format, checked alike.
+
+    Args:
+        meta: A `seq2seq` entry of any format.
+        weights: The model's weights by the model's names.
+        path: The file of the weights, which errors name.
+        trust: Packages, besides this one, whose mixers may be named.
+
+    Raises:
+        CheckpointError: As `load`.
+    """
+    payload: dict[str, Any] = {KEY: meta, "state_dict": {PREFIX + name: weight for name, weight in weights.items()}}
+    try:
+        check_tree(payload)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: refused, it {error}") from None
+    _check(payload, path)
+    return _build(upgrade(payload, KEY)[KEY], weights, path, device=device, trust=trust)
+
+
+def load_tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
+    """Restore the tokenizer of a `seq2seq` entry without weights, which must have the fields of every format.
+
+    Raises:
+        CheckpointError: The entry or the tokenizer in it is damaged, or they do not fit.
+    """
+    _check_meta(meta, path)
+    return _tokenizer(meta, path)
+
+
+def _build(
+    meta: dict[str, Any],
+    weights: Mapping[str, torch.Tensor],
+    path: Path,
+    *,
+    device: str | torch.device,
+    trust: Sequence[str],
+) -> Loaded:
     # before the model, whose embeddings must fit its vocabulary
     tokenizer = _tokenizer(meta, path)
-    weights = _weights(payload)
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     # keep_vars: parameters by identity, from which `_check_weights` sees which are tied

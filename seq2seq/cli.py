@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from seq2seq.config.names import suggestion
-from seq2seq.config.search import SearchSettings
+from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
 from seq2seq.files import disk_message
@@ -256,7 +256,7 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=inputs)
-    require_output(path, option, inputs=[ckpt], what="checkpoint")
+    require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
@@ -312,22 +312,39 @@ def search_range(name: str) -> tuple[Any, Any]:
     return limits["least"], limits["most"]
 
 
+# Where a command's option is explained in other words than the setting.
+_SEARCH_HELP = {
+    "beam_size": "hypotheses kept at each step; 1 is greedy",
+    "length_penalty": "alpha in log-probability / length^alpha; larger favors longer output",
+    "max_len_ratio": "longest translation in pieces: this times the source's ...",
+    "max_len_extra": "... plus this",
+}
+
+
+def value_of(cls: type, name: str) -> dict[str, Any]:
+    """Return how argparse reads a setting: by its type and range, or one of its choices."""
+    limits = keys(cls)[name].metadata
+    if "choices" in limits:
+        return {"choices": limits["choices"]}
+    # a negative exponent favors short output, which is no penalty
+    least = 0 if name == "length_penalty" else limits.get("least", 0)
+    kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
+    return {"type": kind(least, limits["most"]), "metavar": letter}
+
+
 def add_model_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of every command that translates with a checkpoint."""
-    # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
     add = parser.add_argument
-    text = "hypotheses kept at each step; 1 is greedy (default: the run's)"
-    add("--beam-size", type=whole_number(*search_range("beam_size")), metavar="N", help=text)
-    text = "alpha in log-probability / length^alpha; larger favors longer output (default: the run's)"
-    add("--length-penalty", type=number(0, search_range("length_penalty")[1]), metavar="ALPHA", help=text)
-    text = "longest translation in pieces: this times the source's ... (default: the run's)"
-    add("--max-len-ratio", type=number(*search_range("max_len_ratio")), metavar="R", help=text)
-    extra = whole_number(*search_range("max_len_extra"))
-    add("--max-len-extra", type=extra, metavar="N", help="... plus this (default: the run's)")
+    # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
+    for name, field in keys(SearchSettings).items():
+        if name in KEPT:
+            text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
+            add(f"--{name.replace('_', '-')}", help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
+    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, default="float32", help="number format of the weights (float32)")
@@ -347,27 +364,27 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     # imported here, so that --help and wrong options do not wait for torch
     import torch
 
-    from seq2seq.checkpoint import SEARCH
     from seq2seq.inference.translator import Translator, choose_device
 
-    # cheap checks first: loading may take long
-    device = choose_device(options.device)
+    # cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
+    choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
     # float32 means float32: cuDNN would otherwise round convolutions to TF32
     torch.backends.cudnn.allow_tf32 = False
     translator = Translator.load(
         options.ckpt,
-        device=device,
+        device=options.device,
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
         # one piece and eos
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
+        ensemble=options.ensemble,
     )
-    # options are named like the settings, so SEARCH serves for both
-    chosen = {name: getattr(options, name) for name in SEARCH if getattr(options, name) is not None}
+    # options are named like the settings, so KEPT serves for both
+    chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}
     settings = dataclasses.replace(translator.settings, **chosen)
     # where --beam-size is left open, only the checkpoint says how large the beam is
     if n_best > settings.beam_size:

@@ -47,7 +47,9 @@ class Embedding(nn.Module):
 
     def step(self, tokens: Tensor, position: Tensor) -> Tensor:
         """Embed tokens (N,) at position (N,); on a GPU the caller keeps within the positions (`max_positions`)."""
-        if position.device.type == "cpu" and position.numel() and isinstance(self.positions, LearnedPositions):
+        # an exported graph cannot read a position either
+        readable = position.device.type == "cpu" and not torch.compiler.is_exporting()
+        if readable and position.numel() and isinstance(self.positions, LearnedPositions):
             self._require(int(position.max()) + 1)
         return self._embed(tokens, position)
 

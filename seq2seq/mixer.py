@@ -134,6 +134,10 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
         """Return constructor arguments that every machine can serve; see SelfMixer."""
         return dict(values)
 
+    def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:
+        """Return the weights over the source (B, heads, T, S) that `forward` reads it by; None where there are none."""
+        return None
+
     def introspect(self, x: Tensor, context: ContextT) -> dict[str, Tensor]:
         """Return what SelfMixer.introspect returns; weights over the source are (B, heads, T, S)."""
         return {}

@@ -11,6 +11,7 @@ from typing import Any
 
 from seq2seq.cli import (
     Parser,
+    UsageError,
     add_model_options,
     exit_status,
     fail,
@@ -32,6 +33,7 @@ Examples:
   python -m seq2seq.score --ckpt best.ckpt --data multi30k --split valid
   python -m seq2seq.score --ckpt best.ckpt --data files test=corpus/test  # corpus/test.de and corpus/test.en
   python -m seq2seq.score --hypotheses out.de --references test.de --lang de --convention compound-split
+  python -m seq2seq.score --ckpt best.ckpt --force test.de test.en        # log-probabilities of given translations
   python -m seq2seq.score --compare baseline.en new.en --references test.en
 
 Text is detokenized, one sentence a line; lines end at the byte \\n only; .gz, .xz and .zst are read as they are.
@@ -79,6 +81,9 @@ def _parser() -> Parser:
     add("--split", choices=("train", "valid", "test"), default="test", help="which part of it (test)")
     add("--limit", type=positive, metavar="N", help="only its first N sentences")
     add("--save", type=nonempty, metavar="FILE", help="write the translations here")
+    text = "instead of a data set: print log-probabilities of given translations, by sentence and piece (--json: more)"
+    add("--force", nargs=2, type=nonempty, metavar=("SOURCES", "TRANSLATIONS"), help=text)
+    add("--align", action="store_true", help="with --force --json: align words, in Pharaoh format")
     # the variable that conf/train.yaml reads, too
     cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
     add(
@@ -103,6 +108,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--ckpt takes its references from --data; give --hypotheses with --references")
     if options.compare and len(options.compare) < 2:
         parser.error("--compare needs two files or more")
+    if options.align and not (options.force and options.json):
+        parser.error("--align goes with --force and --json")
+    if options.force and (options.data or options.save or options.limit):
+        parser.error("--force takes its text from two files; leave out --data, --limit and --save")
     _refuse_idle(parser, options)
     if options.convention and options.compare:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
@@ -124,12 +133,35 @@ def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     """Score as the options say, and print the report as text or JSON."""
     require_standard_output("open it, for the scores go there")
+    if options.force:
+        return _force(options)
     from seq2seq.evaluation.score_table import report_text
 
     report = _score_checkpoint(options) if options.ckpt else _score_files(options)
     print(json.dumps(report, ensure_ascii=False, indent=2) if options.json else report_text(report), flush=True)
     if failed := report.get("failed"):
         return fail(f"{failed:,} of {report['lines']:,} sentences could not be translated and count as empty", 1)
+    return 0
+
+
+def _force(options: argparse.Namespace) -> int:
+    """Print the log-probabilities of given translations, a line for each."""
+    from seq2seq.evaluation.scoring import read_text
+
+    sources, targets = (read_text(path, warn=warn) for path in options.force)
+    if len(sources) != len(targets):
+        raise UsageError(f"{options.force[0]} has {len(sources):,} lines and {options.force[1]} {len(targets):,}")
+    translator = load_translator(options)
+    from seq2seq.inference.forced_text import force_lines
+
+    found = force_lines(
+        translator,
+        zip(sources, targets, strict=True),
+        note=lambda note: warn(f"line {note.position + 1} {note}"),
+        align=options.align,
+    )
+    for line in found:
+        print(json.dumps(line.as_dict(), ensure_ascii=False) if options.json else line.as_text())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The state of incremental decoding: a cache of the past, and how a beam reorders it.
+"""The state of incremental decoding: caches of the past, the ancestry that they share, and how a beam reorders them.
 
 Shapes: B sentences, N = B * beam hypotheses, a sentence's hypotheses adjacent; L slots of a cache.
 """
@@ -12,45 +12,155 @@ import torch
 from torch import Tensor
 
 
+class Ancestry:
+    """The rows of its sentence that each hypothesis of a beam descends from, one table for all caches of a state.
+
+    A step writes it once, whichever cache is appended to first; what the caches need of it is computed once a step.
+
+    Args:
+        batch_size: Sentences B.
+        slots: Positions that it remembers, the last ones; the slot of position p is p // stride mod slots.
+        beam: Hypotheses of each sentence.
+        stride: Consecutive positions that share a slot.
+    """
+
+    def __init__(self, batch_size: int, slots: int, beam: int, *, stride: int = 1, device: Any = None) -> None:
+        self.slots = slots
+        self.beam = beam
+        self.stride = stride
+        # which row wrote the slot of hypothesis n, (N, L)
+        self.owner = torch.zeros(batch_size * beam, slots, device=device, dtype=torch.int64)
+        hypothesis = torch.arange(batch_size * beam, device=device)
+        self.sentence = hypothesis // beam  # (N,)
+        self.row = hypothesis % beam  # (N,)
+        # a bound on the positions written so far, counted on the host: reading them from the device would stall it
+        self.length = 0
+        self.steps = 0
+        self._visible: Tensor | None = None
+        self._bias: Tensor | None = None
+        self._places: dict[tuple[int, int], Tensor] = {}
+
+    @property
+    def limit(self) -> int:
+        """Slots in use, at most; rounded up to 16, so that a compiled step meets few shapes."""
+        used = -(-self.length // self.stride)
+        return min(-(-used // 16) * 16, self.slots)
+
+    def begin(self, position: Tensor) -> None:
+        """Begin the step of position (N,): from here on each hypothesis is its own ancestor there."""
+        self.steps += 1
+        self.length += 1
+        slot = position // self.stride % self.slots
+        self.owner.scatter_(1, slot[:, None], self.row[:, None])
+        self._forget()
+        self._places = {}
+
+    def _forget(self) -> None:
+        self._visible = self._bias = None
+
+    def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
+        """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N * parts,)."""
+        if (slots, parts) not in self._places:
+            block, slot, row = self.sentence, position // self.stride % slots, self.row
+            if parts > 1:  # each part of a sentence's memory has its own slots
+                block = block[:, None] * parts + torch.arange(parts, device=position.device)
+                slot, row = slot[:, None], row[:, None]
+            self._places[slots, parts] = ((block * slots + slot) * self.beam + row).flatten()
+        return self._places[slots, parts]
+
+    def visible(self, position: Tensor) -> Tensor:
+        """Return which slots in use each hypothesis sees, (B, beam, slots): its ancestors' up to its position (N,)."""
+        if self._visible is None:
+            limit = self.limit
+            time = torch.arange(limit, device=position.device)
+            own = self.owner[:, :limit, None] == torch.arange(self.beam, device=position.device)  # (N, limit, beam)
+            seen = own & (time <= (position // self.stride)[:, None])[:, :, None]  # (N, limit, beam)
+            self._visible = seen.view(-1, self.beam, limit * self.beam)
+        return self._visible
+
+    def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return `visible` as what attention adds to its scores, 0 or -inf, (B, beam, slots)."""
+        # once for all layers: attention would make it of the mask in each
+        if self._bias is None or self._bias.dtype != dtype:
+            visible = self.visible(position)
+            self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+            self._bias.masked_fill_(~visible, float("-inf"))
+        return self._bias
+
+    def reorder(self, index: Tensor) -> None:
+        """Let hypothesis n continue hypothesis index[n] of the same sentence, in place."""
+        used = self.owner[:, : self.limit]
+        used.copy_(used.index_select(0, index))
+        self._forget()
+
+    def of_rows(self, rows: Tensor, batch_size: int) -> Ancestry:
+        """Return the ancestry of these hypotheses (N',) of `batch_size` sentences."""
+        other = Ancestry(batch_size, 0, self.beam, stride=self.stride, device=self.owner.device)
+        other.slots = self.slots
+        other.owner = self.owner.index_select(0, rows)
+        other.length = self.length
+        other.steps = self.steps
+        return other
+
+
 class Cache:
     """Append-only memory of the past, shared by the hypotheses of a sentence.
 
-    Reordering a beam moves no values: it index-selects `owner`, the rows that each hypothesis descends from.
+    Reordering a beam moves no values: it changes the ancestry.
 
     Args:
         values: What was appended, (B, L, beam, width), written in place.
-        owner: Which of its sentence's `beam` rows wrote slot t of hypothesis n, (N, L).
-        length: Bound on the positions written so far.
+        ancestry: Which of its sentence's rows wrote what a hypothesis sees; other caches of the beam share it.
+        steps: How often it was appended to.
     """
 
-    def __init__(self, values: Tensor, owner: Tensor, length: int = 0) -> None:
+    slot_axis = 1  # of the values
+
+    def __init__(self, values: Tensor, ancestry: Ancestry, steps: int = 0) -> None:
         self.values = values
-        self.owner = owner
-        self.length = length
+        self.ancestry = ancestry
+        self.steps = steps
 
     @classmethod
     def empty(
         cls,
         batch_size: int,
-        max_len: int,
+        slots: int,
         width: int,
         *,
+        stride: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Cache:
-        """Allocate `max_len` slots of `width` numbers for each sentence, one hypothesis each."""
-        values = torch.zeros(batch_size, max_len, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)
-        owner = torch.zeros(batch_size, max_len, device=device, dtype=torch.int64)  # (N, L), N = B
-        return cls(values, owner)
+        """Allocate `slots` slots of `width` numbers for each sentence, one hypothesis each.
+
+        Args:
+            slots: As many as the longest target has positions, or, for a mixer that reads only the last K, K of them,
+                which are then written in turns.
+            stride: Consecutive positions that share a slot.
+        """
+        values = torch.zeros(batch_size, slots, 1, width, device=device, dtype=dtype)  # (B, L, 1, width)
+        return cls(values, Ancestry(batch_size, slots, 1, stride=stride, device=device))
+
+    @property
+    def owner(self) -> Tensor:
+        """The rows of its sentence that wrote the slots of each hypothesis, (N, slots of the ancestry)."""
+        return self.ancestry.owner
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """Write value (N, width) at position (N,) of each hypothesis."""
-        sentence, row = self._rows()
+        # the first cache that is appended to begins the step for all that share the ancestry
+        if self.steps == self.ancestry.steps:
+            self.ancestry.begin(position)
+        self.steps = self.ancestry.steps
+        *_, slots, _, width = self.values.shape
         # in place: a slot has room for every row of the beam, so hypotheses do not collide
-        self.values[sentence, position, row] = value.to(self.values.dtype)
-        self.owner.scatter_(1, position[:, None], row[:, None])  # from here on its own ancestor
-        # a bound, counted on the host: reading positions from the device would stall it
-        self.length = min(self.length + 1, self.values.shape[1])
+        place = self.ancestry.places(slots, position, value.shape[1] // width)
+        self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype).reshape(-1, width))
+
+    def used(self) -> Tensor:
+        """Return the values in slots that are in use."""
+        return self.values.narrow(self.slot_axis, 0, min(self.ancestry.limit, self.values.shape[self.slot_axis]))
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return all slots of each sentence and which of them each hypothesis sees; nothing is copied.
@@ -59,41 +169,55 @@ class Cache:
             The slots (B, slots, width), hypotheses side by side, and the visible ones (B, N / B, slots): those
             of a hypothesis's own ancestors up to its position (N,).
         """
-        # rounded up to 16, so that a compiled step meets few shapes
-        limit = min(-(-self.length // 16) * 16, self.values.shape[1])
-        batch_size, _, beam, width = self.values.shape
+        batch_size, slots, beam, width = self.values.shape
+        # one that is written in turns is read by `kernels.conv_step`
+        assert slots == self.ancestry.slots
+        limit = self.ancestry.limit
         # (B, slots, width), beam rows innermost
-        slots = self.values[:, :limit].reshape(batch_size, limit * beam, width)
-        time = torch.arange(limit, device=position.device)
-        own = self.owner[:, :limit, None] == torch.arange(beam, device=position.device)  # (N, limit, beam)
-        visible = own & (time <= position[:, None])[:, :, None]  # (N, limit, beam)
-        return slots, visible.view(batch_size, beam, limit * beam)  # (B, beam, slots)
+        return self.values[:, :limit].reshape(batch_size, limit * beam, width), self.ancestry.visible(position)
 
-    def expand(self, beam: int) -> Cache:
-        """Make room for `beam` hypotheses per sentence, before anything is written."""
+    def expand(self, ancestry: Ancestry) -> Cache:
+        """Make room for the hypotheses of an ancestry, before anything is written."""
         # rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
-        assert self.length == 0
-        assert self.values.shape[2] == 1
-        batch_size, slots, _, width = self.values.shape
-        values = self.values.new_zeros(batch_size, slots, beam, width)
-        return Cache(values, self.owner.repeat_interleave(beam, 0))
+        assert self.steps == 0
+        *sizes, beam, width = self.values.shape
+        assert beam == 1
+        return type(self)(self.values.new_zeros(*sizes, ancestry.beam, width), ancestry)
 
-    def reorder(self, index: Tensor) -> Cache:
-        """Let hypothesis n continue hypothesis index[n] of the same sentence."""
-        # (N, L) integers move, (B, L, beam, width) values stay
-        return Cache(self.values, self.owner.index_select(0, index), self.length)
 
-    def select(self, sentences: Tensor) -> Cache:
-        """Keep only these sentences, with all their hypotheses."""
-        values = self.values.index_select(0, sentences)
-        rows = self.owner.view(-1, self.values.shape[2], self.owner.shape[1])  # (B, beam, L)
-        return Cache(values, rows.index_select(0, sentences).flatten(0, 1), self.length)
+class HeadCache(Cache):
+    """Cache whose numbers lie head by head, so that a product with one head's reads memory in order.
 
-    def _rows(self) -> tuple[Tensor, Tensor]:
-        """Return the sentence of each hypothesis and its row among the sentence's, both (N,)."""
-        hypothesis = torch.arange(self.owner.shape[0], device=self.owner.device)
-        beam = self.values.shape[2]
-        return hypothesis // beam, hypothesis % beam
+    Args:
+        values: (B, G, L, beam, d) of G heads.
+    """
+
+    slot_axis = 2
+
+    @classmethod
+    def of_heads(
+        cls, batch_size: int, slots: int, heads: int, head_dim: int, *, device: Any = None, dtype: Any = None
+    ) -> HeadCache:
+        """Allocate `slots` slots for each sentence, one hypothesis each."""
+        values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
+        return cls(values, Ancestry(batch_size, slots, 1, device=device))
+
+    def attend(self, q: Tensor, values: HeadCache, position: Tensor, *, attention: Callable[..., Tensor]) -> Tensor:
+        """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
+
+        Args:
+            values: The cache of the values beside these keys; H / G heads share both.
+            attention: Computes attention (`seq2seq.kernels.attention`).
+        """
+        k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
+        bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)
+        groups = q.shape[1] // k.shape[1]
+        if groups == 1:
+            return attention(q, k, v, bias=bias)
+        # heads that share keys are further queries
+        folded = q.unflatten(1, (-1, groups)).flatten(2, 3)  # (B, G, groups * beam, d)
+        y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1))
+        return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
 
 # What a mixer remembers of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.
@@ -109,13 +233,31 @@ class NoState(NamedTuple):
 
 
 def expand(state: Tree, beam: int) -> Tree:
-    """Repeat a state, one row per sentence, for each of `beam` hypotheses per sentence."""
-    return _map(state, lambda tensor: tensor.repeat_interleave(beam, 0), lambda cache: cache.expand(beam))
+    """Repeat a state, one row per sentence, for each of `beam` hypotheses per sentence; caches share an ancestry."""
+    shared: dict[int, Ancestry] = {}
+    for cache in caches(state):
+        own = cache.ancestry
+        # one ancestry remembers as much as the cache that needs most
+        known = shared.get(own.stride)
+        if known is None or known.slots < own.slots:
+            shared[own.stride] = Ancestry(
+                len(cache.values), own.slots, beam, stride=own.stride, device=cache.values.device
+            )
+    return _map(
+        state,
+        lambda tensor: tensor.repeat_interleave(beam, 0),
+        lambda cache: cache.expand(shared[cache.ancestry.stride]),
+    )
 
 
 def reorder(state: Tree, index: Tensor) -> Tree:
-    """Let hypothesis n continue hypothesis index[n], (N,), which must belong to the same sentence."""
-    return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache.reorder(index))
+    """Let hypothesis n continue hypothesis index[n], (N,), which must belong to the same sentence.
+
+    The old state is used up.
+    """
+    for ancestry in ancestries(state):
+        ancestry.reorder(index)
+    return _map(state, lambda tensor: tensor.index_select(0, index), lambda cache: cache)
 
 
 def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
@@ -126,13 +268,86 @@ def select(state: Tree, sentences: Tensor, beam: int = 1) -> Tree:
         sentences: Their indices, in the order in which they stay.
         beam: Hypotheses of each sentence, 1 for a context.
     """
-    # of hypotheses, (sentences * beam,)
-    rows = (sentences[:, None] * beam + torch.arange(beam, device=sentences.device)).flatten()
-    return _map(state, lambda tensor: tensor.index_select(0, rows), lambda cache: cache.select(sentences))
+    rows = hypotheses(sentences, beam)
+    kept = {id(ancestry): ancestry.of_rows(rows, len(sentences)) for ancestry in ancestries(state)}
+    return _map(
+        state,
+        lambda tensor: tensor.index_select(0, rows),
+        lambda cache: type(cache)(cache.values.index_select(0, sentences), kept[id(cache.ancestry)], cache.steps),
+    )
+
+
+def first(state: Tree, count: int, beam: int = 1) -> Tree:
+    """Keep only the first `count` sentences of a state or a context; nothing is copied but the ancestry."""
+    kept = {}
+    for ancestry in ancestries(state):
+        rows = torch.arange(count * beam, device=ancestry.owner.device)
+        kept[id(ancestry)] = ancestry.of_rows(rows, count)
+    return _map(
+        state,
+        lambda tensor: tensor[: count * beam],
+        lambda cache: type(cache)(cache.values[:count], kept[id(cache.ancestry)], cache.steps),
+    )
+
+
+def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
+    """Write the sentences `sources` of a state or a context over its sentences `targets`, in place."""
+    from_rows, to_rows = hypotheses(sources, beam), hypotheses(targets, beam)
+    for ancestry in ancestries(state):
+        ancestry.owner.index_copy_(0, to_rows, ancestry.owner.index_select(0, from_rows))
+    for tensor in _tensors(state):
+        tensor.index_copy_(0, to_rows, tensor.index_select(0, from_rows))
+    for cache in caches(state):
+        # slots that nobody has written yet stay
+        used = cache.used()
+        used.index_copy_(0, targets, used.index_select(0, sources))
+
+
+def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
+    """Write the sentences of `fresh`, a state before its first step or a context, over `sentences`, in place.
+
+    Caches keep what they have: new hypotheses see only what they have written themselves.
+    """
+    rows = hypotheses(sentences, beam)
+    for tensor, new in zip(_tensors(state), _tensors(fresh), strict=True):
+        tensor.index_copy_(0, rows, new.to(tensor.dtype))
+
+
+def set_length(state: Any, length: int) -> None:
+    """Declare that no hypothesis has written more than `length` positions, as when the longest have left."""
+    for ancestry in ancestries(state):
+        ancestry.length = length
+
+
+def hypotheses(sentences: Tensor, beam: int) -> Tensor:
+    """Return the rows of the hypotheses of these sentences, (sentences * beam,)."""
+    return (sentences[:, None] * beam + torch.arange(beam, device=sentences.device)).flatten()
+
+
+def caches(state: Any) -> list[Cache]:
+    """List the caches of a state."""
+    return [leaf for leaf in _leaves(state) if isinstance(leaf, Cache)]
+
+
+def ancestries(state: Any) -> list[Ancestry]:
+    """List the ancestries of a state, each once."""
+    return list({id(cache.ancestry): cache.ancestry for cache in caches(state)}.values())
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    return [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor)]
+
+
+def _leaves(tree: Any) -> list[Tensor | Cache]:
+    if tree is None:  # the state of an empty slot
+        return []
+    if isinstance(tree, Tensor | Cache):
+        return [tree]
+    return [leaf for part in tree for leaf in _leaves(part)]
 
 
 def _map(tree: Any, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[Cache], Cache]) -> Any:
-    if tree is None:  # the state of an empty slot
+    if tree is None:
         return None
     if isinstance(tree, Tensor):
         return on_tensor(tree)

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from seq2seq.cli import (
     Parser,
@@ -22,10 +22,15 @@ from seq2seq.cli import (
     require_text_output,
     run_command,
     search_range,
+    sentence,
+    value_of,
     warn,
     whole_number,
 )
+from seq2seq.config.search import SamplingSettings
+from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
+from seq2seq.inference.line_formats import FORMATS
 from seq2seq.streams import standard_input
 
 Stream = BinaryIO | IO[bytes]
@@ -35,8 +40,9 @@ Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give emp
 a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a gray PNG of
 the size trained on) and is none stays empty: there is always one line out for each line in.
 
-With --n-best N there are N lines for each, best first, in three columns set apart by tabs: the line's number from 1,
-the score (log-probability, natural logarithm, normalized by length), and the text.
+With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
+number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. --format json prints
+one object a line for each line in: line, translation, score, and alternatives with --n-best.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
@@ -55,7 +61,29 @@ def _parser() -> Parser:
         metavar="N",
         help="translations for each line (1)",
     )
+    text = "what is printed: text alone, columns, or an object for each line (text; tsv with --n-best)"
+    add("--format", choices=FORMATS, help=text)
+    text = "with --format json, the pieces of the translation, each with its log-probability"
+    add("--pieces", action="store_true", help=text)
+    add("--align", action="store_true", help="with --format json, the word alignment of the translation")
+    text = "write word alignments of the translations, in Pharaoh format (source-target, from 0), all at once"
+    add("--alignments", type=nonempty, metavar="FILE", help=text)
     add_model_options(parser)
+    add = parser.add_argument_group("what translations must and must not have").add_argument
+    text = "what each translation begins with, line by line as the input"
+    add("--prefixes", type=nonempty, metavar="FILE", help=text)
+    text = "what each translation must have somewhere, line by line as the input, several set apart by tabs"
+    add("--phrases", type=nonempty, metavar="FILE", help=text)
+    text = "pieces of the target's vocabulary that no translation has"
+    add("--suppress", nargs="+", type=sentence, default=[], metavar="PIECE", help=text)
+    add = parser.add_argument_group("draws instead of a search").add_argument
+    most = search_range("beam_size")[1]
+    add("--samples", type=whole_number(1, most), metavar="N", help="draw so many translations of each line")
+    for name, field in keys(SamplingSettings).items():
+        help = f"{field.metadata['help']} ({field.default})"
+        add(f"--{name.replace('_', '-')}", help=help, **value_of(SamplingSettings, name))
+    text = "print the samples that agree best with all of them, by sacreBLEU's chrF or BLEU (minimum Bayes risk)"
+    add("--mbr", choices=("chrf", "bleu"), help=text)
     return parser
 
 
@@ -63,10 +91,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
+    _check_draws(parser, options)
+    options.format = options.format or ("tsv" if options.n_best > 1 else "text")
+    for name in ("pieces", "align"):
+        if getattr(options, name) and options.format != "json":
+            parser.error(f"--{name} goes with --format json")
     # a beam size that is left open is the checkpoint's, which `load_translator` compares
     if options.beam_size and options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
     return exit_status(lambda: _run(options))
+
+
+def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse options of draws without --samples, and with it those of a search."""
+    given = [name for name in (*keys(SamplingSettings), "mbr") if getattr(options, name) is not None]
+    if given and not options.samples:
+        parser.error(f"--{given[0].replace('_', '-')} goes with --samples")
+    if not options.samples:
+        return
+    for name in ("beam_size", "beam_groups", "phrases"):
+        if getattr(options, name):
+            parser.error(f"--{name.replace('_', '-')} is of a search, and --samples draws; leave one out")
+    if options.n_best > options.samples:
+        parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
+    # as many hypotheses as samples
+    options.beam_size = options.samples
+    options.beam_groups = 1
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -76,6 +126,8 @@ def _run(options: argparse.Namespace) -> int:
         # input, output, model: cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
         _check_output(options, source)
+        _check_alignments(options)
+        beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         translator = load_translator(options, options.n_best)
         if options.output is not None:
             languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
@@ -84,12 +136,34 @@ def _run(options: argparse.Namespace) -> int:
         # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
-        session = LineStream(translator=translator, n_best=options.n_best, warn=warn)
+        session = LineStream(
+            translator=translator,
+            format=options.format,
+            details=[field for field, asked in (("pieces", options.pieces), ("alignment", options.align)) if asked],
+            warn=warn,
+            options=_how(options),
+            **beside,
+            alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
+        )
         session.run(source, sink)
     # after the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
     return 0
+
+
+def _how(options: argparse.Namespace) -> dict[str, Any]:
+    """Return how to translate, as `Translator.translate` takes it."""
+    how: dict[str, Any] = {"suppress": options.suppress}
+    if options.samples:
+        chosen = {name: getattr(options, name) for name in keys(SamplingSettings)}
+        how["sampling"] = SamplingSettings(**{name: value for name, value in chosen.items() if value is not None})
+        how["mbr"] = options.mbr
+    return how
+
+
+def _open(path: str | None, stack: contextlib.ExitStack) -> Stream | None:
+    return None if path is None else stack.enter_context(open(path, "rb"))
 
 
 def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
@@ -113,6 +187,13 @@ def _check_output(options: argparse.Namespace, source: Stream) -> None:
     with contextlib.suppress(OSError, ValueError):  # an input that is no file
         inputs = [source.fileno()]
     require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
+
+
+def _check_alignments(options: argparse.Namespace) -> None:
+    """Refuse a file of alignments that would replace what is read, or the output."""
+    if options.alignments is not None:
+        others = [path for path in (options.input, options.output, options.prefixes, options.phrases) if path]
+        require_text_output(Path(options.alignments), "--alignments", inputs=others, ckpt=options.ckpt)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:

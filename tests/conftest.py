@@ -32,6 +32,7 @@ if DEVICE == "cpu":
 PACKAGES = (
     "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
     "fastapi", "uvicorn", "prometheus_client",
+    "ctranslate2", "onnx", "onnxruntime", "onnxscript", "safetensors", "transformers",
 )  # fmt: skip
 
 torch.set_num_threads(1)
@@ -52,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
-    """Skip files whose packages a machine lacks, as one that was lent for its GPU may; in CI they fail."""
+    """Skip files whose packages a machine lacks, as one used for its GPU alone may; in CI they fail."""
     report: Any = yield
     missing = re.search(r"ModuleNotFoundError: (?:No module named|import of) '?(\w+)", str(report.longrepr or ""))
     if report.failed and missing and missing[1] in PACKAGES and not os.environ.get("CI"):

@@ -32,7 +32,7 @@ LEVELS = (
     ("evaluation",),
     ("analysis", "training"),
 )
-COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw", "serve"}
+COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw", "export", "serve"}
 HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
@@ -137,7 +137,7 @@ def loaded(*modules):
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
-commands = ("translate", "serve", "score", "compare", "average", "inspect", "draw")
+commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve")
 light = loaded(*commands, "files", "resources", "cli") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}

@@ -37,7 +37,7 @@ PAGES = sorted(
 # pages on which names of the past are meant
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
-OPTION_COMMANDS = ("translate", "serve", "score", "average", "compare", "inspect", "draw")
+OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export", "serve")
 
 
 def text_of(page: Path) -> str:
@@ -125,7 +125,7 @@ def test_settings_and_presets_named_exist():
             for name in re.findall(rf"(?<![\w./@]){group}=([a-z]\w*)(?![\w(])", text):
                 assert (conf_dir() / group / f"{name}.yaml").is_file(), f"{page.name}: {group}={name}"
         for key in re.findall(r"`'?((?:trainer|data|model|optim|search|tokenizer)(?:\.[a-z]\w*)+)(?=[=`])", text):
-            assert key in known or key.endswith(".py"), f"{page.name}: {key}"
+            assert key in known or key.endswith((".py", ".safetensors")), f"{page.name}: {key}"
 
 
 def keys(config: DictConfig, prefix: str = "") -> set[str]:

@@ -26,7 +26,7 @@ def sentences(words: list[str], count: int, seed: int = 0, longest: int = 12) ->
 
 def tokenizer(**settings: Any) -> Tokenizer:
     """Trained in some milliseconds."""
-    given = TokenizerSettings(vocab_size=300, **settings)
+    given = TokenizerSettings(**{"vocab_size": 300, **settings})
     return train_tokenizer(src_lines=sentences(GERMAN, 200), tgt_lines=sentences(ENGLISH, 200), settings=given)
 
 

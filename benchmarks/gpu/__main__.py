@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import parts_of
-from benchmarks.gpu.records import FAILED, Results, write_atomically
-from benchmarks.gpu.runner import ROOT, Runner
+from benchmarks.gpu.records import FAILED, ROOT, Results, write_atomically
+from benchmarks.gpu.runner import Runner
 
 UNFINISHED = 3
 
@@ -69,7 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2
-    device = options.device if options.device != "auto" else "cuda" if has_gpu() else "cpu"
+    try:
+        device = options.device if options.device != "auto" else "cuda" if has_gpu(options.budget / 2) else "cpu"
+    except subprocess.TimeoutExpired as error:
+        print(f"gpu: no answer within {error.timeout:.0f} s if there is a GPU; say --device cuda", file=sys.stderr)
+        return 2
     if results.data.setdefault("device", device) != device:
         print(f"gpu: {folder} has results of {results.data['device']}; take another folder", file=sys.stderr)
         return 2
@@ -87,13 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(results.state(part.name) == FAILED for part in wanted))
 
 
-def has_gpu() -> bool:
-    """Ask torch for a GPU, in a process that may hang without harm."""
+def has_gpu(seconds: float) -> bool:
+    """Ask torch for a GPU, in a process that may hang without harm for so many seconds, 90 at most.
+
+    Raises:
+        subprocess.TimeoutExpired: There was no answer.
+    """
     question = "import torch; print(torch.cuda.is_available())"
-    try:
-        asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, timeout=90)
-    except subprocess.TimeoutExpired:
-        return False
+    limit = min(90.0, seconds)
+    asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, timeout=limit)
     return asked.stdout.strip() == "True"
 
 

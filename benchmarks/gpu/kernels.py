@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.gpu.records import LEFT_OUT
 from benchmarks.kernels.__main__ import failures, run_sections
 from benchmarks.kernels.session import Session, plain
-from benchmarks.kernels.shapes import MAIN, Shape, Sizes, cpu_sizes, gpu_sizes
+from benchmarks.kernels.shapes import CHECKED, MAIN, TOLERANCE, Shape, Sizes, checked_cases, cpu_sizes, gpu_sizes
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
@@ -38,6 +39,9 @@ def run(job: Job) -> None:
     session.result["errors"] = failures(session.result)
     session.save()
     shutil.rmtree(out)
+    if left_out := session.result["left_out"]:
+        print(f"no time was left for {len(left_out)} rows, the first: {left_out[0]}")
+        raise SystemExit(LEFT_OUT)
 
 
 class _Saved(Session):
@@ -76,7 +80,10 @@ def goal_sizes() -> Sizes:
         SHORT._replace(glu=True),
     ]
     lengths = (64, 1024, 4096, 16384)
-    return sizes._replace(shapes=shapes, layer_lengths=lengths)
+    # sentences of one tile have kernels of their own: of 16, 32 and 64 positions
+    dtypes, short = list(TOLERANCE), [CHECKED._replace(length=length) for length in (1, 27, 64)]
+    tiles = [case for shape in short for case in checked_cases(dtypes, shape, quick=True) if not case.chunk]
+    return sizes._replace(shapes=shapes, layer_lengths=lengths, cases=[*sizes.cases, *tiles])
 
 
 def tiny_sizes() -> Sizes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from benchmarks import harness
+from benchmarks.gpu import pack
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 # What the parts after the first ones use where they are.
 PACKAGES = (
     *("triton", "numpy", "lightning", "sentencepiece", "sacrebleu", "pytest", "pytest-xdist", "hypothesis"),
-    *("hydra-core", "omegaconf", "antlr4-python3-runtime", "datasets", "dill", "multiprocess"),
+    *pack.PACKAGES,
 )
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.gpu.runner import ROOT
+from benchmarks.gpu.records import ROOT
 
 LIMIT_MIB = 60
 # What a machine that has torch, Lightning, SentencePiece, sacreBLEU and pytest lacks.

@@ -15,8 +15,11 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+ROOT = Path(__file__).resolve().parents[2]  # of the repository
 # States of a part. `stopped` by its own time limit, `interrupted` by the end of the budget or of the command.
 DONE, FAILED, STOPPED, INTERRUPTED = "done", "failed", "stopped", "interrupted"
+# Exit status of a part that left something out for lack of time.
+LEFT_OUT = 3
 _LOG_LINES = 150
 
 
@@ -74,12 +77,15 @@ class Results:
         """Return the file of a running part's output."""
         return self.folder / "parts" / f"{file_name(part)}.log"
 
-    def close(self, part: str, state: str, seconds: float, error: str = "") -> None:
-        """Record how a part ended, take over what it wrote, and save."""
+    def close(self, part: str, state: str, seconds: float, error: str = "", *, whole: bool = False) -> None:
+        """Record how a part ended, take over what it wrote, and save.
+
+        Args:
+            whole: It left nothing out; if not, an earlier attempt that measured more stands.
+        """
         earlier = self.parts.get(part, {})
         before, result = earlier.get("result") or {}, _read(self.unfinished(part)) or {}
-        # an attempt that came to less than an earlier one takes nothing away
-        if state != DONE and len(result) < len(before):
+        if not whole and _size(result) < _size(before):
             result = before
         self.parts[part] = {
             "state": state,
@@ -128,6 +134,11 @@ def locked(folder: Path) -> IO[bytes]:
         file.close()
         raise ValueError(f"another command is at work in {folder}; wait for it, or end it") from None
     return file
+
+
+def _size(result: dict[str, Any]) -> int:
+    """Return how much was measured, as the length of its text."""
+    return len(json.dumps(result, default=str))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -14,9 +14,8 @@ from typing import Any
 
 from benchmarks.gpu import verdicts
 from benchmarks.gpu.plan import Part
-from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, STOPPED, Results, write_atomically
+from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, LEFT_OUT, ROOT, STOPPED, Results, write_atomically
 
-ROOT = Path(__file__).resolve().parents[2]
 # Seconds for ending the last part and writing the page.
 _RESERVE = 8.0
 # Seconds that a process has after each signal: one that waits for a device may not even die when it is killed.
@@ -45,12 +44,12 @@ class Runner:
     def run(self, parts: list[Part]) -> bool:
         """Run what is not done, failed parts last, and return True if nothing is left to do."""
         self._handle_signals()
-        todo = [part for part in parts if self.results.state(part.name) != DONE]
+        missing = [part for part in parts if self.results.state(part.name) != DONE]
         # stable: in each half the order stays
-        todo.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
+        missing.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
         visit = len(self.results.data["visits"])
         try:
-            for part in todo:
+            for part in missing:
                 if part.data and not (self.data / "headline-data.json").is_file():
                     self._leave_out(part, f"no headline-data.json in {self.data}; make it with benchmarks.headline")
                 elif self.deadline - time.monotonic() >= part.least:
@@ -104,9 +103,13 @@ class Runner:
             signaled = sys.exc_info()[0] is not None
             state = INTERRUPTED if signaled or limit < part.limit else STOPPED
             error = "ended by a signal" if signaled else f"not finished in {limit:.0f} s"
+        elif status == LEFT_OUT:
+            # with all the time that it may have it would come no further
+            state = INTERRUPTED if limit < part.limit else DONE
+            error = last_line(self.results.log(part.name))
         elif status != 0:
             state, error = FAILED, last_line(self.results.log(part.name)) or f"exit status {status}"
-        self.results.close(part.name, state, seconds, error)
+        self.results.close(part.name, state, seconds, error, whole=status == 0)
         print(f"{part.name}: {state} after {seconds:.0f} s{': ' if error else ''}{error}", flush=True)
 
     def _leave_out(self, part: Part, why: str) -> None:
@@ -117,7 +120,11 @@ class Runner:
         self.results.data["visits"][visit:] = [round(time.monotonic() - self.began, 1)]
         self.results.save()
         # after every part: the command may be killed
-        write_atomically(self.results.folder / "verdicts.md", verdicts.page(self.results))
+        try:
+            page = verdicts.page(self.results)
+        except Exception as error:  # the page can be made again, the visit cannot
+            page = f"The page could not be made: {type(error).__name__}: {error}\n"
+        write_atomically(self.results.folder / "verdicts.md", page)
 
     def _handle_signals(self) -> None:
         signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

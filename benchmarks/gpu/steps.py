@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
 LENGTHS = (27, 1024)
-_TOKENS = 16384
+TOKENS = 16384
 # Rows and tokens a sentence of batches as text gives them: widths are multiples of 8.
 _SHAPES = ((64, 8), (1, 16), (40, 24), (37, 32), (32, 40), (16, 48), (9, 72), (2, 136))
 
@@ -47,7 +47,7 @@ def run(job: Job) -> None:
     config = Prepared(job.data).model(size, mixer)
     limit = Warnings()
     logging.getLogger("torch._dynamo").addHandler(limit)
-    lengths, tokens = (LENGTHS, _TOKENS) if job.on_gpu else ((6, 10), 60)
+    lengths, tokens = (LENGTHS, TOKENS) if job.on_gpu else ((6, 10), 60)
     timer = Timer(config, job)
     for length in lengths:
         job.save(**{f"length {length}": timer.measure(length, max(1, tokens // length)) | graphs()})

@@ -10,13 +10,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.gpu.records import ROOT
+
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
-ROOT = Path(__file__).resolve().parents[2]
 # Without the markers of the project's own options: on a GPU nothing is too slow.
 _ARGUMENTS = {
-    "kernels": ["tests/kernels/test_triton.py", "tests/kernels/test_operators.py", "-m", ""],
+    # without what is compiled for other GPUs
+    "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
 }
 # A few of each, in the interpreter; those with the marker are skipped there.
@@ -37,10 +39,12 @@ def run(job: Job) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
     # in a rehearsal of tests that are skipped, processes would only cost time
     command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
+    # where this is part of a test itself, the processes of this pytest are not that one's
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "GPU_TESTS_RECORD": str(record), "GPU_TESTS_EARLIER": str(earlier)},
+        env={**inherited, "GPU_TESTS_RECORD": str(record), "GPU_TESTS_EARLIER": str(earlier)},
     ) as process:
         while process.poll() is None:
             try:

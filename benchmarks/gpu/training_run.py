@@ -6,13 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from benchmarks.gpu.records import ROOT
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(job: Job) -> None:

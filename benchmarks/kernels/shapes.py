@@ -38,6 +38,10 @@ class Shape(NamedTuple):
 MAIN = Shape(64, 1024, 1024, 16, 31)
 # tokens of a sentence in training, rounded up to what a batch is padded to
 TRAINED_LENGTH = 28
+# shares of the roofline that are wanted on an H200, by direction and length
+FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
+# of comparisons: some tiles, the last of which is not full
+CHECKED = Shape(4, 131, 256, 4, 31)
 QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
 
 
@@ -79,7 +83,7 @@ class Sizes(NamedTuple):
 
 def gpu_sizes(quick: bool, taps: Sequence[int]) -> Sizes:
     """Return sizes that take an H200 less than eight minutes."""
-    cases = checked_cases(list(TOLERANCE), Shape(4, 131, 256, 4, 31), quick)
+    cases = checked_cases(list(TOLERANCE), CHECKED, quick)
     short = MAIN._replace(batch=MAIN.tokens // TRAINED_LENGTH, length=TRAINED_LENGTH)
     tuned = [shape._replace(taps=k) for k in taps or (31, 15, 7, 3, 63) for shape in (MAIN, short)]
     sizes = Sizes(timed_shapes(quick), with_steps(cases), tuned)

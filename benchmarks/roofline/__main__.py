@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels.shapes import MAIN, PASSES, Shape
+from benchmarks.kernels.shapes import FLOORS, MAIN, PASSES, Shape
 from benchmarks.kernels.tables import table
 from benchmarks.roofline.estimate import BANDWIDTH, Work, estimate, tile_instructions, trips
 from benchmarks.roofline.launches import Compiler, record
@@ -28,8 +28,6 @@ from benchmarks.roofline.machine_code import executed
 
 LENGTHS = (1024, 27)
 NAMES = ("before", "now")
-# shares of the roofline that are wanted on an H200, by direction and length
-FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dynamicconv": [{}, {"drop": 0.1}, {"drop": 0.1, "taps": 15}, {"drop": 0.1, "taps": 3}, {"drop": 0.1, "taps": 63}],
     "lightconv": [{}, {"glu": True}, {"glu": True, "taps": 15}, {"glu": True, "taps": 3}, {"glu": True, "taps": 63}],

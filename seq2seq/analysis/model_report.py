@@ -176,6 +176,8 @@ def of_checkpoint(
     ]
     src = torch.tensor([source_ids])  # (1, S)
     tgt = torch.tensor([target_ids])  # (1, T)
+    # one checkpoint is no ensemble
+    assert isinstance(translator.model, Seq2Seq)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
 
 

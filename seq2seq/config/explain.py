@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -219,6 +219,9 @@ def _first_choice(override: Override, word: str, *, last: bool = False) -> str:
     value = override.value()
     if isinstance(value, IntervalSweep):
         values = [value.start, value.end]
+    elif isinstance(value, Glob):
+        group = override.get_key_element().lstrip("+~").partition("@")[0]
+        values = value.filter(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))
     else:
         values = list(override.sweep_string_iterator())
     if not values:

@@ -7,6 +7,20 @@ from typing import ClassVar
 
 from seq2seq.config.settings import Section, internal, setting
 
+LENGTH_NORMS = ("power", "gnmt")
+# Settings that a checkpoint keeps, so that it translates as the run's test set was translated, and options of commands.
+KEPT = (
+    "beam_size",
+    "length_penalty",
+    "length_norm",
+    "min_len",
+    "max_len_ratio",
+    "max_len_extra",
+    "no_repeat_ngram",
+    "beam_groups",
+    "diversity",
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchSettings(Section):
@@ -14,7 +28,8 @@ class SearchSettings(Section):
 
     A translation of S source tokens has at most int(max_len_ratio * S) + max_len_extra tokens, the end counted.
     Hypotheses are ranked by log p(y | x) / |y|^length_penalty, |y| counting the end: 0 ranks by probability, 1 by its
-    mean per token; more favors long outputs, less than 0 short ones.
+    mean per token; more favors long outputs, less than 0 short ones. With length_norm=gnmt the divisor is
+    ((5 + |y|) / 6)^length_penalty.
 
     Args:
         max_len: Bounds the tokens of every sentence; a model with learned positions has no more of them.
@@ -36,6 +51,21 @@ class SearchSettings(Section):
     n_best: int = setting(
         1, "translations per sentence; a run is scored on one (seq2seq.translate --n-best)", least=1, most=1000
     )
+    length_norm: str = setting(
+        "power",
+        "what length_penalty is the exponent of: power, the length; gnmt, (5 + length) / 6",
+        choices=LENGTH_NORMS,
+    )
+    min_len: int = setting(0, "a translation has at least so many tokens, the end not counted", least=0, most=10_000)
+    no_repeat_ngram: int = setting(
+        0, "no sequence of so many tokens occurs twice in a translation; 0 allows all", least=0, most=100
+    )
+    beam_groups: int = setting(
+        1, "equal parts of the beam that are kept different (diverse beam search)", least=1, most=1000
+    )
+    diversity: float = setting(
+        0.5, "with beam_groups: what a token costs for each hypothesis of earlier groups that has it", least=0, most=100
+    )
     max_len: int | None = internal(None)
 
     def __post_init__(self) -> None:
@@ -43,3 +73,21 @@ class SearchSettings(Section):
         # A beam holds no more hypotheses than its size.
         if self.n_best > self.beam_size:
             raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
+        if self.beam_size % self.beam_groups:
+            raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SamplingSettings(Section):
+    """Settings of translations that are drawn at random; a line's draws depend on the seed and the line alone.
+
+    Raises:
+        ValueError: A value is outside its range.
+    """
+
+    section: ClassVar[str] = "sampling"
+
+    temperature: float = setting(1.0, "below 1 sharpens the distribution, above 1 flattens it", least=1e-3, most=1e3)
+    top_k: int = setting(0, "draw from so many most probable tokens; 0 is all", least=0, most=10**9)
+    top_p: float = setting(1.0, "draw from the most probable tokens of this probability together", above=0, most=1)
+    seed: int = setting(0, "of the draws", least=0, most=2**63 - 1)

@@ -178,7 +178,7 @@ def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> list[Tensor]:
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-class BatchLoader(DataLoader):
+class PackedLoader(DataLoader):
     """DataLoader of Batches, which its workers send packed.
 
     Attributes:
@@ -186,6 +186,22 @@ class BatchLoader(DataLoader):
     """
 
     ahead: Callable[[Iterator[Batch]], Iterator[Batch]] = staticmethod(iter)
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        """Iterate over the batches."""
+        return self.ahead(self._batches())
+
+    def _batches(self) -> Iterator[Batch]:
+        for batch in self._start():
+            yield batch.unpack() if isinstance(batch, Packed) else batch
+
+    def _start(self) -> Iterator[Batch | Packed]:
+        """Start the workers, if there are any."""
+        return super().__iter__()
+
+
+class BatchLoader(PackedLoader):
+    """Loader of the batches of a sampler."""
 
     def __init__(self, dataset: Dataset, *, batch_sampler: Any, num_workers: int) -> None:
         super().__init__(
@@ -195,14 +211,6 @@ class BatchLoader(DataLoader):
             # called in the worker; without workers the batch stays as it is
             collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Iterate over the batches."""
-        return self.ahead(self._batches())
-
-    def _batches(self) -> Iterator[Batch]:
-        for batch in super().__iter__():
-            yield batch.unpack() if isinstance(batch, Packed) else batch
 
 
 def unchanged(batch: Any) -> Any:

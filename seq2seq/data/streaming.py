@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from seq2seq.config.data import CleanSettings, CorpusSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
-from seq2seq.data.dataset import Packed, unchanged
+from seq2seq.data.dataset import Packed, PackedLoader, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
@@ -253,27 +253,16 @@ def _joined(parts: list[_Pool]) -> _Pool:
     return _Pool(src, tgt, np.concatenate([part.positions for part in parts]))
 
 
-class StreamLoader(DataLoader):
-    """DataLoader of a PairStream, whose batches are made in this process or in one worker.
-
-    Attributes:
-        ahead: As of BatchLoader.
-    """
-
-    ahead: Callable[[Iterator[Batch]], Iterator[Batch]] = staticmethod(iter)
+class StreamLoader(PackedLoader):
+    """Loader of a PairStream, whose batches are made in this process or in one worker."""
 
     def __init__(self, stream: PairStream, *, num_workers: int) -> None:
         # batch_size None: the data set yields whole batches
         super().__init__(stream, batch_size=None, num_workers=num_workers, collate_fn=unchanged)
         self.stream = stream
 
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
-        """Iterate over the batches."""
-        return self.ahead(self._batches())
-
-    def _batches(self) -> Iterator[Batch]:
-        # starts the worker, which copies the stream with its `start`
-        batches = super().__iter__()
+    def _start(self) -> Iterator[Batch | Packed]:
+        # the worker copies the stream with its `start`
+        batches = super()._start()
         self.stream.start = 0  # a worker has its own copy, made just now
-        for batch in batches:
-            yield batch.unpack() if isinstance(batch, Packed) else batch
+        return batches

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,11 @@ class Tokenizer:
             self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
         self._silent = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
-        self._silent.update(i for i in range(self.tgt.get_piece_size()) if self.tgt.is_control(i))
+        pieces = range(self.tgt.get_piece_size())
+        self._silent.update(i for i in pieces if self.tgt.is_control(i))
+        # <0x41> is the byte 0x41 of a character that has no piece
+        self.byte_of = {i: int(self.tgt.id_to_piece(i)[3:5], 16) for i in pieces if self.tgt.is_byte(i)}
+        self._id_of_byte = {byte: i for i, byte in self.byte_of.items()}
 
     def encode_src(self, lines: Sequence[str], *, sample: bool = False, seed: int | None = None) -> list[list[int]]:
         """Encode source lines, each closed by eos; pictures have neither eos nor segmentations.
@@ -136,6 +140,8 @@ class Tokenizer:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Decode target ids up to the first eos, without special ids, and with spaces for line breaks.
 
+        Byte pieces that make no UTF-8 are left out: they stand for no text.
+
         Args:
             ids: Rows of ids, of any length.
 
@@ -149,8 +155,21 @@ class Tokenizer:
             row = [int(i) for i in row]
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
             # ids beyond the model's pieces are special ids that were added
-            rows.append([i for i in row if i < size and i not in self._silent])
+            rows.append(self._without_stray_bytes([i for i in row if i < size and i not in self._silent]))
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
+
+    def _without_stray_bytes(self, row: list[int]) -> list[int]:
+        """Drop byte pieces that are no part of a character in UTF-8, which SentencePiece would print as U+FFFD."""
+        if self.byte_of.keys().isdisjoint(row):
+            return row
+        kept: list[int] = []
+        for are_bytes, run in groupby(row, self.byte_of.__contains__):
+            if are_bytes:
+                data = bytes(self.byte_of[i] for i in run)
+                kept += [self._id_of_byte[byte] for byte in data.decode("utf-8", "ignore").encode()]
+            else:
+                kept += run
+        return kept
 
     def to_state(self) -> dict[str, Any]:
         """Return all that a checkpoint must carry, as a plain dict of str, int, float, bool and bytes."""

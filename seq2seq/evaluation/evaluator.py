@@ -200,7 +200,7 @@ class Evaluator:
         numbers = batch.index.tolist()
         # eos included, so a source of one piece has nothing to translate
         pieces = batch.src_mask.sum(1).tolist()
-        # as in `Translator._encode`, neither a blank line nor a lone eos reaches the model
+        # as in `encode_lines`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
         # beams are already ranked: the first is the translation

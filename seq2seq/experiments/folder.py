@@ -42,7 +42,14 @@ BUDGETS = ("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "train
 # Likewise; these change the rounding of sums, as another machine does.
 ROUNDING = ("trainer.compile",)
 # Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
-_YOUNGER = {"trainer.bf16_residual": False}
+_YOUNGER = {
+    "trainer.bf16_residual": False,
+    "search.length_norm": "power",
+    "search.min_len": 0,
+    "search.no_repeat_ngram": 0,
+    "search.beam_groups": 1,
+    "search.diversity": 0.5,
+}
 # Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 # The files of the test set.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import math
 import select
 import time
-from collections.abc import Callable, Iterator
-from typing import IO, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import IO, Any, BinaryIO, NamedTuple
 
+from seq2seq.inference.forced_text import ForcedLine, force_lines
+from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.translator import Candidate, Note, Translator
 
 Stream = BinaryIO | IO[bytes]
@@ -119,13 +123,34 @@ class LineStream:
     """Translates one stream, and counts and reports the lines that were not valid or failed.
 
     Args:
-        n_best: Candidates printed for each line, with number and score where there are several.
+        format: How translations are printed, one of FORMATS.
         warn: Called with one line of text for every line of input that is not translated as it is.
+        options: Further arguments of `Translator.translate`.
+        prefixes: A stream with what the translation of each line begins with, line by line.
+        phrases: A stream with what the translation of each line must have, set apart by tabs.
+        alignments: Where the word alignments of the best translations go, a line for each line.
+        details: What the format also prints of the best translation: fields of `ForcedLine.as_dict`.
     """
 
-    def __init__(self, *, translator: Translator, n_best: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        translator: Translator,
+        format: str,
+        warn: Callable[[str], None],
+        options: Mapping[str, Any] | None = None,
+        prefixes: Stream | None = None,
+        phrases: Stream | None = None,
+        alignments: Stream | None = None,
+        details: Sequence[str] = (),
+    ) -> None:
         self.translator = translator
-        self.n_best = n_best
+        self.options = dict(options or {})
+        self.prefixes = prefixes
+        self.phrases = phrases
+        self.alignments = alignments
+        self.details = details
+        self.format = FORMATS[format]
         self.warn = warn
         self.lines = 0
         self.invalid = 0
@@ -140,10 +165,44 @@ class LineStream:
 
     def _translate(self, window: Window) -> bytes:
         lines = [self._decode(window.first + i, line) for i, line in enumerate(window.raw)]
-        results = self.translator.translate(lines, note=lambda note: self._report(window, note))
+        beside: dict[str, Any] = {}
+        if self.prefixes is not None:
+            beside["prefixes"] = self._beside(self.prefixes, window)
+        if self.phrases is not None:
+            rows = self._beside(self.phrases, window)
+            beside["phrases"] = [[part for part in row.split("\t") if part.strip()] for row in rows]
+        results = self.translator.translate(
+            lines, note=lambda note: self._report(window, note), **self.options, **beside
+        )
         self.lines += len(lines)
-        rows = [self._format(number, row) for number, row in enumerate(results, window.first)]
+        forced = self._forced(lines, [candidates[0] for candidates in results])
+        if self.alignments is not None:
+            self.alignments.write("".join(f"{line.alignment}\n" for line in forced).encode())
+        details: list[dict[str, Any]] = [{} for _ in lines]
+        if self.details:
+            details = [{key: line.as_dict()[key] for key in self.details} for line in forced]
+        rows = [
+            self.format(number, *known) for number, known in enumerate(zip(results, details, strict=True), window.first)
+        ]
         return "".join(rows).encode("utf-8", "replace")
+
+    def _forced(self, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
+        """Return what the model says of its best translations, where that is asked for."""
+        align = self.alignments is not None or "alignment" in self.details
+        if not (align or self.details):
+            return []
+        # of a line that failed there is nothing to say, as of a blank one
+        pairs = [(line if math.isfinite(each.score) else "", each.text) for line, each in zip(lines, best, strict=True)]
+        # that a line is cut has been reported
+        return list(force_lines(self.translator, pairs, note=lambda _: None, align=align))
+
+    def _beside(self, stream: Stream, window: Window) -> list[str]:
+        """Read the lines of another file that belong to a window."""
+        rows = [row.removesuffix(b"\n") for row in islice(stream, len(window.raw))]
+        if len(rows) < len(window.raw):
+            name = getattr(stream, "name", "the file")
+            raise ValueError(f"{name} ends before line {window.first + len(rows)} of the input; it needs as many lines")
+        return [row.removesuffix(b"\r").decode("utf-8", "replace") for row in rows]
 
     def _decode(self, number: int, line: RawLine) -> str:
         text, valid = decode_line(line)
@@ -167,8 +226,3 @@ class LineStream:
             whole = round(note.pieces * line.size / len(line.data), -3)
             text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
         self.warn(f"line {window.first + note.position} {text}")
-
-    def _format(self, number: int, candidates: list[Candidate]) -> str:
-        if self.n_best == 1:
-            return candidates[0].text + "\n"
-        return "".join(f"{number}\t{c.score:.4f}\t{c.text}\n" for c in candidates)

@@ -5,26 +5,29 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from seq2seq.build import max_positions
-from seq2seq.checkpoint import load, search_settings
-from seq2seq.config.search import SearchSettings
-from seq2seq.data.batching import token_batches
-from seq2seq.data.images import PictureError
+from seq2seq.checkpoint import Loaded, search_settings
+from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer, language_tag
+from seq2seq.inference.encoding import Note as Note
+from seq2seq.inference.encoding import encode_lines, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
+from seq2seq.inference.pieces import target_ids
+from seq2seq.inference.requests import Job, make_job, make_sources
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Specials, search
+from seq2seq.search import Ensemble, Hypothesis, Source, Specials, search, search_stream
 
 log = logging.getLogger(__name__)
 
-_TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 _STEP_NUMBERS = 1 << 28  # that a step of a search computes, 1 GiB in float32; wide beams get smaller batches
 _SLOTS = 512  # of attention's cache that a hypothesis reads for each of its beam: 64 positions, 8 heads
 
@@ -34,20 +37,6 @@ class Candidate(NamedTuple):
 
     text: str
     score: float
-
-
-class Note(NamedTuple):
-    """Problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
-
-    position: int  # of the line, from 0
-    pieces: int
-    kept: int
-    error: str = ""
-
-    def __str__(self) -> str:
-        if self.error:
-            return f"was not translated and is empty ({self.error})"
-        return f"is cut: {self.pieces:,} pieces, the first {self.kept:,} are translated"
 
 
 class Translator:
@@ -65,7 +54,7 @@ class Translator:
     def __init__(
         self,
         *,
-        model: Seq2Seq,
+        model: Seq2Seq | Ensemble,
         tokenizer: Tokenizer,
         meta: dict[str, Any],
         settings: SearchSettings,
@@ -95,28 +84,33 @@ class Translator:
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
+        ensemble: Sequence[str | os.PathLike[str]] = (),
     ) -> Translator:
-        """Load a checkpoint.
+        """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
         Args:
+            path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
             settings: Search settings (default: the run's, which the checkpoint remembers).
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
             dtype: Number format of the weights, one of DTYPES.
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
+            ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
 
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
-        # before the file is read, which may take long
-        device = choose_device(device)
-        loaded = load(path, device=device, trust=trust)
-        _store_weights_in(dtype, loaded.model)
-        # None for models without learned positions, which have no limit
-        positions = max_positions(loaded.meta["model"], trust=trust)
+        paths = [locate(path), *map(locate, ensemble)]
+        device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
+        loaded = members[0]
+        for member, each in zip(members, paths, strict=True):
+            _require_vocabulary(member, each, loaded, paths[0])
+            store_weights_in(dtype, member.model)
+        positions = _fewest_positions(members, trust)
         return cls(
-            model=loaded.model,
+            model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
             settings=dataclasses.replace(settings or search_settings(loaded.meta), max_len=positions),
@@ -131,12 +125,23 @@ class Translator:
         lines: Sequence[str],
         *,
         settings: SearchSettings | None = None,
+        sampling: SamplingSettings | None = None,
+        mbr: str | None = None,
+        prefixes: Sequence[str] | None = None,
+        phrases: Sequence[Sequence[str]] | None = None,
+        suppress: Sequence[str] = (),
         note: Callable[[Note], None] | None = None,
     ) -> list[list[Candidate]]:
         """Translate lines; in float32 a line's text does not depend on the lines beside it.
 
         Args:
             settings: Search settings of this call (default: the translator's).
+            sampling: Draw beam_size translations of each line instead of searching.
+            mbr: Rank candidates by how well they agree with each other, as "chrf" or "bleu" measures it; their scores
+                are then the mean agreement. Needs sampling.
+            prefixes: What the translation of each line begins with.
+            phrases: What the translation of each line has somewhere.
+            suppress: Pieces of the target's vocabulary that no translation has.
             note: Called for every line that is cut or fails (default: log a warning).
 
         Returns:
@@ -145,16 +150,24 @@ class Translator:
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
-        # tokenize all, sort by length into batches, and write each result to its line's place
-        ids = self._encode(lines, note)
+        constrained = phrases is not None
+        job = make_job(settings, eos=self.tokenizer.eos_id, sampling=sampling, mbr=mbr, constrained=constrained)
+        job = job._replace(suppress=target_ids(self.tokenizer, suppress))
+        # tokenize all, search in order of length, and write each result to its line's place
+        ids = encode_lines(self.tokenizer, lines, max_len=self.max_len, tags=self.tags, note=note)
+        sources = make_sources(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases)
         results: list[list[Candidate]] = [[] for _ in lines]
-        for rows in self._batches(ids):
-            self._fill(results, ids, rows, settings, note)
+        # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
+        rows = sorted((i for i, source in enumerate(sources) if source.ids), key=lambda i: -len(sources[i].ids))
+        self._fill(results, sources, rows, job, note)
         for candidates in results:
+            if mbr and candidates:
+                _rank_by_agreement(candidates, mbr)
             # blank lines, and beams that ended with fewer hypotheses than were asked for
             score = 0.0 if not candidates else float("-inf")
             # exactly n_best for each line, so that N lines in give n_best * N lines out
             candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
+            del candidates[settings.n_best :]
         return results
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
@@ -171,84 +184,86 @@ class Translator:
             src, src_mask: (B, S), on the model's device.
         """
         settings = settings or self.settings
-        tokenizer = self.tokenizer
+        size = most_rows(settings.beam_size, self.tokenizer.tgt_vocab_size)
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
                 beams
-                for rows, mask in _row_chunks(src, src_mask, settings.beam_size, tokenizer.tgt_vocab_size)
-                for beams in search(
-                    self.model,
-                    rows,
-                    mask,
-                    settings=settings,
-                    special=Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id),
-                )
+                for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
+                for beams in search(self.model, rows, mask, settings=settings, special=self.special)
             ]
-        # one call for all hypotheses: the tokenizer's overhead is per call
-        texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
-        return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
-
-    def _encode(self, lines: Sequence[str], note: Callable[[Note], None]) -> list[list[int]]:
-        """Tokenize every line to at most `max_len` ids, the last one eos; [] for a line without any piece."""
-        ids: list[list[int]] = [[] for _ in lines]
-        # a window of huge lines must fit in memory
-        for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
-            for i, row in self._source_ids({i: _unicode(lines[i]) for i in chunk}, note):
-                longest = max(2, self.max_len - len(self.tags))  # at least one piece and eos
-                # pictures have a fixed size and are never cut
-                if len(row) > longest and not self.tokenizer.patches:
-                    note(Note(i, len(row) - 1, longest - 1))
-                    row = [*row[: longest - 1], row[-1]]
-                # a row of eos alone has no piece: the line stays empty, tags or not
-                ids[i] = [*self.tags, *row] if len(row) > 1 else []
-        return ids
-
-    def _source_ids(self, lines: dict[int, str], note: Callable[[Note], None]) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number and ids of each line; note and leave out a line that should be a picture and is not."""
-        try:
-            yield from zip(lines, self.tokenizer.encode_src(list(lines.values())), strict=True)
-        except PictureError as error:
-            if len(lines) == 1:
-                note(Note(next(iter(lines)), 0, 0, error.reason))
-                return
-            for half in _halves(list(lines)):
-                yield from self._source_ids({i: lines[i] for i in half}, note)
-
-    def _batches(self, ids: list[list[int]]) -> Iterator[list[int]]:
-        """Yield positions of the lines to translate, lines of similar length together, longest first."""
-        rows = np.array([i for i, row in enumerate(ids) if row], dtype=np.int64)  # (rows,)
-        if rows.size:
-            lengths = np.array([len(ids[i]) for i in rows], dtype=np.int64)
-            # the lengths of translations are unknown: the source stands for both sides
-            for batch in token_batches(lengths, lengths, max_tokens=self.max_tokens, shuffle=False):
-                # batches count from 0 among the rows; back to positions of lines
-                yield rows[batch].tolist()
+        return _as_text(self.tokenizer, hypotheses)
 
     def _fill(
         self,
         results: list[list[Candidate]],
-        ids: list[list[int]],
+        sources: list[Source],
         rows: list[int],
-        settings: SearchSettings,
+        job: Job,
         note: Callable[[Note], None],
     ) -> None:
-        """Write the translations of `rows` into `results`; retry a batch that fails in halves."""
+        """Write the translations of `rows` into `results`; where the search fails, retry what is left in halves."""
+        found: dict[int, list[Hypothesis]] = {}
+        most = most_rows(job.settings.beam_size, self.tokenizer.tgt_vocab_size)
+        reason = None
+        stream = search_stream(
+            self.model,
+            (sources[i] for i in rows),
+            special=self.special,
+            settings=job.settings,
+            rows=lambda width: min(max(1, self.max_tokens // width), most),
+            device=torch.device(self.device),
+            selection=job.selection,
+            suppress=job.suppress,
+        )
         try:
-            with torch.inference_mode():
-                src, mask = _padded([ids[i] for i in rows], self.tokenizer.pad_id)  # (B, S)
-                candidates = self.decode(src.to(self.device), mask.to(self.device), settings=settings)
+            with torch.autocast(torch.device(self.device).type, enabled=False):
+                for number, hypotheses in stream:
+                    found[rows[number]] = hypotheses
         except (RuntimeError, ValueError, MemoryError) as error:
-            if len(rows) == 1:
-                reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-                note(Note(rows[0], len(ids[rows[0]]) - 1, 0, reason))
-                return
+            reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        # after the handler, whose exception keeps the memory of the search
+        if reason is not None:
+            left = [i for i in rows if i not in found]
+            if len(left) == 1:
+                note(Note(left[0], len(sources[left[0]].ids) - 1, 0, reason))
             # out of memory, or one bad line among good ones: smaller batches settle both
-            for half in _halves(rows):
-                self._fill(results, ids, half, settings, note)
-            return
-        for i, row in zip(rows, candidates, strict=True):
-            results[i] = row[: settings.n_best]
+            for half in halves(left) if len(left) > 1 else ():
+                self._fill(results, sources, half, job, note)
+        for i, candidates in zip(found, _as_text(self.tokenizer, list(found.values())), strict=True):
+            results[i] = candidates
+
+    @property
+    def special(self) -> Specials:
+        """Ids of the special tokens."""
+        tokenizer = self.tokenizer
+        return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:
+    """Return how many positions all of some models have; None for models without learned ones, which have no limit."""
+    limits = [max_positions(member.meta["model"], trust=trust) for member in members]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
+    """Sort candidates by their expected utility, in place, each text once."""
+    means = expected_utilities([candidate.text for candidate in candidates], utility(metric))
+    best = {candidate.text: mean for candidate, mean in zip(candidates, means, strict=True)}
+    candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
+
+
+def _require_vocabulary(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
+    """Check that a model speaks the vocabulary of the first of its ensemble; ValueError if it does not."""
+    if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
+        raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
+
+
+def _as_text(tokenizer: Tokenizer, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:
+    """Turn the hypotheses of each line into text."""
+    # one call for all of them: the tokenizer's overhead is per call
+    texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
+    return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
 
 
 def choose_device(name: str) -> str:
@@ -283,7 +298,7 @@ def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | Non
     return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 
-def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
+def store_weights_in(dtype: str, model: Seq2Seq) -> None:
     """Convert the parameters, not the buffers: the rates of sinusoidal positions need float32."""
     if dtype not in DTYPES:
         raise ValueError(f"unknown dtype '{dtype}': choose {' or '.join(DTYPES)}")
@@ -292,51 +307,8 @@ def _store_weights_in(dtype: str, model: Seq2Seq) -> None:
         parameter.data = parameter.data.to(getattr(torch, dtype))
 
 
-def _padded(rows: list[list[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Pad rows of ids on the right; return them and their mask, both (B, S)."""
-    lengths = torch.tensor([len(row) for row in rows])  # (B,)
-    src = torch.full((len(rows), int(lengths.max())), pad_id)  # (B, S)
-    for i, row in enumerate(rows):
-        src[i, : len(row)] = torch.tensor(row)  # the tail keeps pad_id
-    # True at real tokens
-    return src, torch.arange(src.shape[1]) < lengths[:, None]
-
-
-def _row_chunks(src: Tensor, mask: Tensor, beam: int, vocab_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the rows of a padded batch (B, S) in chunks whose steps compute at most _STEP_NUMBERS, or of one row."""
+def most_rows(beam_size: int, vocab_size: int) -> int:
+    """Return how many sentences may be searched at a time, by what a step computes for each; one is always allowed."""
     # a hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
-    numbers = beam * max(vocab_size, beam * _SLOTS)
-    size = max(1, _STEP_NUMBERS // numbers)
-    yield from zip(src.split(size), mask.split(size), strict=True)
-
-
-def _halves(rows: list[int]) -> tuple[list[int], list[int]]:
-    middle = len(rows) // 2
-    return rows[:middle], rows[middle:]
-
-
-def _unicode(line: str) -> str:
-    """Replace lone surrogates, which no UTF-8 tokenizer takes."""
-    try:
-        # encoding fails for lone surrogates alone
-        line.encode()
-    except UnicodeEncodeError:
-        return line.encode("utf-8", "replace").decode()
-    return line
-
-
-def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yield positions of the lines that are not blank, in runs of at most `size` characters (or of one line)."""
-    chunk: list[int] = []
-    total = 0
-    for i, line in enumerate(lines):
-        if not line.strip():
-            continue
-        # a single line longer than `size` is a chunk by itself
-        if chunk and total + len(line) > size:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(i)
-        total += len(line)
-    if chunk:
-        yield chunk
+    numbers = beam_size * max(vocab_size, beam_size * _SLOTS)
+    return max(1, _STEP_NUMBERS // numbers)

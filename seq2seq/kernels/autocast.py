@@ -10,5 +10,9 @@ from torch import Tensor
 
 
 def without_autocast(x: Tensor) -> Any:
-    """Return a context in which operations on x's device keep their inputs' types; meta tensors have no autocast."""
-    return contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    """Return a context in which operations on x's device keep their inputs' types.
+
+    Meta tensors have no autocast, and an exported graph is traced without one.
+    """
+    none = x.is_meta or torch.compiler.is_exporting()
+    return contextlib.nullcontext() if none else torch.autocast(x.device.type, enabled=False)

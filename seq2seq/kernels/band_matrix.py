@@ -6,6 +6,7 @@ s - t + left = k. Blocks of `block` rows keep memory linear in T.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -59,8 +60,8 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
-    # short sentences: one T x T matrix a head is faster than blocks
-    if length <= 2 * block:
+    # short sentences: one T x T matrix a head is faster than blocks; an exported graph has no branches by length
+    if torch.compiler.is_exporting() or length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
         return (band.to(x.dtype) @ values).transpose(1, 2)
     band = skew(_blocks(weights, block))  # (B or 1, H, blocks, block, block + K - 1)

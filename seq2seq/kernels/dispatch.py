@@ -41,9 +41,10 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
 
     They are a tenth faster there than an operator with gradients by formula. Compiled graphs and GPUs take the
     operator, which chooses by `takes_triton` when it runs; so do tensors without data (meta), so that its own
-    formula counts its operations.
+    formula counts its operations. An exported graph has torch's own operations alone, which other programs know.
     """
-    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or torch.compiler.is_compiling():
+    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    if require_backend(backend) == "triton" or x.is_cuda or x.is_meta or compiled:
         return False
     _report_torch(op, backend, x)
     return True
@@ -109,7 +110,24 @@ def gpu_obstacle(device: torch.device) -> str | None:
         return "triton is not installed"
     # 8.0 is Ampere, the first with products in bfloat16 and TF32
     capability = torch.cuda.get_device_capability(device)
-    return None if capability >= (8, 0) else f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
+    if capability < (8, 0):
+        return f"compute capability {capability[0]}.{capability[1]} is less than 8.0"
+    return launcher_obstacle()
+
+
+@functools.cache
+def launcher_obstacle() -> str | None:
+    """Return why Triton cannot build the C module by which it launches kernels on this GPU, None if it can."""
+    from triton.runtime import driver
+
+    try:
+        # builds it, or finds it in Triton's cache; this needs a C compiler and Python's headers
+        active: Any = driver.active
+        _ = active.utils
+    except Exception as error:  # of the compiler, of the linker, of the driver
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return f"Triton cannot build its launcher ({lines[0][:200]}): install gcc and Python's headers (python3-dev)"
+    return None
 
 
 def _report_torch(op: str, backend: str, x: Tensor) -> None:

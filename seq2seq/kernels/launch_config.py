@@ -132,11 +132,10 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch:
         return _overrides[f"{op}_one_tile"]
     if op.startswith("lightconv"):
         # a program goes from sentence to sentence, and loads the next two while it works on this one
-        wide = dtype == torch.float32
-        most = (16 if tile > 32 and op.endswith("_backward") else 32) if wide else 64
-        if tile > 32 and op.endswith("_backward") and arch != HOPPER:
-            return Config(tile, chunk=1, num_warps=8, num_stages=1, columns=most)
-        return Config(tile, chunk=1, num_warps=4 if tile > 32 else 2, num_stages=3, columns=most)
+        heavy = tile > 32 and op.endswith("_backward")
+        most = 64 if dtype != torch.float32 else 16 if heavy else 32
+        warps, stages = (8, 1) if heavy and arch != HOPPER else (4 if tile > 32 else 2, 3)
+        return Config(tile, chunk=1, num_warps=warps, num_stages=stages, columns=most)
     # two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
     size = tile * max(64, columns(head_dim)) * (2 if dtype == torch.float32 else 1)
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)

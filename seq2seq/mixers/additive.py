@@ -90,6 +90,10 @@ class AdditiveAttention(CrossMixer):
         weights = mark_mixing(self.attend(x, context.keys, context.mask))  # (B, T, S)
         return self.out(weights.to(context.memory.dtype) @ context.memory)  # (B, T, D)
 
+    def read_weights(self, x: Tensor, context: AdditiveAttention.Context) -> Tensor:
+        """Return the attention weights of x (B, T, D), (B, 1, T, S)."""
+        return self.attend(x, context.keys, context.mask)[:, None]
+
     def step(
         self, x: Tensor, context: AdditiveAttention.Context, state: NoState, position: Tensor
     ) -> tuple[Tensor, NoState]:

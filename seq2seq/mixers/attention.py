@@ -13,7 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split
-from seq2seq.state import Cache, NoState
+from seq2seq.state import HeadCache, NoState
 
 
 def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
@@ -114,29 +114,26 @@ class Attention(SelfMixer):
         return {**values, "packed": False} if values.get("packed") else dict(values)
 
     class State(NamedTuple):
-        """Keys and values of the past side by side, 2 D G / H numbers a slot; rotary keys are turned already."""
+        """Keys and values of the past, D G / H numbers a slot each; rotary keys are turned already."""
 
-        past: Cache
+        keys: HeadCache
+        values: HeadCache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Attention.State:
-        """Return an empty cache of keys and values."""
-        return self.State(Cache.empty(batch_size, max_len, 2 * self.kv_dim, device=device, dtype=dtype))
+        """Return empty caches of keys and of values."""
+        sizes = batch_size, max_len, self.num_kv_heads, self.head_dim
+        keys, values = (HeadCache.of_heads(*sizes, device=device, dtype=dtype) for _ in range(2))
+        return self.State(keys, values)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         query, key_value = self._project(x, position)
         # append before reading: a position attends to itself
-        state.past.append(key_value, position)
-        slots, visible = state.past.read(position)  # (B, slots, 2 G d), (B, beam, slots)
-        # (B, G, slots, d)
-        k, v = (split(part, self.num_kv_heads) for part in slots.to(query.dtype).chunk(2, -1))
-        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
-        if self.groups > 1:  # and so are the heads that share keys
-            q = q.unflatten(1, (-1, self.groups)).flatten(2, 3)  # (B, G, groups * beam, d)
-            visible = visible.repeat(1, self.groups, 1)
-        y = attention(q, k, v, mask=visible[:, None])
-        if self.groups > 1:
-            y = y.unflatten(2, (self.groups, -1)).flatten(1, 2)  # (B, H, beam, d)
+        for cache, part in zip(state, key_value.chunk(2, -1), strict=True):
+            cache.append(part, position)
+        # a sentence's hypotheses are queries of one attention
+        q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
+        y = state.keys.attend(q, state.values, position, attention=attention)
         return self.out(merge(y)).view(x.shape[0], -1), state
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,6 +200,12 @@ class CrossAttention(CrossMixer):
         if self.packed and self.training:
             return self.out(merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout)))
         return self.out(merge(attention(q, k, v, mask=context.mask, dropout=dropout)))
+
+    def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
+        """Return the attention weights of x (B, T, D), (B, H, T, S)."""
+        q = split(self.query(x), self.num_heads)  # (B, H, T, d)
+        scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
+        return scores.float().masked_fill(~context.mask, float("-inf")).softmax(-1)
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:

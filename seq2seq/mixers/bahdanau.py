@@ -125,9 +125,13 @@ class Bahdanau(CrossMixer):
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:
         """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that h carries."""
+        return {"weights": self.read_weights(x, context)}
+
+    def read_weights(self, x: Tensor, context: Bahdanau.Context) -> Tensor:
+        """Return the weights of each step's own read, (B, 1, T, S)."""
         with freeze_mixing() as weights:
             self.forward(x, context)
-        return {"weights": torch.cat(weights, 1)[:, None]}
+        return torch.cat(weights, 1)[:, None]
 
     def init_state(self, context: Bahdanau.Context, max_len: int) -> Bahdanau.State:
         """Return s_0 of each sentence, (B, H)."""

@@ -36,12 +36,14 @@ class DynamicConv(SelfMixer):
 
     Cost:
         3 D^2 + 3 D + D H K parameters (2 D^2 + 2 D + D H K without GLU), O(T K D + T D H K + T D^2)
-        time, O(T D) state: a cache of all inputs to the convolution, which moves nothing when beams
-        are reordered and of which a step reads the last K.
+        time, the last K inputs of the convolution as state, which stay where they are when beams
+        are reordered.
 
     Reference:
         Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', section 4.
     """
+
+    state_growth = "constant"
 
     def __init__(
         self,
@@ -107,13 +109,13 @@ class DynamicConv(SelfMixer):
         return portable(values)
 
     class State(NamedTuple):
-        """The gated inputs of the past, D numbers a slot."""
+        """The gated inputs of the last K positions, D numbers a slot."""
 
         past: Cache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
         """Return an empty cache of gated inputs."""
-        return self.State(Cache.empty(batch_size, max_len, self.dim, device=device, dtype=dtype))
+        return self.State(Cache.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixer import SelfMixer
 
 RESETS = ("before", "after")
@@ -61,7 +62,8 @@ class GatedUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop where it has our form."""
-        if self.reset == "after":
+        # an exported graph has no fused loop of free length
+        if self.reset == "after" and not torch.compiler.is_exporting():
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
                 start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
@@ -72,12 +74,12 @@ class GatedUnit(nn.Module):
     def loop(self, x: Tensor) -> Tensor:
         """Compute `forward` one position at a time."""
         gates = self.input(x)  # (B, T, 3 H)
-        states = []
         hidden = gates.new_zeros(x.shape[0], self.hidden_dim)  # (B, H)
-        for t in range(x.shape[1]):
-            hidden = self.update(gates[:, t], hidden)
-            states.append(hidden)
-        return torch.stack(states, 1)
+        return over_positions(self._advance, (hidden,), (gates,), dim=1)
+
+    def _advance(self, state: tuple[Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor], Tensor]:
+        hidden = self.update(now[0], state[0])
+        return (hidden,), hidden
 
 
 class BiGRU(SelfMixer):

@@ -77,7 +77,9 @@ class Local(SelfMixer):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
         # a sentence that fits the keys of one block gains nothing from being cut up
         before, after = self._reach()
-        mix = self._whole if x.shape[1] <= before + self.window + after else self._blocked
+        # nor has an exported graph branches by length
+        whole = torch.compiler.is_exporting() or x.shape[1] <= before + self.window + after
+        mix = self._whole if whole else self._blocked
         return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))  # (B, T, H, d) -> (B, T, D)
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

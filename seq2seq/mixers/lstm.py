@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.gru import both_ways
 
@@ -44,6 +45,9 @@ class MemoryUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
+        # an exported graph has no fused loop of free length
+        if torch.compiler.is_exporting():
+            return self.loop(x)
         # torch's loop has a second bias, here zero
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         with without_autocast(x):  # the fused loop takes one type only
@@ -55,12 +59,12 @@ class MemoryUnit(nn.Module):
     def loop(self, x: Tensor) -> Tensor:
         """Compute `forward` one position at a time."""
         gates = self.input(x)  # (B, T, 4 H)
-        states = []
-        hidden = cell = gates.new_zeros(x.shape[0], self.hidden_dim)  # (B, H)
-        for t in range(x.shape[1]):
-            hidden, cell = self.update(gates[:, t], hidden, cell)
-            states.append(hidden)
-        return torch.stack(states, 1)
+        hidden, cell = (gates.new_zeros(x.shape[0], self.hidden_dim) for _ in range(2))  # (B, H)
+        return over_positions(self._advance, (hidden, cell), (gates,), dim=1)
+
+    def _advance(self, state: tuple[Tensor, Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        following = self.update(now[0], *state)
+        return following, following[0]
 
 
 class LSTM(SelfMixer):

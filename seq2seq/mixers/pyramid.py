@@ -82,7 +82,8 @@ class Pyramid(SelfMixer):
         """Return an empty cache of a slot for each block, and an empty block."""
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=dtype)
         blocks = -(-max_len // self.reduction)
-        return self.State(Cache.empty(batch_size, blocks, 2 * self.dim, device=device, dtype=dtype), running)
+        past = Cache.empty(batch_size, blocks, 2 * self.dim, stride=self.reduction, device=device, dtype=dtype)
+        return self.State(past, running)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Take this position into the mean of its block, whose slot is written anew, then attend to all blocks so far.
@@ -92,9 +93,9 @@ class Pyramid(SelfMixer):
         # a running mean: the n-th position of a block moves it by 1 / n of the difference
         share = (position % self.reduction + 1).to(state.running).reciprocal()
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
-        block = position // self.reduction  # (N,): slots are blocks
-        state.past.append(running, block)
-        slots, visible = state.past.read(block)  # (B, slots, 2 D), (B, beam, slots)
+        # slots are blocks
+        state.past.append(running, position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         query = self.query(x)
         k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
         q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries

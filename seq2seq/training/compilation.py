@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from seq2seq.config.trainer import TrainerSettings
+from seq2seq.kernels.dispatch import launcher_obstacle
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
 
@@ -41,12 +40,11 @@ def obstacle(settings: TrainerSettings, model: nn.Module) -> str | None:
         return "its weights are sharded (trainer.strategy=fsdp)"
     if loops := unrolled(model):
         return f"{', '.join(loops)} would be compiled anew for every length"
-    # Triton compiles a launcher in C for each kernel.
-    if not any(shutil.which(name) for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if name):
-        return "there is no C compiler (cc, gcc, clang)"
+    if settings.processes > 1:
+        return "several processes (DDP) with a compiled model are not tested: ask for it with trainer.compile=true"
     from torch.utils._triton import has_triton
 
-    return None if has_triton() else "Triton is missing, or does not serve this GPU"
+    return launcher_obstacle() if has_triton() else "Triton is missing, or does not serve this GPU"
 
 
 def unrolled(model: nn.Module) -> list[str]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from typing import TypeVar
 
 import torch
 from lightning import LightningDataModule
 from torch.utils.data import DataLoader
 
 from seq2seq.data.batching import TokenBatchSampler, padding_share
-from seq2seq.data.dataset import BatchLoader, MixedPairs
+from seq2seq.data.dataset import BatchLoader, MixedPairs, PackedLoader
 from seq2seq.data.multi_corpus import Direction, directions
 from seq2seq.data.preparation import PreparedData
 from seq2seq.data.streaming import PairStream, StreamLoader
@@ -21,7 +20,6 @@ from seq2seq.evaluation.metrics import tokenize_for
 from seq2seq.inference.limits import GPU_TOKENS
 from seq2seq.training.copying import StreamCopier, copied_ahead
 
-Loader = TypeVar("Loader", BatchLoader, StreamLoader)
 log = logging.getLogger(__name__)
 
 
@@ -153,7 +151,7 @@ class TranslationDataModule(LightningDataModule):
         data = self.prepared.split(split).sampled_by(sampler)
         return self._copied(BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers))
 
-    def _copied(self, loader: Loader) -> Loader:
+    def _copied(self, loader: PackedLoader) -> PackedLoader:
         """Let a loader copy its batches to this rank's GPU, if it has one, ahead of their use."""
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
         if device.type == "cuda":

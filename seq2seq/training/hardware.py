@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -80,11 +82,20 @@ def require_packing(model: nn.Module, accelerator: str, precision: str) -> None:
         accelerator: "cpu" or "gpu".
         precision: Lightning's name of it.
     """
-    mixers = {type(module).__name__ for module in model.modules() if getattr(module, "packed", False)}
-    if not mixers or (accelerator == "gpu" and precision != "32-true"):
+    packed = [module for module in model.modules() if getattr(module, "packed", False)]
+    if not packed:
         return
-    lacking = "bf16: set trainer.precision=bf16" if accelerator == "gpu" else "a GPU"
-    raise ValueError(f"packed=true of {', '.join(sorted(mixers))} needs {lacking}, or leave packed at false")
+    # Imported late: it registers operators of torch, which other runs do not need.
+    from seq2seq.kernels.attention.packed import settings_obstacle
+
+    if accelerator != "gpu" or precision == "32-true":
+        names = ", ".join(sorted({type(module).__name__ for module in packed}))
+        lacking = "bf16: set trainer.precision=bf16" if accelerator == "gpu" else "a GPU"
+        raise ValueError(f"packed=true of {names} needs {lacking}, or leave packed at false")
+    for module in packed:
+        values: Any = module
+        if problem := settings_obstacle(values.dim // values.num_heads, values.dropout):
+            raise ValueError(f"packed=true of {type(module).__name__}: {problem}, or leave packed at false")
 
 
 def require_autocast(settings: TrainerSettings, precision: str) -> None:

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from seq2seq import score
 from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
+from seq2seq.search import Hypothesis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -184,7 +186,7 @@ def test_a_damaged_checkpoint_is_one_line(ckpt, tmp_path, capsys, damage, messag
 
 def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert "no such file" in refusal(capsys, "--ckpt", tmp_path / "none.ckpt")
-    assert "is a directory" in refusal(capsys, "--ckpt", tmp_path)
+    assert "is a folder without config.json" in refusal(capsys, "--ckpt", tmp_path)
 
 
 def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
@@ -230,10 +232,11 @@ def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):
 def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypatch):
     """They count as empty, so the score is not that of the model."""
 
-    def broken(*_: object, **__: object) -> None:
+    def broken(*_: object, **__: object) -> Iterator[tuple[int, list[Hypothesis]]]:
+        yield from ()
         raise RuntimeError("a kernel failed")
 
-    monkeypatch.setattr("seq2seq.inference.translator.search", broken)
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
     common = ["--ckpt", str(ckpt), "--device", "cpu", "--cache", str(tmp_path), "--metrics", "chrf", "--limit", "2"]
     assert score.main(common) == 1
     assert "error: 2 of 2 sentences could not be translated and count as empty" in capsys.readouterr().err

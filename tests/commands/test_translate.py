@@ -159,7 +159,7 @@ def test_files_that_cannot_be_used(tmp_path, ckpt, capsys):
     for options, message in [
         (["--ckpt", tmp_path / "no.ckpt", "--input", text], "no.ckpt: no such file"),
         (["--ckpt", text, "--input", text], "text: is not a checkpoint"),
-        (["--ckpt", tmp_path, "--input", text], "is a directory; name the checkpoint file"),
+        (["--ckpt", tmp_path, "--input", text], "is a folder without config.json"),
         (["--ckpt", ckpt, "--input", tmp_path / "no"], "no: No such file or directory"),
         (["--ckpt", ckpt, "--input", tmp_path], "is a directory; name a file with --input"),
         (["--ckpt", ckpt, "--input", text, "--output", text], "is the input"),
@@ -312,13 +312,16 @@ def test_n_best(tmp_path, ckpt):
 
 def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
     seen = []
-    monkeypatch.setattr(
-        inference, "search", lambda *a, settings, **k: seen.append((a[1].shape, settings)) or [[]] * len(a[1])
-    )
+
+    def none(model, sources, *, settings, rows, **options):
+        seen.append(settings)
+        sizes = [len(source.ids) for source in sources]
+        assert all(1 <= rows(size) <= max(1, 12 // size) for size in sizes)
+        return enumerate([[]] * len(sizes))
+
+    monkeypatch.setattr(inference, "search_stream", none)
     run_main(tmp_path, ckpt, b"der Hund\n" * 10, "--beam-size", "3", "--length-penalty", "0.5", "--max-tokens", "12")
-    assert sum(shape[0] for shape, _ in seen) == 10
-    assert all(shape[0] * shape[1] <= 12 for shape, _ in seen)
-    assert {(s.beam_size, s.length_penalty, s.n_best) for _, s in seen} == {(3, 0.5, 1)}
+    assert {(s.beam_size, s.length_penalty, s.n_best) for s in seen} == {(3, 0.5, 1)}
 
 
 def searches(ckpt: Path, *options: str) -> SearchSettings:
@@ -361,19 +364,21 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
     """A batch without room is halved until it fits; a line that fails alone costs nobody else's translation."""
     lines = tiny.sentences(tiny.GERMAN, 12, seed=3)
     # fails for more than 4 sentences as if memory were short, and always for one line
-    whole, bad, calls = search.search, tiny.tokenizer().encode_src([lines[5]])[0], []
+    whole, bad, calls = search.search_stream, tiny.tokenizer().encode_src([lines[5]])[0], []
 
-    def frail(model, src, mask, **options):
-        calls.append(len(src))
-        if len(src) > 4:
+    def frail(model, sources, **options):
+        given = list(sources)
+        calls.append(len(given))
+        if len(given) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        if any(row[keep].tolist() == bad for row, keep in zip(src, mask, strict=True)):
-            raise RuntimeError("a kernel failed\nand more")
-        return whole(model, src, mask, **options)
+        for number, found in whole(model, given, **options):
+            if given[number].ids == bad:
+                raise RuntimeError("a kernel failed\nand more")
+            yield number, found
 
     data = "\n".join(lines).encode()
     _, good = run_main(tmp_path, ckpt, data)
-    monkeypatch.setattr(inference, "search", frail)
+    monkeypatch.setattr(inference, "search_stream", frail)
     status, out = run_main(tmp_path, ckpt, data)
     assert calls[0] == 12
     expected = good.split(b"\n")
@@ -410,7 +415,8 @@ def test_wide_beams_get_smaller_batches(ckpt, monkeypatch):
     translator = Translator.load(ckpt, settings=SearchSettings(beam_size=4), device="cpu")
     whole = translator.texts(lines)
     sizes = []
-    monkeypatch.setattr(inference, "search", lambda *a, **k: (sizes.append(len(a[1])), search.search(*a, **k))[1])
+    step = translator.model.step
+    monkeypatch.setattr(translator.model, "step", lambda *given: (sizes.append(len(given[0]) // 4), step(*given))[1])
     monkeypatch.setattr(inference, "_STEP_NUMBERS", 3 * 4 * 4 * inference._SLOTS)
     assert translator.texts(lines) == whole
     assert max(sizes) == 3

@@ -73,6 +73,7 @@ def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
         ["data.corpora={a: {train: x}}", "mixer.encoder.per_layer.kernel_size=[3,7]"],
         ["run=it-${seed}-${hydra:job.num}", "hydra/launcher=slurm", "hydra.launcher.partition=gpu"],
         ["optim.lr=interval(1e-4,1e-3)", "seed=range(1,4)", "run=2024"],
+        ["mixer=glob(*)", "mixer/self@mixer.decoder=glob([l*,a*],exclude=lstm)"],
     ],
 )
 def test_what_is_right_passes(words):

@@ -37,7 +37,7 @@ def test_what_hydra_composes_has_the_keys_and_the_defaults_of_the_classes(sectio
     [
         (
             {"beams": 3},
-            r"^unknown setting search.beams; the setting is search.beam_size .known: beam_size, .*n_best.$",
+            r"^unknown setting search.beams; the setting is search.beam_size .known: beam_size, .*n_best, .*.$",
         ),
         ({"max_len": 3}, "unknown setting search.max_len"),
         ({"beam_size": "two"}, "^search.beam_size=two is not a whole number from 1 to 1,000$"),

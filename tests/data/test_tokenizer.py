@@ -120,6 +120,33 @@ def test_byte_fallback_keeps_unseen_characters(joint):
     assert without.unk_id in without.encode_src(["貓"])[0]
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\xe8\xb2\x93", "貓"),
+        (b"\xe8\xb2", ""),
+        (b"\xb2\x93\xe8\xb2\x93", "貓"),
+        (b"\xe8\xb2\xe8\xb2\x93\xff", "貓"),
+        (b"\xed\xa0\x80", ""),
+        (b"\xc3A\xc3\xa9", "Aé"),
+    ],
+)
+def test_bytes_that_make_no_utf8_are_not_printed(joint, data, text):
+    """Whole characters stay; halves of them, lone continuations and surrogates go."""
+    dog = joint.encode_tgt(["dog"])[0][:-1]
+    stray = [joint.tgt.piece_to_id(f"<0x{byte:02X}>") for byte in data]
+    assert joint.decode([[*dog, *stray, *dog]]) == [f"dog{text} dog"]
+    assert joint.decode([stray]) == [text]
+
+
+def test_random_bytes_are_valid_text(joint):
+    for _ in range(50):
+        data = random.randbytes(random.randint(1, 12))
+        stray = [joint.tgt.piece_to_id(f"<0x{byte:02X}>") for byte in data]
+        expected = "".join(" " if c in "\n\r\v\f\x85\u2028\u2029" else c for c in data.decode("utf-8", "ignore"))
+        assert joint.decode([stray]) == [expected]
+
+
 def test_normalizer_is_a_visible_choice():
     text = "ﬁne ½ ａ"
     wide = [*EN, text]

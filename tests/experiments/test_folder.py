@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq import files
 from seq2seq.config import dicts
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.trainer import DEFAULT_EPOCHS
 from seq2seq.experiments import folder
 from seq2seq.experiments.resume import resolve_resume
@@ -25,6 +26,8 @@ CONFIG = {
     "cache": ".cache",
     "seed": 1,
 }
+# The section `search` of runs before there was anything but a plain beam.
+FIRST_SEARCH = ("beam_size", "max_len_ratio", "max_len_extra", "length_penalty", "n_best")
 
 
 def changed(key: str, value: object) -> dict:
@@ -68,6 +71,18 @@ def test_younger_settings_leave_older_names_alone():
     assert folder.config_hash(both) == folder.config_hash(CONFIG)
     assert folder.config_hash(changed("trainer.bf16_residual", True)) != folder.config_hash(CONFIG)
     assert both["trainer"]["bf16_residual"] is False
+
+
+def test_later_settings_of_a_search_leave_older_names_alone():
+    """At their defaults they are as good as absent; else they count."""
+    settings = resolved_settings(("run=null",))
+    older = {key: settings["search"][key] for key in FIRST_SEARCH}
+    assert set(settings["search"]) > set(FIRST_SEARCH)
+    assert folder.config_hash(settings) == folder.config_hash({**settings, "search": older})
+    for key in set(settings["search"]) - set(FIRST_SEARCH):
+        value = {"length_norm": "gnmt", "diversity": 0.25}.get(key, 5)
+        changed = {**settings, "search": {**settings["search"], key: value}}
+        assert folder.config_hash(changed) != folder.config_hash(settings), key
 
 
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():

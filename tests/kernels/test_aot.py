@@ -109,8 +109,7 @@ for job in aot.jobs([90]):
 for name in ("dynamicconv", "lightconv"):
     module = aot.kernel_module(name)
     for kernel in [f"{kind}_{way}" for kind in ("band", "direct", "one_tile") for way in ("forward", "backward")]:
-        if hasattr(module, kernel):
-            setattr(module, kernel, Recorder(getattr(module, kernel)))
+        setattr(module, kernel, Recorder(getattr(module, kernel)))
 window = aot.kernel_module("conv_step")
 window.window_kernel = Recorder(window.window_kernel)
 

@@ -196,6 +196,23 @@ def test_step_is_the_last_position(taps):
             same(lightconv_step(*past, weights)[row], lightconv(pair[0], weights, causal=True)[0, -1])
 
 
+@every_kernel
+def test_step_from_slots_that_are_written_in_turns(taps):
+    """K slots and an ancestry of K + 2 give what those of all positions give."""
+    length = 3 * taps + 5
+    values, weights = draw(2, length, 3, 4), draw(2, taps)
+    owner, position = torch.randint(3, (6, length)), torch.randint(taps, length, (6,))
+    # of each hypothesis by itself: the others' positions differ
+    for row in range(6):
+        last = int(position[row])
+        turns, rows = torch.full((2, taps, 3, 4), torch.nan, dtype=values.dtype), torch.zeros(6, taps + 2).long()
+        for time in range(max(0, last - taps + 1), last + 1):
+            turns[:, time % taps] = values[:, time].detach()
+            rows[:, time % (taps + 2)] = owner[:, time]
+        whole = lightconv_step(values.detach(), owner, position, weights.detach())[row]
+        same(lightconv_step(turns, rows, position.clamp(min=last, max=last), weights.detach())[row], whole)
+
+
 class Numbers(TorchDispatchMode):
     """The most numbers that any one operation returned, views not counted."""
 

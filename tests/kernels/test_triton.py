@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -422,6 +423,10 @@ def test_decoding_step(op, taps):
         found = step(layout(values, kind), owner, position, layout(weights, kind), backend="triton")
         assert found.dtype == values.dtype
         close(found, step(values.double(), owner, position, weights.double(), backend="torch"), TOLERANCE[types[0]])
+    # slots that are written in turns: there have been more positions than slots
+    ring = torch.randn_like(values[:, :taps].float()).to(types[0]), owner, position + 3 * taps
+    found = step(*ring, weights, backend="triton")
+    close(found, step(ring[0].double(), *ring[1:], weights.double(), backend="torch"), TOLERANCE[types[0]])
 
 
 # ---- DropConnect
@@ -559,6 +564,15 @@ def test_choice_is_logged_once_with_its_reason(said):
         assert level == "INFO"
         assert message.startswith(f"dynamicconv: {what}")
         assert why in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine on which no launcher can be built")
+def test_a_gpu_without_a_c_compiler_is_served_by_torch(monkeypatch):
+    """Triton's driver, which builds the launcher, fails here, where there is no GPU."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    problem = dispatch.gpu_obstacle.__wrapped__(torch.device("cuda", 0))
+    assert problem is not None
+    assert re.search(r"Triton cannot build its launcher \(.+\): install gcc", problem)
 
 
 def test_auto_falls_back_with_one_warning(said, monkeypatch):

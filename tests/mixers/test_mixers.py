@@ -18,7 +18,7 @@ from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU, GatedUnit
 from seq2seq.mixers.lightconv import LightConv
-from seq2seq.state import Cache, expand, reorder, select
+from seq2seq.state import Cache, HeadCache, expand, reorder, select
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -272,7 +272,7 @@ def test_mask_is_applied_after_the_bias(kind, causal):
 def test_cache_follows_descent():
     """After any reorderings a hypothesis reads exactly the values of its own ancestors."""
     sentences, beam, length = 3, 4, 9
-    cache = Cache.empty(sentences, length, 2).expand(beam)
+    (cache,) = expand([Cache.empty(sentences, length, 2)], beam)
     history = torch.empty(sentences * beam, 0, 2)
     for t in range(length):
         position, value = torch.full((len(history),), t), torch.randn(len(history), 2)
@@ -283,26 +283,28 @@ def test_cache_follows_descent():
             mine = slots[n // beam][visible[n // beam, n % beam]]
             assert torch.equal(mine, history[n])
         index = torch.arange(sentences)[:, None] * beam + torch.randint(beam, (sentences, beam))
-        cache, history = cache.reorder(index.flatten()), history[index.flatten()]
+        (cache,), history = reorder([cache], index.flatten()), history[index.flatten()]
         if t == 4:
             rows = torch.tensor([2, 0])
-            cache, sentences = cache.select(rows), 2
+            (cache,), sentences = select([cache], rows, beam), 2
             history = history.unflatten(0, (-1, beam))[rows].flatten(0, 1)
 
 
 def test_reorder_copies_no_values():
-    cache = Cache.empty(2, 5, 3).expand(2)
-    assert cache.reorder(torch.tensor([1, 1, 2, 2])).values is cache.values
+    (cache,) = expand([Cache.empty(2, 5, 3)], 2)
+    (moved,) = reorder([cache], torch.tensor([1, 1, 2, 2]))
+    assert moved.values is cache.values
 
 
 def test_states_of_any_shape():
     """expand, reorder and select go through lists and tuples, tensors and caches, and leave None alone."""
     hidden = torch.arange(2.0)[:, None]
-    state = [None, Bahdanau.State(hidden), Attention.State(Cache.empty(2, 4, 1))]
+    state = [None, Bahdanau.State(hidden), Attention.State(*(HeadCache.of_heads(2, 4, 1, 1) for _ in range(2)))]
     none, recurrent, attention = expand(state, 3)
     assert none is None
     assert recurrent.hidden.flatten().tolist() == [0, 0, 0, 1, 1, 1]
-    assert attention.past.values.shape == (2, 4, 3, 1)
+    assert attention.keys.values.shape == attention.values.values.shape == (2, 1, 4, 3, 1)
+    assert attention.keys.ancestry is attention.values.ancestry
     moved = reorder(recurrent._replace(hidden=torch.arange(6.0)[:, None]), torch.tensor([2, 0, 0, 5, 4, 3]))
     assert moved.hidden.flatten().tolist() == [2, 0, 0, 5, 4, 3]
     assert select(moved, torch.tensor([1]), 3).hidden.flatten().tolist() == [5, 4, 3]

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.kernels.layer_norm import LayerNorm
+from seq2seq.mixers.attention import CrossAttention
 from seq2seq.model import Sublayer
 from seq2seq.training.assembly import keep_stream_in_bf16
-from seq2seq.training.hardware import require_autocast
+from seq2seq.training.hardware import require_autocast, require_packing
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
@@ -102,3 +103,16 @@ def test_packed_training_is_refused_on_a_cpu(tmp_path):
     config["mixer"]["cross"]["packed"] = True
     with pytest.raises(ValueError, match="packed=true of CrossAttention needs a GPU"):
         Run(resolve(config, mixer="transformer"))
+
+
+@pytest.mark.parametrize(
+    ("heads", "dropout", "reason"),
+    [(2, 0.0, None), (4, 0.0, "heads have 4 channels"), (2, 0.1, "model.attention_dropout=0")],
+)
+def test_packed_training_of_what_no_kernel_serves_is_refused_at_once(heads, dropout, reason):
+    mixer = CrossAttention(dim=16, memory_dim=16, num_heads=heads, dropout=dropout, packed=True)
+    if reason is None:
+        require_packing(mixer, "gpu", "bf16-mixed")
+        return
+    with pytest.raises(ValueError, match=f"packed=true of CrossAttention: .*{reason}"):
+        require_packing(mixer, "gpu", "bf16-mixed")

@@ -97,7 +97,7 @@ def settings(**given: Any) -> TrainerSettings:
 
 def test_compiled_on_a_gpu_alone_unless_told(monkeypatch):
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
-    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr(compilation, "launcher_obstacle", lambda: None)
     model = composed.tiny().train()
     assert not compilation.resolve_compile(settings(), "cpu", model)
     assert compilation.resolve_compile(settings(), "gpu", model)
@@ -110,15 +110,16 @@ def test_compiled_on_a_gpu_alone_unless_told(monkeypatch):
     ("missing", "given", "mixer", "reason"),
     [
         ("torch.utils._triton.has_triton", {}, "transformer", "Triton is missing"),
-        ("shutil.which", {}, "transformer", "no C compiler"),
+        ("launcher", {}, "transformer", "no gcc"),
         (None, {"strategy": "fsdp", "devices": 2}, "transformer", "sharded"),
+        (None, {"devices": 2}, "transformer", "several processes"),
         (None, {}, "bahdanau", "Bahdanau, BiGRU would be compiled anew"),
         (None, {}, "lstm", "LSTM would"),
     ],
 )
 def test_a_gpu_that_does_not_compile_says_why(monkeypatch, caplog, missing, given, mixer, reason):
-    for name, value in (("torch.utils._triton.has_triton", lambda: True), ("shutil.which", lambda name: name)):
-        monkeypatch.setattr(name, (lambda *_: None) if name == missing else value)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: missing != "torch.utils._triton.has_triton")
+    monkeypatch.setattr(compilation, "launcher_obstacle", lambda: "no gcc" if missing == "launcher" else None)
     caplog.set_level("INFO")
     assert not compilation.resolve_compile(settings(**given), "gpu", composed.tiny(f"mixer={mixer}"))
     assert reason in caplog.text

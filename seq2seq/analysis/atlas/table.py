@@ -144,7 +144,7 @@ def _method(lengths: Sequence[int]) -> str:
         f"at most {properties.DIM} where no "
         "two channels mix outside projections. Linear: in the values, the mixing matrix held; the convolutions' gate "
         "(`glu: true` in their YAML) is not, without it they are. State: of the causal form in decoding, by the "
-        "target's length; it is linear where keys or inputs are kept in a cache, however few of them a step reads. "
+        "target's length. "
         "Parameters: at width "
         "{dim}, {heads} heads, max_len {max_len:,} where the YAML does not say another.".format(**PARAMETER_SIZES)
     )

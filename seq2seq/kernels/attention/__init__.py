@@ -42,6 +42,9 @@ def attention(
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
+    # a graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
+    if torch.compiler.is_exporting():
+        return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout)
     # in bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
     # against 2.6 ms; 512: 24.6 against 18.6 ms)
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():

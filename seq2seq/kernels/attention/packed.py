@@ -60,14 +60,21 @@ def bounds(lengths: Tensor, queries: int, keys: int) -> tuple[Tensor, Tensor]:
 
 def obstacle(q: Tensor, *, dropout: float = 0.0) -> str | None:
     """Return why `packed_attention` cannot serve queries (B, H, T, d), with what to change; None if it can."""
-    if dropout:
-        return "it drops no attention weights: set model.attention_dropout=0"
-    if q.shape[-1] > _WIDEST_HEAD or q.shape[-1] % 8:
-        return f"heads have {q.shape[-1]} channels, and it takes multiples of 8 up to {_WIDEST_HEAD}"
+    if problem := settings_obstacle(q.shape[-1], dropout):
+        return problem
     if not q.is_cuda:
         return f"it needs a GPU, and tensors are on {q.device.type}"
     if q.dtype not in (torch.float16, torch.bfloat16):
         return f"it takes half precision, not {q.dtype}: set trainer.precision=bf16"
+    return None
+
+
+def settings_obstacle(head_dim: int, dropout: float) -> str | None:
+    """Return why `packed_attention` can serve no queries of heads of `head_dim` channels, None if it can."""
+    if dropout:
+        return "it drops no attention weights: set model.attention_dropout=0"
+    if head_dim > _WIDEST_HEAD or head_dim % 8:
+        return f"heads have {head_dim} channels, and it takes multiples of 8 up to {_WIDEST_HEAD}"
     return None
 
 

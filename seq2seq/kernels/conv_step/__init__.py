@@ -19,8 +19,8 @@ def window(
     It reads K rows of the cache where they lie and writes one: nothing is reordered or joined. It has no gradient.
 
     Args:
-        values: The cache's slots, (B, L, beam, C).
-        owner: Which of its sentence's beam rows wrote hypothesis n's slot, (N, L).
+        values: The cache's slots, (B, L, beam, C); slot p mod L has position p, so that L is K or more.
+        owner: Which of its sentence's beam rows wrote hypothesis n's position p, at p mod M, (N, M).
         position: The newest position, (N,).
         weights: w, (N or 1, H, K); h(c) is the head of channel c.
         softmax: Take the softmax of the weights over K first.
@@ -37,11 +37,11 @@ def window(
 
 def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
     rows = values.shape[0] * values.shape[2]  # N = B * beam
-    fits = owner.shape == (rows, values.shape[1]) and position.shape == (rows,) and weights.dim() == 3
+    fits = owner.dim() == 2 and len(owner) == rows and position.shape == (rows,) and weights.dim() == 3
     if not fits or weights.shape[0] not in (1, rows) or values.shape[-1] % weights.shape[1]:
         raise ValueError(
             f"values {tuple(values.shape)}, owner {tuple(owner.shape)}, position {tuple(position.shape)} and weights "
-            f"{tuple(weights.shape)} are not (B, L, beam, C), (B beam, L), (B beam,), (B beam or 1, H, K)"
+            f"{tuple(weights.shape)} are not (B, L, beam, C), (B beam, M), (B beam,), (B beam or 1, H, K)"
         )
 
 

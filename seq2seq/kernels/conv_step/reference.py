@@ -16,7 +16,8 @@ def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: T
     time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
     slot = time.clamp(min=0)  # (N, K); before position 0 any slot serves, since it is zeroed below
     sentence = torch.arange(rows, device=owner.device) // beam  # (N,)
-    inputs = values[sentence[:, None], slot, owner.gather(1, slot)]  # (N, K, C)
+    row = owner.gather(1, slot % owner.shape[1])  # (N, K)
+    inputs = values[sentence[:, None], slot % values.shape[1], row]  # (N, K, C)
     # (N, K, H, R)
     inputs = inputs.masked_fill((time < 0)[:, :, None], 0.0).unflatten(-1, (weights.shape[1], -1))
     inputs = inputs.transpose(1, 2)  # (N, H, K, R)

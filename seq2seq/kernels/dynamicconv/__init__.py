@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
+from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words
@@ -53,7 +54,7 @@ def dynamicconv(
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
     # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("dynamicconv", backend, x):
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return torch_impl.convolve(*given)
     return _forward(*given, backend)[0]  # the other output is the log-sum-exp
 

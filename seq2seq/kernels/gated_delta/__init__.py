@@ -11,6 +11,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.gated_delta.reference import gated_delta_step
+from seq2seq.kernels.recurrence import over_positions
 
 __all__ = ["gated_delta", "gated_delta_step"]
 
@@ -34,12 +35,21 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     wide = torch.promote_types(q.dtype, torch.float32)  # float32 at least
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
     state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])  # (B, H, d, e)
+    # an exported graph has neither a loop over chunks, whose number it would fix, nor triangular systems
+    if torch.compiler.is_exporting():
+        return over_positions(_step, (state,), tuple(parts), dim=2)
     outputs = []
     with without_autocast(q):
         for piece in zip(*(part.split(chunk, 2) for part in parts), strict=True):
             y, state = _chunk(*piece, state=state)
             outputs.append(y)
     return torch.cat(outputs, 2)  # (B, H, T, e)
+
+
+def _step(state: tuple[Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor], Tensor]:
+    q, k, v, log_decay, rate = now
+    y, following = gated_delta_step(q, k, v, log_decay, rate, state[0])
+    return (following,), y
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
+from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
@@ -57,7 +58,7 @@ def lightconv(
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
     # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("lightconv", backend, x):
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return torch_impl.convolve(*given)
     return _forward(*given, backend)
 

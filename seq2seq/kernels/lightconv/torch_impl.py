@@ -14,8 +14,8 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
     """Convolve x (B, T, C), or (B, T, 2 C) with glu, by weights (H, K), differentiable: y (B, T, C)."""
     values = _values(x, start, end, glu).unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
     left = left_padding(weights.shape[1], causal)
-    # long sentences in blocks; of short ones one T x T band a head serves the whole batch
-    if values.shape[1] > 2 * BLOCK:
+    # long sentences in blocks; of short ones, and in an exported graph, one T x T band a head serves the whole batch
+    if not torch.compiler.is_exporting() and values.shape[1] > 2 * BLOCK:
         return band_conv(values, _rows(weights, values.shape[1])[None], left=left).flatten(-2)
     # (H, T, T) @ (H, T, B R)
     return _merged(_band(weights, values, left) @ _columns(values), values).flatten(-2)

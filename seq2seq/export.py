@@ -1,0 +1,96 @@
+"""Export a checkpoint for other programs: CTranslate2, ONNX, or Hugging Face's safetensors and Marian."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq.cli import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+
+EPILOG = """\
+Examples:
+  python -m seq2seq.export --ckpt runs/.../checkpoints/best.ckpt --format onnx --out exported
+  python -m seq2seq.translate --ckpt exported < in.de > out.en
+
+ctranslate2   plain Transformers only; read by ctranslate2.Translator
+onnx          any mixer; read by translate, score and Translator.load, and by ONNX Runtime without this program
+huggingface   any mixer: weights as safetensors with a model card, read by translate, score and Translator.load; of
+              plain Transformers also a folder `marian`, read by transformers.MarianMTModel
+
+Before the folder appears, the exported model translates some sentences token for token as the checkpoint does. Needs
+pip install 'seq2seq-mixers[export]'. Exit status: 0 done; 2 wrong options or files, or a model that the format cannot
+express; 130 interrupted."""
+
+# Names in the folder of each format; one with any other is no earlier export.
+NAMES = {
+    "ctranslate2": (
+        "config.json", "model.bin", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
+        "source.spm", "target.spm",
+    ),
+    "onnx": (
+        "config.json", "encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "source.spm", "target.spm",
+    ),
+    "huggingface": ("config.json", "model.safetensors", "README.md", "marian", "source.spm", "target.spm"),
+}  # fmt: skip
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m seq2seq.export", description=__doc__, epilog=EPILOG)
+    add = parser.add_argument
+    add("--ckpt", required=True, type=nonempty, metavar="PATH", help="checkpoint, or an exported folder of weights")
+    add("--format", required=True, choices=tuple(NAMES), help="see below")
+    text = "onnx: numbers of the linear layers; int8 is faster and a little less exact (default: float32)"
+    add("--dtype", choices=("float32", "int8"), default="float32", help=text)
+    add("--out", required=True, type=nonempty, metavar="FOLDER", help="folder to write; an earlier export is replaced")
+    text = "package, besides seq2seq, whose mixers the checkpoint may name; may be repeated"
+    add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_args(argv)
+    return exit_status(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Export, and print what agreed and how to use the folder."""
+    out = Path(options.out)
+    # before the model is loaded, which may take long
+    _require_replaceable(out, NAMES[options.format])
+    from seq2seq.experiments.origin import read_origin
+    from seq2seq.inference.export.agreement import SENTENCES
+    from seq2seq.inference.export.card import Origin
+    from seq2seq.inference.export.formats import export_model
+
+    origin = Origin(*read_origin(Path(options.ckpt)))
+    done = export_model(
+        options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
+    )
+    for note in done.notes:
+        warn(note)
+    for name, count in done.agreed.items():
+        what = "this model in integers" if options.dtype == "int8" else "the checkpoint"
+        print(f"{name} translates as {what} does: {count} of {SENTENCES} sentences to the last token")
+    if options.format != "ctranslate2":
+        print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
+    print(f"{options.format}: {out}")
+    return 0
+
+
+def _require_replaceable(out: Path, names: Sequence[str]) -> None:
+    """Refuse a folder that cannot be written, or that holds anything but an earlier export.
+
+    Raises:
+        UsageError: It is so.
+    """
+    require_folder(out)
+    found = [path.name for path in out.iterdir()] if out.is_dir() else []
+    if others := sorted(set(found) - set(names)):
+        raise UsageError(f"--out {out}: has {others[0]}, which is of no export; choose another folder")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,89 @@
+"""Write and read what an exported folder says of its model: config.json, and the SentencePiece models beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.archive import CheckpointError, check_tree
+from seq2seq.checkpoint import KEY
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.files import write_json
+
+CONFIG = "config.json"
+# The file of each SentencePiece model in a tokenizer's state; a joint tokenizer has the source's alone.
+TOKENIZER_FILES = {"src_model": "source.spm", "tgt_model": "target.spm"}
+# Bytes of a config.json, far more than any model's.
+_LARGEST = 8 << 20
+
+
+class Description(NamedTuple):
+    """A `seq2seq` entry, tokenizer and all, and the entry of config.json that belongs to the folder's own format."""
+
+    meta: dict[str, Any]
+    values: dict[str, Any]
+
+
+def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, name: str, values: Any) -> None:
+    """Write config.json with the `seq2seq` entry and `values` as entry `name`, and the SentencePiece models."""
+    state = tokenizer.to_state()
+    for key, file in TOKENIZER_FILES.items():
+        if key in state:
+            (folder / file).write_bytes(state.pop(key))
+    entry = {**meta, "tokenizer": state}
+    # model_type: by it Hugging Face's tools see that it is none of theirs
+    write_json(folder / CONFIG, {"model_type": "seq2seq-mixers", KEY: entry, name: values})
+
+
+def folder_format(folder: Path) -> str:
+    """Return the entry of config.json that is not the model's: "weights" or "onnx".
+
+    Raises:
+        CheckpointError: The folder is none that `export` wrote for this program.
+    """
+    config = _read_config(folder)
+    formats = [name for name in ("weights", "onnx") if isinstance(config.get(name), dict)]
+    if not isinstance(config.get(KEY), dict) or len(formats) != 1:
+        raise CheckpointError(
+            f"{folder}: its {CONFIG} is none of this program's; name a checkpoint, or a folder that "
+            "python -m seq2seq.export wrote with --format huggingface or onnx"
+        )
+    return formats[0]
+
+
+def read_description(folder: Path) -> Description:
+    """Read config.json and the SentencePiece models; what they mean is checked by those that use them.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+    """
+    values = _read_config(folder)[folder_format(folder)]
+    meta = dict(_read_config(folder)[KEY])
+    if not isinstance(meta.get("tokenizer"), dict):
+        raise CheckpointError(f"{folder / CONFIG}: its '{KEY}.tokenizer' is missing or no dict")
+    state = dict(meta["tokenizer"])
+    for key, file in TOKENIZER_FILES.items():
+        # the names are ours: a config.json cannot ask for another file
+        if (folder / file).is_file():
+            state[key] = (folder / file).read_bytes()
+    return Description({**meta, "tokenizer": state}, values)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder}: is a folder without {CONFIG}; name a checkpoint, or a folder that python -m seq2seq.export "
+            "wrote"
+        )
+    if path.stat().st_size > _LARGEST:
+        raise CheckpointError(f"{path}: has more than {_LARGEST:,} bytes, which no export writes")
+    try:
+        config = json.loads(path.read_bytes())
+        check_tree(config)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path}: holds no settings")
+    return config

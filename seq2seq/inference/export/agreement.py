@@ -1,0 +1,111 @@
+"""Compare an exported model with ours before anybody uses it: greedy translations, token for token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.model import Seq2Seq
+from seq2seq.search import Specials, search
+
+# Sentences that are drawn, and the most pieces of each and of its translation; the last sentence is longer than any
+# block that our layers cut a source into.
+SENTENCES = 12
+_SHORT = 20
+_LONG = 140
+_LIMIT = 30
+# Two tokens whose logits are closer than this may change places when sums are taken in another order.
+TIE = 1e-3
+
+Rows = list[list[int]]
+
+
+class DisagreementError(ValueError):
+    """An exported model that translates otherwise than ours; it must not be used."""
+
+
+def drawn_sources(tokenizer: Tokenizer, tags: Sequence[int] = ()) -> Rows:
+    """Draw sentences from the source's vocabulary, each closed by eos, or pictures; always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    if patches := tokenizer.patches:
+        return torch.randint(patches.vocab_size, (SENTENCES, patches.length), generator=generator).tolist()
+    silent = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
+    size = tokenizer.src.get_piece_size()
+    pieces = torch.tensor([i for i in range(size) if i not in silent and not tokenizer.src.is_control(i)])
+    rows = []
+    for number in range(SENTENCES):
+        length = _LONG if number == SENTENCES - 1 else 1 + number * _SHORT // SENTENCES
+        ids = pieces[torch.randint(len(pieces), (length,), generator=generator)]
+        rows.append([*tags, *ids.tolist(), tokenizer.eos_id])
+    return rows
+
+
+def greedy(model: Seq2Seq, tokenizer: Tokenizer, rows: Rows, limit: int) -> Rows:
+    """Translate sources of ids with our own search: at most `limit` tokens, eos counted, which is left out."""
+    settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=limit)
+    special = Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
+    # one at a time: what is compared does not depend on padding
+    found = [search(model, *_one(row), special=special, settings=settings) for row in rows]
+    return [beams[0][0].ids for beams in found]
+
+
+def require_agreement(
+    model: Seq2Seq,
+    tokenizer: Tokenizer,
+    translate: Callable[[Rows, int], Rows],
+    *,
+    what: str,
+    positions: int | None = None,
+    tags: Sequence[int] = (),
+    tie: float = TIE,
+) -> int:
+    """Compare greedy translations of drawn sentences, and return how many sentences agree to the last token.
+
+    Where two logits are as good as equal, either token will do, and the sentence counts up to it.
+
+    Args:
+        translate: The exported model: sources of ids, and the most tokens of a translation, eos counted.
+        what: Its name in messages.
+        positions: The longest sequence that the model takes.
+        tags: Ids before every source.
+        tie: Logits that are less far apart are as good as equal.
+
+    Raises:
+        DisagreementError: A translation differs by more than rounding.
+    """
+    rows = drawn_sources(tokenizer, tags)
+    if positions:
+        # the last one is eos
+        rows = [row if len(row) <= positions else [*row[: positions - 1], row[-1]] for row in rows]
+    limit = min(_LIMIT, positions or _LIMIT)
+    same = 0
+    for row, ours, theirs in zip(rows, greedy(model, tokenizer, rows, limit), translate(rows, limit), strict=True):
+        if ours == theirs:
+            same += 1
+        elif (gap := _gap(model, tokenizer, row, ours, theirs)) > tie:
+            raise DisagreementError(
+                f"{what} does not translate as this model does, and was not written: from {row} it makes {theirs}, "
+                f"not {ours} (logits differ by {gap:.3g}); please report this"
+            )
+    return same
+
+
+@torch.inference_mode()
+def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], theirs: list[int]) -> float:
+    """Return by how much our token's logit is above theirs where two translations part."""
+    ours, theirs = [*ours, tokenizer.eos_id], [*theirs, tokenizer.eos_id]
+    place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other)
+    prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
+    logits = model(*_one(row), prefix)[0, -1]  # (V,)
+    # a token that the search never draws is none that may stand for another
+    if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
+        return float("inf")
+    return float(logits[ours[place]] - logits[theirs[place]])
+
+
+def _one(row: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    src = torch.tensor([row])  # (1, S)
+    return src, torch.ones_like(src).bool()

@@ -1,0 +1,118 @@
+"""Write the model card of an exported folder: what the model is, how it scored, and how it was trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# Sections of a run's settings that are its recipe; the others hold paths of the machine.
+_RECIPE = ("mixer", "model", "optim", "trainer", "search")
+
+
+class Origin(NamedTuple):
+    """Record of the run that trained the model: the contents of results.json and config.yaml, {} without them."""
+
+    results: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, marian: bool) -> str:
+    """Return the text of README.md, in the form that the Hugging Face hub reads.
+
+    Args:
+        meta: The `seq2seq` entry.
+        parameters: Number of the model's parameters.
+        marian: The folder has a copy for Hugging Face's Marian.
+    """
+    languages = meta.get("tgt_langs") or [meta["tgt_lang"]]
+    parts = [
+        _header([meta["src_lang"], *map(str, languages)]),
+        f"# Translation from {meta['src_lang']} to {', '.join(map(str, languages))}\n",
+        f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {_mixers(meta)}. "
+        "Its author states the license above.\n",
+        _usage(marian),
+        f"## Data\n\n`{meta['data']}`, text normalized by SentencePiece's `{meta.get('normalizer', 'unnamed')}`.\n",
+        _scores(origin.results),
+        _recipe(meta, origin),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _header(languages: list[str]) -> str:
+    """Return the card's metadata; JSON is YAML, and quotes whatever a language's name may hold."""
+    lines = [
+        "---",
+        f"language: {json.dumps(list(dict.fromkeys(languages)))}",
+        '# license: choose one, and remove the "# "',
+        "library_name: seq2seq-mixers",
+        "pipeline_tag: translation",
+        "---\n",
+    ]
+    return "\n".join(lines)
+
+
+def _mixers(meta: Mapping[str, Any]) -> str:
+    section = meta["model"]["mixer"]
+    names = []
+    for slot in ("encoder", "decoder", "cross"):
+        values = section.get(slot) or {}
+        kinds = values["kinds"].values() if "kinds" in values else [values]
+        classes = [str(kind.get("_target_", "none")).rpartition(".")[2] for kind in kinds]
+        names.append(f"{' and '.join(classes)} ({slot})")
+    return ", ".join(names)
+
+
+def _usage(marian: bool) -> str:
+    lines = [
+        "## Use\n",
+        "```python",
+        "from seq2seq import Translator",
+        "",
+        'translator = Translator.load("this folder, or owner/name on the hub")',
+        'print(translator.texts(["..."]))',
+        "```\n",
+    ]
+    if marian:
+        lines += [
+            "The folder `marian` has the same model for Hugging Face's Transformers:\n",
+            "```python",
+            "from transformers import MarianMTModel, MarianTokenizer",
+            "",
+            'tokenizer = MarianTokenizer.from_pretrained("this folder/marian")',
+            'model = MarianMTModel.from_pretrained("this folder/marian")',
+            'batch = tokenizer(["..."], return_tensors="pt", padding=True)',
+            "print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))",
+            "```\n",
+        ]
+    return "\n".join(lines)
+
+
+def _scores(results: Mapping[str, Any]) -> str:
+    """Return the scores of validation and test, each with sacreBLEU's signature."""
+    rows = []
+    for split in ("valid", "test"):
+        values = results.get(split)
+        if not isinstance(values, Mapping):
+            continue
+        # a run's signatures are those of BLEU and chrF, in this order
+        signatures = [*(values.get("signatures") or []), "", ""]
+        for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
+            if isinstance(values.get(metric), int | float):
+                rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
+    if not rows:
+        return "## Scores\n\nNone are known: the checkpoint was exported outside the folder of its run.\n"
+    return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, ""])
+
+
+def _recipe(meta: Mapping[str, Any], origin: Origin) -> str:
+    """Return the run's command and settings, or, outside a run, those of the model."""
+    settings = {key: origin.settings[key] for key in _RECIPE if key in origin.settings}
+    settings = settings or {key: meta["model"][key] for key in ("mixer", "model")}
+    parts = ["## Recipe\n"]
+    if command := origin.results.get("command"):
+        parts.append(f"```bash\n{command}\n```\n")
+    versions = ", ".join(f"{name} {number}" for name, number in meta["versions"].items())
+    parts.append(f"Written by {versions}.\n")
+    parts.append(f"```json\n{json.dumps(settings, indent=2, ensure_ascii=False, default=str)}\n```\n")
+    return "\n".join(parts)

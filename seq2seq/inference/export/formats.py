@@ -1,0 +1,88 @@
+"""Export a checkpoint in one of the formats of other programs: a whole folder, compared with ours, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seq2seq.build import max_positions
+from seq2seq.checkpoint import Loaded
+from seq2seq.data.tokenizer import language_tag
+from seq2seq.files import atomic_folder
+from seq2seq.inference.export.card import Origin
+from seq2seq.inference.export.plain_transformer import UnsupportedError
+from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
+from seq2seq.inference.packages import MissingPackageError
+
+FORMATS = ("ctranslate2", "onnx", "huggingface")
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        agreed: Of each program that was compared, drawn sentences that agree to the last token.
+        notes: Why the folder lacks something that it might have had.
+    """
+
+    agreed: dict[str, int]
+    notes: list[str]
+
+
+def export_model(
+    ckpt: str, out: Path, *, format: str, origin: Origin, trust: Sequence[str] = (), dtype: str = "float32"
+) -> Exported:
+    """Write the folder `out`, which appears when it is whole and agrees with the checkpoint.
+
+    Args:
+        ckpt: A checkpoint, or a folder of weights.
+        out: Replaced if it is there.
+        format: One of FORMATS.
+        origin: What the run left, for the model card.
+        trust: Packages, besides this one, whose mixers may be named.
+        dtype: Number format of linear layers, float32, or for ONNX int8.
+
+    Raises:
+        ValueError: The checkpoint cannot be read, the format cannot express it, or a package is missing.
+    """
+    if dtype != "float32" and format != "onnx":
+        raise ValueError(f"--dtype {dtype} is for --format onnx alone; {format} folders hold float32 weights")
+    path = locate(ckpt)
+    if runs_on_cpu_alone(path):
+        raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
+    loaded = load_model(path, device="cpu", trust=trust)
+    limits: dict[str, Any] = {"positions": max_positions(loaded.meta["model"], trust=trust), "tags": _tags(loaded)}
+    with atomic_folder(out, replace=True) as folder:
+        if format == "ctranslate2":
+            from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
+
+            return Exported({"CTranslate2": write_ctranslate2(folder, loaded, **limits)}, [])
+        if format == "onnx":
+            from seq2seq.inference.export.onnx_graphs import write_onnx
+
+            return Exported({"ONNX Runtime": write_onnx(folder, loaded, trust=trust, dtype=dtype, **limits)}, [])
+        return _write_huggingface(folder, loaded, origin)
+
+
+def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported:
+    """Write weights and card, and, where Marian can express the model, its folder inside."""
+    from seq2seq.inference.export.marian import write_marian
+    from seq2seq.inference.export.safetensors_folder import write_safetensors
+
+    agreed, notes = {}, []
+    try:
+        (folder / "marian").mkdir()
+        agreed["MarianMTModel"] = write_marian(folder / "marian", loaded)
+    except (UnsupportedError, MissingPackageError) as error:
+        (folder / "marian").rmdir()
+        notes.append(f"without the folder marian: {error}")
+    write_safetensors(folder, loaded, origin, marian=bool(agreed))
+    return Exported(agreed, notes)
+
+
+def _tags(loaded: Loaded) -> list[int]:
+    """Return the ids that begin every source of a model of several target languages, for its first one."""
+    if not isinstance(loaded.meta.get("tgt_langs"), list):
+        return []
+    return loaded.tokenizer.tag_ids([language_tag(loaded.meta["tgt_lang"])])

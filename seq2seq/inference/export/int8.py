@@ -1,0 +1,73 @@
+"""Linear layers in 8-bit integers for ONNX graphs, whose activations have a scale for each row.
+
+A row is a position of a sentence, so that what a sentence gives does not depend on the sentences beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.model import Seq2Seq
+
+# Activations have 8 bits, weights 7: the sum of two products of theirs fits into the 16 bits in which processors
+# without VNNI add them.
+_ACTIVATION, _WEIGHT = 127, 63
+_ZERO = 128  # what stands for 0 among the unsigned activations
+_TINY = torch.finfo(torch.float32).tiny
+
+
+class Int8Linear(nn.Module):
+    """Linear layer y = s_x (q_x Q') s_w + b of integers q_x = round(x / s_x), with s_x = max |x| / 127 of each row.
+
+    Q = round(W / s_w), with s_w = max |W| / 63 of each output. In a graph it is ONNX Runtime's operator; here it is
+    computed with whole numbers in floating point, exactly up to 2,096 inputs.
+
+    Args:
+        linear: The layer in floating point, whose weights stay for those who read them.
+    """
+
+    integers: Tensor
+    scale: Tensor
+    step: Tensor
+    zero: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+        weight = linear.weight.detach()
+        scale = weight.abs().amax(1).clamp(min=_TINY) / _WEIGHT  # s_w, (out,)
+        self.register_buffer("scale", scale)
+        self.register_buffer("integers", (weight / scale[:, None]).round().to(torch.int8).t().contiguous())  # (in, out)
+        self.register_buffer("step", torch.tensor(1.0 / _ACTIVATION))
+        self.register_buffer("zero", torch.tensor(_ZERO, dtype=torch.uint8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform x (..., in)."""
+        # a row of zeros stays zero
+        size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
+        y = self._product(x / size) * size
+        return y if self.bias is None else y + self.bias
+
+    def _product(self, x: Tensor) -> Tensor:
+        """Multiply x (..., in), which is within -1 and 1, by the weights: (..., out)."""
+        if not torch.compiler.is_exporting():
+            return (x / self.step).round() @ self.integers.to(x.dtype) * (self.step * self.scale)
+        symbolic = torch.onnx.ops.symbolic
+        rounded = symbolic("QuantizeLinear", [x, self.step, self.zero], dtype=torch.uint8, shape=x.shape)
+        given = [rounded, self.integers, self.step, self.scale, self.zero]
+        shape = (*x.shape[:-1], self.integers.shape[1])
+        name = "com.microsoft::MatMulIntegerToFloat"
+        return symbolic(name, given, dtype=torch.float32, shape=shape, version=1)
+
+
+def in_int8(model: Seq2Seq) -> Seq2Seq:
+    """Return a copy of a model whose linear layers compute in integers."""
+    model = copy.deepcopy(model)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear:
+                setattr(module, name, Int8Linear(child))
+    return model

@@ -1,0 +1,382 @@
+"""Export a model as two ONNX graphs, the encoder with what decoding reads of the source, and one decoding step.
+
+Shapes: B sentences, S source length, beam hypotheses of each, L slots of a cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.checkpoint import Loaded
+from seq2seq.inference.description import write_description
+from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
+from seq2seq.inference.export.int8 import in_int8
+from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
+from seq2seq.inference.packages import require
+from seq2seq.inference.state_leaves import leaves, rebuild, shared
+from seq2seq.model import Seq2Seq
+from seq2seq.state import HeadCache
+
+# Files of the folder, by which an earlier export is recognized.
+FILES = ("config.json", *GRAPHS)
+_PURPOSE = "--format onnx"
+INT8_TIE = 0.1
+# Sizes that a graph is traced at: sentences, hypotheses of each, source length, and slots of caches. An axis that
+# changes between the two is dynamic, and axes that change alike are one; no other size of a model is among them.
+_SIZES = ((2, 3, 5), (3, 4, 7))
+_NAMES = ("sentences", "beam", "source")
+_SLOTS = 300
+
+
+class _TracedAncestry:
+    """Stand-in for an Ancestry in a traced step, which has already begun.
+
+    Args:
+        owner: (N, M).
+        stride: Consecutive positions that share a slot.
+    """
+
+    def __init__(self, owner: Tensor, stride: int) -> None:
+        self.owner = owner
+        self.stride = stride
+
+    def turns(self, slots: int, slot: Tensor) -> Tensor:
+        """Return the owners in a cache of so many slots, written in turns up to slot (N,): (N, slots)."""
+        place = torch.arange(slots)
+        # the last position whose turn it was; a remainder by a size that is free has no operator in ONNX
+        time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
+        table = self.owner.shape[1]
+        time = time.clamp(min=0)  # what nobody has written yet nobody reads
+        return self.owner.gather(1, time % table if isinstance(table, int) else time)
+
+
+class _TracedCache:
+    """Stand-in for a Cache in a traced step: what it appends is an output, and nothing is written in place.
+
+    Args:
+        values: (B, L, beam, width).
+        ancestry: Of which hypothesis is whose.
+    """
+
+    def __init__(self, values: Tensor, ancestry: _TracedAncestry) -> None:
+        self.values = values
+        self.ancestry = ancestry
+        self.owner = ancestry.owner
+        self.appended: Tensor | None = None
+
+    def append(self, value: Tensor, position: Tensor) -> None:
+        """See `Cache.append`."""
+        batch_size, slots, beam, width = self.values.shape
+        self.appended = value.to(self.values.dtype)
+        slot = position // self.ancestry.stride  # (N,)
+        if isinstance(slots, int):
+            self.owner = self.ancestry.turns(slots, slot)
+            slot = slot % slots
+        here = torch.arange(slots) == slot[:, None]  # (N, L)
+        here = here.view(batch_size, beam, slots).transpose(1, 2)[..., None]  # (B, L, beam, 1)
+        self.values = torch.where(here, self.appended.view(batch_size, 1, beam, width), self.values)
+
+    def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Cache.read`."""
+        batch_size, slots, beam, width = self.values.shape
+        visible = self.visible(position // self.ancestry.stride + 1)
+        return self.values.reshape(batch_size, slots * beam, width), visible
+
+    def visible(self, count: Tensor) -> Tensor:
+        """Return which of its first `count` (N,) slots each hypothesis sees, (B, beam, slots)."""
+        batch_size, *_, slots, beam, _ = self.values.shape
+        own = self.owner[:, :, None] == torch.arange(beam)  # (N, L, beam)
+        seen = torch.arange(slots) < count[:, None]  # (N, L)
+        return (own & seen[:, :, None]).view(batch_size, beam, slots * beam)
+
+
+class _TracedHeadCache(_TracedCache):
+    """Stand-in for a HeadCache in a traced step: the past is read where it lies, and what is appended beside it.
+
+    Args:
+        values: (B, G, L, beam, d).
+        ancestry: Of which hypothesis is whose.
+    """
+
+    def append(self, value: Tensor, position: Tensor) -> None:
+        """See `Cache.append`."""
+        self.appended = value.to(self.values.dtype)
+
+    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, attention: Any) -> Tensor:
+        """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
+        heads, size = self.values.shape[1], self.values.shape[-1]
+        q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
+        keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
+        key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
+        # the slots before the position itself
+        visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
+        scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
+        weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
+        before, here = weights.split([scores.shape[-1], 1], -1)
+        return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
+
+    def own(self) -> Tensor:
+        """Return what was appended, head by head."""
+        batch_size, heads, _, beam, size = self.values.shape
+        assert self.appended is not None
+        return self.appended.view(batch_size, beam, heads, 1, size).permute(0, 2, 3, 1, 4)
+
+
+class _EncoderGraph(nn.Module):
+    """Graph of what decoding reads of a source, a flat list of tensors."""
+
+    def __init__(self, model: Seq2Seq) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, src: Tensor, mask: Tensor) -> list[Tensor]:
+        # cloned: an output must not be an input
+        return [part.clone() for part in leaves(self.model.context(src, mask))]  # type: ignore[union-attr]
+
+
+class _StepGraph(nn.Module):
+    """Graph of one decoding step: log p (N, V), what each cache appends, and the other parts of the next state.
+
+    Args:
+        context: A context, for its form.
+        state: A state, for its form.
+    """
+
+    def __init__(self, model: Seq2Seq, context: Any, state: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.context_form = context
+        self.state_form = state
+
+    def forward(
+        self,
+        token: Tensor,
+        position: Tensor,
+        context: list[Tensor],
+        values: list[Tensor],
+        owners: list[Tensor],
+        tensors: list[Tensor],
+    ) -> list[Tensor]:
+        ancestries, numbers = shared(leaves(self.state_form))
+        # (B, beam, ...) -> (N, ...)
+        known = [
+            _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
+        ]
+        forms = [part for part in leaves(self.state_form) if not isinstance(part, Tensor)]
+        kinds = [_TracedHeadCache if isinstance(form, HeadCache) else _TracedCache for form in forms]
+        caches = iter([kind(part, known[i]) for kind, part, i in zip(kinds, values, numbers, strict=True)])
+        rest = iter(tensors)
+        parts = [
+            next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
+        ]
+        state = rebuild(self.state_form, parts)
+        logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
+        following: list[Any] = leaves(state)
+        after = [(part if isinstance(part, Tensor) else part.appended).clone() for part in following]
+        return [logits.log_softmax(-1), *after]
+
+
+class Sample(NamedTuple):
+    """Inputs of both graphs at one choice of sizes."""
+
+    encoder: dict[str, Any]
+    step: dict[str, Any]
+    context: Any
+    state: Any
+
+
+def write_onnx(
+    folder: Path,
+    loaded: Loaded,
+    *,
+    positions: int | None,
+    tags: list[int],
+    trust: Sequence[str] = (),
+    dtype: str = "float32",
+) -> int:
+    """Write the folder of the two graphs, compare it with ours, and return how many sentences agree.
+
+    Args:
+        positions: The longest sequence that the model takes; None without a limit.
+        tags: Ids before every source.
+        trust: Packages, besides this one, whose mixers may be named.
+        dtype: "float32", or "int8" for linear layers in integers (see `export.int8`).
+
+    Raises:
+        ValueError: A package is missing, the model has no such graph, or it translates otherwise.
+    """
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        require(package, _PURPOSE)
+    with torch.no_grad():
+        one, other = samples(loaded.model, positions)
+    notes = {**beginning(one), "dtype": dtype}
+    model = in_int8(loaded.model) if dtype == "int8" else loaded.model
+    encoder, step = modules(model, one)
+    inputs, outputs = step_names(one)
+    context = [name for name in inputs if name.startswith("context.")]
+    _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
+    _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
+    write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
+    # read back: what is compared is what will be used
+    written = load_onnx(folder, trust=trust)
+
+    def translate(rows: Rows, limit: int) -> Rows:
+        return greedy(written.model, loaded.tokenizer, rows, limit)
+
+    try:
+        return require_agreement(
+            model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
+        )
+    except RuntimeError as error:
+        # a size that the exporter has fixed inside the graph, where inputs do not show it
+        raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
+
+
+def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
+    """Compute inputs of the graphs at two choices of sizes, for a model of at most so many positions."""
+    slots = min(_SLOTS, positions or _SLOTS)
+    return _sample(model, _SIZES[0], slots), _sample(model, _SIZES[1], slots // 2)
+
+
+def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
+    """Return the modules that become the graphs."""
+    return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
+
+
+def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> Sample:
+    """Compute the inputs of a first step of any tokens, at the given sizes."""
+    batch_size, beam, length = sizes
+    src = torch.ones(batch_size, length, dtype=torch.int64)
+    mask = torch.ones_like(src).bool()
+    context = model.context(src, mask)
+    state = model.init_state(context, beam_size=beam, max_len=slots)
+    token = torch.ones(batch_size, beam, dtype=torch.int64)
+    parts = leaves(state)
+    caches = [part for part in parts if not isinstance(part, Tensor)]
+    step = {
+        "token": token,
+        "position": torch.zeros_like(token),
+        "context": leaves(context),
+        "values": [cache.values for cache in caches],
+        "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
+        "tensors": [part.unflatten(0, (batch_size, beam)) for part in parts if isinstance(part, Tensor)],
+    }
+    return Sample({"src": src, "mask": mask}, step, context, state)
+
+
+def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
+    """Say what a search without this program must know: with what each state begins, and how positions share slots.
+
+    Raises:
+        ValueError: A state begins with anything but zeros or a part of the context.
+    """
+    parts = leaves(sample.state)
+    context: Any = leaves(sample.context)
+    states = {}
+    for i, part in enumerate(parts):
+        if not isinstance(part, Tensor):
+            continue
+        beam = len(part) // len(context[0])
+        same = [j for j, given in enumerate(context) if given.repeat_interleave(beam, 0).equal(part)]
+        if part.any() and not same:
+            raise ValueError(
+                f"this model has no ONNX graph of its step: state {i} begins with neither zeros nor context"
+            )
+        states[f"state.{i}"] = f"context.{same[0]}" if part.any() else "zeros"
+    strides = {f"owner.{i}": ancestry.stride for i, ancestry in enumerate(shared(parts)[0])}
+    return {"states": states, "strides": strides}
+
+
+def step_names(sample: Sample) -> tuple[list[str], list[str]]:
+    """Return the names of the step's inputs and outputs; a leaf of the state is known by its number."""
+    context = [f"context.{i}" for i in range(len(leaves(sample.context)))]
+    parts = leaves(sample.state)
+    caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
+    tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
+    owners = range(len(shared(parts)[0]))
+    inputs = ["token", "position", *context]
+    inputs += [
+        f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
+    ]
+    both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
+    return inputs, ["log_probs", *(f"{kind}.{i}" for i, kind in both)]
+
+
+def _export(
+    graph: nn.Module,
+    one: dict[str, Any],
+    other: dict[str, Any],
+    path: Path,
+    inputs: list[str],
+    outputs: list[str],
+    positions: int | None,
+) -> None:
+    axes = _Axes(positions)
+    shapes = {name: axes.of(one[name], other[name]) for name in one}
+    level = logging.getLogger("torch.onnx").level
+    try:
+        # the exporter reports its stages and deprecations of its own code
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                graph,
+                (),
+                kwargs=one,
+                dynamic_shapes=shapes,
+                input_names=inputs,
+                output_names=outputs,
+                dynamo=True,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter's own, or torch.export's: there are dozens
+        cause = error.__cause__ or error
+        reason = " ".join(str(cause).split())[:300]
+        raise ValueError(f"this model has no ONNX graph of its {path.stem}: {type(cause).__name__}: {reason}") from None
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)
+    _require_free(program, dict(zip(inputs, _flat(shapes.values()), strict=True)), path.stem)
+    program.save(str(path))
+
+
+def _flat(shapes: Iterable[Any]) -> list[dict[int, Any]]:
+    return [each for shape in shapes for each in (shape if isinstance(shape, list) else [shape])]
+
+
+def _require_free(program: Any, shapes: dict[str, dict[int, Any]], what: str) -> None:
+    """Check that no axis has become fixed: where an axis cannot be free the exporter fixes it, and says nothing."""
+    for value in program.model.graph.inputs:
+        fixed = [axis for axis in shapes[value.name] if isinstance(value.shape[axis], int)]
+        if fixed:
+            raise ValueError(f"this model has no ONNX graph of its {what}: axis {fixed[0]} of {value.name} is fixed")
+
+
+class _Axes:
+    """Names for the axes that change with the sizes of a sample: the same two sizes, the same axis."""
+
+    def __init__(self, positions: int | None) -> None:
+        self.positions = positions
+        self.known: dict[tuple[int, int], Any] = {}
+
+    def of(self, one: Any, other: Any) -> Any:
+        """Return the dynamic axes of a tensor, or of each of a list, by its sizes in two samples."""
+        if isinstance(one, Iterable) and not isinstance(one, Tensor):
+            return [self.of(*pair) for pair in zip(one, other, strict=True)]
+        sizes = enumerate(zip(one.shape, other.shape, strict=True))
+        return {axis: self._name(pair) for axis, pair in sizes if pair[0] != pair[1]}
+
+    def _name(self, pair: tuple[int, int]) -> Any:
+        if pair not in self.known:
+            # sentences and hypotheses are unbounded; positions and slots are as many as the model has
+            names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
+            name = names.get(pair, f"slots{len(self.known)}")
+            most = None if name in _NAMES[:2] else self.positions
+            self.known[pair] = torch.export.Dim(name, max=most)
+        return self.known[pair]

@@ -1,0 +1,122 @@
+"""Recognize plain Transformers, which other programs have too, and name what keeps a model from being one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.build import layer_values
+from seq2seq.embedding import Embedding
+from seq2seq.model import Seq2Seq
+
+# The only mixers that a plain Transformer has.
+_ATTENTION = {
+    "encoder": "seq2seq.mixers.attention.Attention",
+    "decoder": "seq2seq.mixers.attention.Attention",
+    "cross": "seq2seq.mixers.attention.CrossAttention",
+}
+# Positions of a table that stands for an encoding without a limit.
+POSITIONS = 4096
+
+
+class UnsupportedError(ValueError):
+    """Error of a model that the other program cannot express; names the setting."""
+
+
+def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tuple[str, ...]]) -> int:
+    """Check that a model is a Transformer that another program can express, and return its number of heads.
+
+    Args:
+        config: The model's settings.
+        what: The other program.
+        allowed: Of settings of the section `model`, the values that it can express.
+
+    Raises:
+        UnsupportedError: It is not; names every reason, each with its setting.
+    """
+    model = config["model"]
+    reasons = [*_wrong_mixers(config)]
+    if config.get("patches"):
+        reasons.append("the source is pictures (tokenizer=patches)")
+    if not model["residual"]:
+        reasons.append("model.residual is false")
+    if not model["ffn_dim"]:
+        reasons.append("model.ffn_dim is 0")
+    # src_positions is null where both sides have the same, and absent in early checkpoints
+    values = {**model, "src_positions": model.get("src_positions") or model["positions"]}
+    reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
+    if reasons:
+        raise UnsupportedError(
+            f"{what} cannot express this model: {'; '.join(reasons)}. --format onnx and --format huggingface take "
+            "any model"
+        )
+    return next(int(values["num_heads"]) for _, values in _layers(config))
+
+
+def _layers(config: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield slot and settings of the mixer of every layer."""
+    model, mixer = config["model"], config["mixer"]
+    depths = {"encoder": model["encoder_layers"] + mixer.get("extra_encoder_layers", 0)}
+    for slot in _ATTENTION:
+        depth = depths.get(slot, model["decoder_layers"])
+        for layer in range(depth):
+            yield slot, layer_values(mixer.get(slot) or {}, layer, depth)
+
+
+def _wrong_mixers(config: Mapping[str, Any]) -> list[str]:
+    """Name the mixers that are not plain attention, each slot once."""
+    reasons: dict[str, str] = {}
+    heads = set()
+    for slot, values in _layers(config):
+        target = values.get("_target_", "none")
+        heads.add(values.get("num_heads"))
+        if target != _ATTENTION[slot]:
+            reasons[slot] = f"mixer.{slot} is {target.rpartition('.')[2]}, not attention"
+        elif values.get("rotary"):
+            reasons[slot] = f"mixer.{slot}.rotary is true"
+        elif values.get("num_kv_heads") not in (None, values.get("num_heads")):
+            reasons[slot] = f"mixer.{slot}.num_kv_heads is {values['num_kv_heads']}"
+    if not reasons and len(heads) > 1:
+        reasons["heads"] = f"its layers have different numbers of heads ({', '.join(map(str, sorted(heads)))})"
+    return list(reasons.values())
+
+
+def position_table(embedding: Embedding) -> Tensor:
+    """Return the positions that an embedding adds, (positions, D): POSITIONS of them where they have no limit."""
+    weight: Any = embedding.table.weight
+    if embedding.positions is None:
+        return torch.zeros(POSITIONS, weight.shape[1])
+    learned = getattr(embedding.positions, "table", None)
+    count = POSITIONS if learned is None else learned.num_embeddings
+    with torch.no_grad():
+        return embedding.positions(torch.arange(count)).float()
+
+
+def halves_order(dim: int) -> Tensor:
+    """Return the order of channels, (dim,), in which sinusoidal positions have all sines before all cosines."""
+    return torch.cat([torch.arange(0, dim, 2), torch.arange(1, dim, 2)])
+
+
+def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
+    """Return the weights of a plain Transformer whose residual stream has its channels in another order.
+
+    A layer reads and writes the same numbers, so the model computes what it did.
+
+    Args:
+        order: Channel c of the new stream is channel order[c] of the model's, (D,).
+    """
+    # weights that read the stream have it in their columns, those that write it in their rows; cross-attention's
+    # key_value reads the encoder's output, which is a stream as well
+    reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
+    writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")
+    weights = {}
+    for name, weight in model.state_dict().items():
+        if name.endswith(reads):
+            weight = weight[:, order]
+        elif name.endswith(writes):
+            weight = weight[order]
+        weights[name] = weight
+    return weights

@@ -1,0 +1,140 @@
+"""Given translations under a model: log-probabilities of their pieces, and which source pieces these were read from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.mixer import CrossMixer
+from seq2seq.model import Seq2Seq
+from seq2seq.search import Ensemble, Specials
+
+
+class Forced(NamedTuple):
+    """A given translation under a model.
+
+    Attributes:
+        log_probs: log p of each piece and of the end, in nats.
+        weights: How much each piece of the source counts for each of them, (T, S), rows summing to 1, or None.
+    """
+
+    log_probs: list[float]
+    weights: Tensor | None
+
+
+def force(
+    model: Seq2Seq | Ensemble,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+    *,
+    special: Specials,
+    device: torch.device,
+    align: bool = False,
+) -> list[Forced]:
+    """Compute the log-probabilities of given targets, eos included.
+
+    Args:
+        model: In evaluation mode.
+        pairs: Ids of sources and targets, each with its eos; they are computed as one batch.
+        align: Compute weights over the source, too.
+    """
+    src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
+    out, mask = _padded([target for _, target in pairs], special.pad, device)
+    given = torch.cat([torch.full_like(out[:, :1], special.bos), out[:, :-1]], 1)
+    members = model.models if isinstance(model, Ensemble) else [model]
+    parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in members]
+    # the mean of probabilities, not of their logarithms
+    log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
+    weights = torch.stack([weight for _, weight in parts if weight is not None]).mean(0) if align else None
+    found = []
+    for row, (source, target) in enumerate(pairs):
+        own = None if weights is None else weights[row, : len(target), : len(source)].cpu()
+        found.append(Forced(log_probs[row, : len(target)].tolist(), own))
+    return found
+
+
+def _of_member(
+    model: Any, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor, align: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return log p (B, T) of `out` after `given` under one model, and weights (B, T, S) over the source."""
+    reads: list[tuple[CrossMixer[Any, Any], Tensor, Any]] = []
+    handles = [
+        layer.cross_mixer.register_forward_hook(lambda mixer, inputs, _: reads.append((mixer, *inputs)))
+        for layer in model.decoder.layers
+        if align
+    ]
+    try:
+        with torch.no_grad():
+            log_probs = model(src, src_mask, given, mask).float().log_softmax(-1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    chosen = log_probs.gather(2, out[:, :, None]).squeeze(2)  # (B, T)
+    if not align:
+        return chosen, None
+    with torch.no_grad():
+        weights = [mixer.read_weights(x, context) for mixer, x, context in reads]
+    if any(each is None for each in weights):
+        return chosen, saliency(model, src, src_mask, given, out, mask)
+    # mean over heads, then over layers
+    return chosen, torch.stack([each.mean(1) for each in weights if each is not None]).mean(0)
+
+
+def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor) -> Tensor:
+    """Return how much log p of each target token depends on each source position, (B, T, S), rows summing to 1.
+
+    |d log p(y_t) / d h_s|, h_s the encoder's output at s: for mixers that have no weights over the source.
+
+    Reference:
+        Ding et al. 2019, 'Saliency-driven Word Alignment Interpretation for Neural Machine Translation'.
+    """
+    with torch.enable_grad():
+        memory = model.encoder(src, src_mask).detach().requires_grad_()  # (B, S, M)
+        context: Any = [layer.project(memory, src_mask) for layer in model.decoder.layers]  # type: ignore[operator]
+        log_probs = model.output(model.decoder(given, mask, context)).float().log_softmax(-1)
+        chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences do not meet
+        norms = [torch.autograd.grad(each, memory, retain_graph=True)[0].norm(dim=-1) for each in chosen]
+    found = torch.stack(norms, 1).masked_fill(~src_mask[:, None], 0.0)  # (B, T, S)
+    return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Pad rows of ids on the right; return them and their mask, both (B, T)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    ids = torch.full((len(rows), int(lengths.max())), pad)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = torch.tensor(row)
+    return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
+
+
+def word_alignment(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> str:
+    """Return the source word of each target word in Pharaoh format, as `0-0 1-2`: source, target, from 0.
+
+    A word's weight for another is the sum over the pieces of both, the target word's mean.
+
+    Args:
+        weights: (T, S) of pieces, ends and tags included.
+        source: Pieces of the source, of which those that begin with ▁ begin a word; "" for what stands for no text.
+        target: Pieces of the target, likewise.
+    """
+    columns, rows = _words(source), _words(target)
+    if not columns or not rows:
+        return ""
+    # (target words, source words)
+    table = torch.stack([torch.stack([weights[row][:, column].sum() / len(row) for column in columns]) for row in rows])
+    return " ".join(f"{int(best)}-{i}" for i, best in enumerate(table.argmax(1)))
+
+
+def _words(pieces: Sequence[str]) -> list[list[int]]:
+    """Group positions of pieces into words."""
+    words: list[list[int]] = []
+    for position, piece in enumerate(pieces):
+        if not piece:
+            continue
+        if piece.startswith("▁") or not words:
+            words.append([])
+        words[-1].append(position)
+    return words

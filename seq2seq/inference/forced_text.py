@@ -1,0 +1,102 @@
+"""Lines of text and given translations of them: log-probabilities by sentence and by piece, and word alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from seq2seq.inference.encoding import Note, encode_lines
+from seq2seq.inference.forced import Forced, force, word_alignment
+from seq2seq.inference.pieces import source_pieces, target_pieces
+from seq2seq.inference.translator import Translator
+
+
+class ForcedLine(NamedTuple):
+    """A given translation of a line under a model.
+
+    Attributes:
+        log_prob: log p(y | x) in nats, the end counted; None for a blank source, which no model sees.
+        pieces: Pieces of the translation with their log-probabilities, the end </s> last.
+        alignment: Its words in Pharaoh format, source-target from 0; "" unless asked for.
+    """
+
+    log_prob: float | None
+    pieces: list[tuple[str, float]]
+    alignment: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        pieces = [{"piece": piece, "log_prob": log_prob} for piece, log_prob in self.pieces]
+        return {"log_prob": self.log_prob, "pieces": pieces, "alignment": self.alignment}
+
+    def as_text(self) -> str:
+        """Return one line of three columns: log p, the number of pieces, and each piece with its log p."""
+        if self.log_prob is None:
+            return ""
+        pieces = " ".join(f"{piece}:{log_prob:.4f}" for piece, log_prob in self.pieces)
+        return f"{self.log_prob:.4f}\t{len(self.pieces)}\t{pieces}"
+
+
+def force_lines(
+    translator: Translator, lines: Iterable[tuple[str, str]], *, note: Callable[[Note], None], align: bool = False
+) -> Iterator[ForcedLine]:
+    """Compute the log-probabilities of given translations, in order, in batches of consecutive lines.
+
+    Args:
+        lines: Sources with their translations.
+        note: Called for every source that is cut.
+        align: Align words, too.
+
+    Raises:
+        ValueError: A translation has more pieces than the model has positions.
+    """
+    batch: list[tuple[int, list[int], list[int]]] = []
+    for number, (source, target) in enumerate(lines):
+        told = _numbered(note, number)
+        tokenizer = translator.tokenizer
+        (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=told)
+        (tgt,) = tokenizer.encode_tgt([target])
+        most = translator.settings.max_len
+        if most is not None and len(tgt) > most:
+            raise ValueError(f"translation {number + 1} has {len(tgt)} pieces; the model has {most} positions")
+        grown = [*batch, (number, src, tgt)]
+        if batch and _numbers(grown) > translator.max_tokens:
+            yield from _force_batch(translator, batch, align)
+            grown = grown[-1:]
+        batch = grown
+    if batch:
+        yield from _force_batch(translator, batch, align)
+
+
+def _numbered(note: Callable[[Note], None], number: int) -> Callable[[Note], None]:
+    return lambda told: note(told._replace(position=number))
+
+
+def _numbers(batch: Sequence[tuple[int, list[int], list[int]]]) -> int:
+    """Return the size of the larger padded side of a batch."""
+    return len(batch) * max(max(len(src), len(tgt)) for _, src, tgt in batch)
+
+
+def _force_batch(
+    translator: Translator, batch: Sequence[tuple[int, list[int], list[int]]], align: bool
+) -> Iterator[ForcedLine]:
+    pairs = [(src, tgt) for _, src, tgt in batch if src]
+    found: Iterator[Forced] = iter(())
+    if pairs:
+        device = torch.device(translator.device)
+        found = iter(force(translator.model, pairs, special=translator.special, device=device, align=align))
+    for _, src, tgt in batch:
+        if not src:
+            yield ForcedLine(None, [], "")
+            continue
+        forced = next(found)
+        pieces = target_pieces(translator.tokenizer, tgt)
+        alignment = ""
+        if forced.weights is not None:
+            # tags and the end stand for no text
+            tags = len(translator.tags)
+            source = [*[""] * tags, *source_pieces(translator.tokenizer, src[tags:-1]), ""]
+            alignment = word_alignment(forced.weights, source, [*pieces[:-1], ""])
+        yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), alignment)

@@ -1,0 +1,41 @@
+"""Formats of printed translations: text, columns, or JSON. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Candidate
+
+# Prints a line's translations: its number from 1, the candidates, best first, and what else is known of the best.
+Format = Callable[[int, "Sequence[Candidate]", Mapping[str, Any]], str]
+
+
+def as_text(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+    """Return a line for each candidate: its text."""
+    return "".join(f"{candidate.text}\n" for candidate in candidates)
+
+
+def as_columns(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+    """Return a line for each candidate: number, score and text, set apart by tabs."""
+    return "".join(f"{number}\t{candidate.score:.4f}\t{candidate.text}\n" for candidate in candidates)
+
+
+def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
+    """Return one object on a line; the score of a line that failed is null."""
+    best, *others = [
+        # JSON has no infinity
+        {"translation": candidate.text, "score": candidate.score if math.isfinite(candidate.score) else None}
+        for candidate in candidates
+    ]
+    entry: dict[str, Any] = {"line": number, **best}
+    if others:
+        # without those that stand for hypotheses that the beam did not have
+        entry["alternatives"] = [other for other in others if other["score"] is not None]
+    return json.dumps(entry | dict(details), ensure_ascii=False) + "\n"
+
+
+FORMATS: dict[str, Format] = {"text": as_text, "json": as_json, "tsv": as_columns}

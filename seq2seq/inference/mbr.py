@@ -1,0 +1,37 @@
+"""Minimum Bayes risk: of several translations of a line, the one that agrees best with all of them.
+
+Reference:
+    Kumar and Byrne 2004, 'Minimum Bayes-Risk Decoding for Statistical Machine Translation'; Eikema and Aziz 2020, 'Is
+    MAP Decoding All You Need?', which draws the translations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+UTILITIES = ("chrf", "bleu")
+
+
+def utility(name: str) -> Callable[[str, str], float]:
+    """Return sacreBLEU's score of a hypothesis against a reference, 0 to 100, for single sentences.
+
+    Raises:
+        ValueError: There is no such utility.
+    """
+    # takes a while to import
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    if name not in UTILITIES:
+        raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
+    # without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
+    metric = CHRF() if name == "chrf" else BLEU(effective_order=True)
+    return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
+
+
+def expected_utilities(texts: Sequence[str], score: Callable[[str, str], float]) -> list[float]:
+    """Return the mean score of each text against all of them, itself included."""
+    counts = Counter(texts)
+    means = {text: sum(count * score(text, other) for other, count in counts.items()) / len(texts) for text in counts}
+    return [means[text] for text in texts]

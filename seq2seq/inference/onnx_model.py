@@ -1,0 +1,163 @@
+"""Run a model's two ONNX graphs inside our own search: the encoder, and one decoding step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.archive import CheckpointError
+from seq2seq.build import build_model
+from seq2seq.checkpoint import Loaded, load_tokenizer
+from seq2seq.inference.description import CONFIG, read_description
+from seq2seq.inference.packages import require
+from seq2seq.inference.state_leaves import leaves, rebuild, shared
+from seq2seq.model import Seq2Seq
+from seq2seq.state import Ancestry, Cache
+from seq2seq.upgrade import upgrade
+
+# The encoder's graph, and the step's.
+GRAPHS = ("encoder.onnx", "step.onnx")
+# Of the inputs and outputs of the graphs.
+FORMAT = 1
+
+
+class _Graph:
+    """A graph as a function of tensors on the CPU.
+
+    Args:
+        session: ONNX Runtime's.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+        self.shapes = {each.name: each.shape for each in session.get_inputs()}
+
+    def is_fixed(self, name: str, axis: int) -> bool:
+        """Return True if an input's axis has a size of its own; a free one has a name."""
+        return name not in self.shapes or isinstance(self.shapes[name][axis], int)
+
+    def run(self, feeds: dict[str, Tensor]) -> list[Any]:
+        """Compute the outputs; an input that nothing depends on need not be in the graph."""
+        arrays = {name: part.contiguous().numpy() for name, part in feeds.items() if name in self.shapes}
+        try:
+            return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
+        except Exception as error:  # the runtime's own, of a dozen types
+            sizes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
+            reason = " ".join(str(error).split())[:200]
+            raise RuntimeError(f"ONNX Runtime cannot run the graph on {sizes}: {reason}") from None
+
+
+class OnnxModel(Seq2Seq):
+    """A model whose `context` and `step` are ONNX graphs; its modules have no weights, and make empty states only.
+
+    Args:
+        form: The model, built without memory.
+        encoder: Session of the encoder's graph.
+        decoder: Session of the step's graph.
+    """
+
+    normalized = True  # the step's graph ends with a log-softmax
+
+    def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any) -> None:
+        super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)
+        self.graphs = (_Graph(encoder), _Graph(decoder))
+        self.context_form = _context_form(form)
+
+    def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
+        """Refuse whole targets, for which there is no graph."""
+        raise ValueError("a folder of ONNX graphs decodes step by step only; name the checkpoint")
+
+    def context(self, src: Tensor, src_mask: Tensor) -> Any:
+        """Compute what each decoder layer reads of the source src (B, S)."""
+        return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
+
+    def step(self, token: Tensor, context: Any, state: Any, position: Tensor) -> tuple[Tensor, Any]:
+        """Return log p (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+        parts = leaves(state)
+        sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
+        ancestries, numbers = shared(parts)
+        for ancestry in ancestries:
+            ancestry.begin(position)
+        feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
+        feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
+        feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
+        feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
+        caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
+        for (i, cache), number in zip(caches.items(), numbers, strict=True):
+            if not self.graphs[1].is_fixed(f"values.{i}", cache.slot_axis):
+                _fit(cache, ancestries[number].limit)
+            feeds[f"values.{i}"] = cache.values
+        log_probs, *following = self.graphs[1].run(feeds)
+        for i, cache in caches.items():
+            # written in place, as by our own layers
+            cache.append(following[i], position)
+            following[i] = cache
+        return log_probs, rebuild(state, following)
+
+    def _owner(self, name: str, ancestry: Ancestry) -> Tensor:
+        """Return the owners of the slots in use; a table that is written in turns has a fixed size."""
+        return ancestry.owner if self.graphs[1].is_fixed(name, 2) else ancestry.owner[:, : ancestry.limit]
+
+
+def _fit(cache: Cache, slots: int) -> None:
+    """Give a cache so many slots, in which all that it has fits: a graph reads all of its memory, in one piece."""
+    axis, old = cache.slot_axis, cache.values
+    kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
+    missing = slots - kept.shape[axis]
+    # every 16th step, since that many slots come into use at a time
+    if missing:
+        # zeros: what a hypothesis does not see counts 0 times
+        kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
+    cache.values = kept.contiguous()
+
+
+def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
+    """Load a folder of ONNX graphs.
+
+    Args:
+        trust: Packages, besides this one, whose mixers may be named.
+
+    Raises:
+        CheckpointError: A file is missing or damaged.
+        ValueError: The package onnxruntime is missing.
+    """
+    meta, values = read_description(folder)
+    if values.get("format") != FORMAT:
+        raise CheckpointError(f"{folder / CONFIG}: its graphs are of format {values.get('format')!r}, not {FORMAT}")
+    tokenizer = load_tokenizer(meta, folder / CONFIG)
+    meta = upgrade({"seq2seq": meta}, "seq2seq")["seq2seq"]
+    try:
+        # without memory: the graphs have the weights
+        with torch.device("meta"):
+            form = build_model(meta["model"], trust=trust, portable=True).eval()
+    except Exception as error:  # settings that no model fits, from a file that anybody may have written
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{folder / CONFIG}: its settings build no model ({reason})") from None
+    encoder, step = (_session(folder / name) for name in GRAPHS)
+    return Loaded(OnnxModel(form, encoder, step).eval(), tokenizer, meta)
+
+
+def _session(path: Path) -> Any:
+    runtime = require("onnxruntime", "a folder of ONNX graphs")
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent}: has no {path.name}; copy the folder again")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # errors alone: warnings are about constants that the runtime folds
+    options.log_severity_level = 3
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own, of a dozen types
+        raise CheckpointError(f"{path}: does not load ({' '.join(str(error).split())[:200]})") from None
+
+
+def _context_form(form: Seq2Seq) -> Any:
+    """Return a context of no memory, for the types of its parts."""
+    layers: Any = form.decoder.layers
+    memory = torch.empty(1, 2, layers[0].cross_mixer.memory_dim, device="meta")
+    mask = torch.ones(1, 2, dtype=torch.bool, device="meta")
+    return [layer.project(memory, mask) for layer in layers]

@@ -1,0 +1,223 @@
+"""Lexically constrained search: phrases that every translation must have, by dynamic beam allocation.
+
+A candidate's bank is the number of phrase tokens that it has met. Each bank has a share of the beam, so that
+hypotheses that pay for a phrase early are not crowded out by those that have not paid yet. A candidate that could no
+longer meet all phrases within the limit of length is none, and the end needs them all.
+
+Reference:
+    Post and Vilar 2018, 'Fast Lexically Constrained Decoding with Dynamic Beam Allocation'.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.search.rows import Choice, Extensions, Open, Scores
+from seq2seq.search.top import top
+
+NEVER = float("-inf")
+# Ends a phrase in `Open.phrases`, and fills the rest.
+STOP = -1
+
+
+class Progress(NamedTuple):
+    """Progress of a hypothesis: the phrases met whole, by index, and the first `reached` tokens of phrase `current`."""
+
+    done: frozenset[int] = frozenset()
+    current: int = -1
+    reached: int = 0
+
+    def after(self, token: int, phrases: Sequence[Sequence[int]]) -> Progress:
+        """Return the progress after one more token; a phrase that breaks off has to begin again."""
+        if self.current >= 0 and phrases[self.current][self.reached] == token:
+            return self._at(self.current, self.reached + 1, phrases)
+        for index, phrase in enumerate(phrases):
+            if index not in self.done and phrase[0] == token:
+                return self._at(index, 1, phrases)
+        return Progress(self.done)
+
+    def _at(self, index: int, reached: int, phrases: Sequence[Sequence[int]]) -> Progress:
+        whole = reached == len(phrases[index])
+        return Progress(self.done | {index}) if whole else Progress(self.done, index, reached)
+
+    def wanted(self, phrases: Sequence[Sequence[int]]) -> set[int]:
+        """Return the tokens that meet more of the phrases."""
+        if self.current >= 0:
+            return {phrases[self.current][self.reached]}
+        return {phrase[0] for index, phrase in enumerate(phrases) if index not in self.done}
+
+    def met(self, phrases: Sequence[Sequence[int]]) -> int:
+        """Return how many tokens of phrases are met."""
+        return sum(len(phrases[index]) for index in self.done) + self.reached
+
+
+class Candidate(NamedTuple):
+    """An extension of a hypothesis by a token, and the number of phrase tokens that it has met."""
+
+    log_prob: float
+    parent: int
+    token: int
+    bank: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Constrained:
+    """Beam search with phrases; the host chooses, so that it waits for the device at every step."""
+
+    reorders = True
+    reads_tokens = True
+    groups = 1
+
+    eos: int
+
+    def __call__(self, scores: Scores, rows: Open) -> Choice:
+        """Choose for one sentence after another."""
+        sentences, size = rows.log_prob.shape
+        width = min(2 * size, scores.log_probs.shape[1])
+        value, token = top(scores.log_probs, width)  # (N, width)
+        total = value.view(sentences, size, width) + rows.log_prob[:, :, None]
+        alone = scores.only_log_prob.view(sentences, size) + rows.log_prob
+        phrases = [unflatten(flat) for flat in rows.phrases.tolist()]
+        position = rows.position.tolist()
+        progress = [
+            [follow(ids[:length], wanted) for ids in past]
+            for past, length, wanted in zip(rows.tokens.tolist(), position, phrases, strict=True)
+        ]
+        wanted = self._wanted(scores, rows, progress, phrases)
+        only = scores.only.view(sentences, size)[:, 0].tolist()
+        given = [
+            [{only[row]: log_prob} for log_prob in forced] if only[row] >= 0 else more
+            for row, (forced, more) in enumerate(zip(alone.tolist(), wanted, strict=True))
+        ]
+        for row, (tokens, totals) in enumerate(
+            zip(token.view(sentences, size, width).tolist(), total.tolist(), strict=True)
+        ):
+            if only[row] < 0:
+                for best, *pair in zip(given[row], tokens, totals, strict=True):
+                    best.update(zip(*pair, strict=True))
+        missing = self._missing(scores, rows, given)
+        chosen = []
+        for row, limit in enumerate(rows.limits.tolist()):
+            # tokens after this one, the end counted
+            left = limit - position[row] - 1
+            candidates = self._candidates(given[row], progress[row], phrases[row], left, missing[row])
+            chosen.append(self._allocate(candidates, sum(map(len, phrases[row])), size))
+        return Choice(*(_tensors(side, rows.log_prob) for side in zip(*chosen, strict=True)))
+
+    def _wanted(
+        self, scores: Scores, rows: Open, progress: list[list[Progress]], phrases: list[list[list[int]]]
+    ) -> list[list[dict[int, float]]]:
+        """Return log p of each hypothesis with each token that its phrases want, which need not be among the best."""
+        size = rows.log_prob.shape[1]
+        asked = [
+            (row * size + parent, token)
+            for row, states in enumerate(progress)
+            for parent, state in enumerate(states)
+            for token in sorted(state.wanted(phrases[row]))
+        ]
+        found: list[list[dict[int, float]]] = [[{} for _ in states] for states in progress]
+        if asked:
+            index, tokens = torch.tensor(asked).to(rows.last.device).unbind(1)
+            log_prob = scores.log_probs[index, tokens] + rows.log_prob.flatten()[index]
+            for (hypothesis, token), value in zip(asked, log_prob.tolist(), strict=True):
+                found[hypothesis // size][hypothesis % size][token] = value
+        return found
+
+    def _missing(self, scores: Scores, rows: Open, given: list[list[dict[int, float]]]) -> list[list[dict[int, int]]]:
+        """Return how many byte pieces complete the character after each token, where that is not 0."""
+        characters = scores.characters
+        if characters is None:
+            return [[{} for _ in beam] for beam in given]
+        return [
+            [{token: characters.missing(state, token) for token in tokens} for tokens, state in zip(*pair, strict=True)]
+            for pair in zip(given, rows.partial.tolist(), strict=True)
+        ]
+
+    def _candidates(
+        self,
+        given: list[dict[int, float]],
+        progress: list[Progress],
+        phrases: list[list[int]],
+        left: int,
+        missing: list[dict[int, int]],
+    ) -> list[Candidate]:
+        """List the extensions that can still meet all phrases, best first.
+
+        Args:
+            given: log p of each hypothesis with each token.
+            left: Tokens after this one, the end counted.
+            missing: Byte pieces after each token that complete a character.
+        """
+        every = sum(map(len, phrases))
+        candidates = []
+        for parent, (tokens, state, bytes_after) in enumerate(zip(given, progress, missing, strict=True)):
+            for token, log_prob in tokens.items():
+                # NaN stays, so that the host finds it
+                if log_prob == NEVER:
+                    continue
+                if token == self.eos:
+                    met = state.met(phrases) if len(state.done) == len(phrases) else -1
+                    possible = met == every
+                else:
+                    after = state.after(token, phrases)
+                    met = after.met(phrases)
+                    # a phrase completes its characters itself; the end takes one of the tokens that are left
+                    rest = every - met + (bytes_after.get(token, 0) if after.current < 0 else 0)
+                    possible = rest <= left - 1
+                if possible:
+                    candidates.append(Candidate(log_prob, parent, token, met))
+        # NaN ranks first
+        return sorted(candidates, key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))
+
+    def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
+        """Return what may end, and the `size` that go on: each bank's best, then the best of what is left."""
+        last = [each for each in candidates if each.bank == every][:size]
+        ended = [each for each in last if each.token == self.eos]
+        open_ones = [each for each in candidates if each.token != self.eos]
+        share = size // (every + 1)
+        kept: list[Candidate] = []
+        for bank in range(every, -1, -1):
+            kept += [each for each in open_ones if each.bank == bank][:share]
+        kept += [each for each in open_ones if each not in kept][: size - len(kept)]
+        return ended, kept
+
+
+def follow(ids: Sequence[int], phrases: Sequence[Sequence[int]]) -> Progress:
+    """Return what these tokens have met."""
+    progress = Progress()
+    for token in ids:
+        progress = progress.after(token, phrases)
+    return progress
+
+
+def flatten(phrases: Sequence[Sequence[int]]) -> list[int]:
+    """Write phrases one after another, each with its end."""
+    return [token for phrase in phrases for token in (*phrase, STOP)]
+
+
+def unflatten(flat: list[int]) -> list[list[int]]:
+    """Read what `flatten` wrote."""
+    phrases: list[list[int]] = [[]]
+    for token in flat:
+        if token != STOP:
+            phrases[-1].append(token)
+        elif phrases[-1]:
+            phrases.append([])
+    return phrases[:-1]
+
+
+def _tensors(rows: tuple[list[Candidate], ...], like: Tensor) -> Extensions:
+    """Return candidates as tensors (B, beam), -inf where there are none."""
+    size = like.shape[1]
+    empty = Candidate(NEVER, 0, 0, 0)
+    full = [[*row, *[empty] * (size - len(row))] for row in rows]
+    log_prob = torch.tensor([[each.log_prob for each in row] for row in full], dtype=like.dtype)
+    parent = torch.tensor([[each.parent for each in row] for row in full])
+    token = torch.tensor([[each.token for each in row] for row in full])
+    return Extensions(log_prob.to(like.device), parent.to(like.device), token.to(like.device))

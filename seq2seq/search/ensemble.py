@@ -1,0 +1,44 @@
+"""Several models that search together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seq2seq.search.rows import Model, step_log_probs
+
+
+class Ensemble:
+    """Models of one vocabulary whose probabilities are averaged: p(y_t | ..) = mean_m p_m(y_t | ..).
+
+    Their mixers, widths and depths may differ: each has its own context and state.
+    """
+
+    normalized = True
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models = list(models)
+
+    def context(self, src: Tensor, src_mask: Tensor) -> list[Any]:
+        """Compute the context of each model."""
+        return [model.context(src, src_mask) for model in self.models]
+
+    def init_state(self, context: list[Any], *, beam_size: int, max_len: int) -> list[Any]:
+        """Return the state of each model before the first position."""
+        return [
+            model.init_state(own, beam_size=beam_size, max_len=max_len)
+            for model, own in zip(self.models, context, strict=True)
+        ]
+
+    def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
+        """Return log-probabilities (N, V) of the token after `token` (N,) at position (N,), and the next states."""
+        log_probs, states = [], []
+        for model, own, old in zip(self.models, context, state, strict=True):
+            scores, new = step_log_probs(model, token, own, old, position)
+            log_probs.append(scores)
+            states.append(new)
+        return torch.stack(log_probs).logsumexp(0) - math.log(len(self.models)), states

@@ -1,0 +1,102 @@
+"""The host's side of a running search: results of a step, and each sentence's history and endings."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.search.hypothesis import Hypothesis, NotFiniteError, length_divisor
+
+# Log p, parent and token of each column of a beam.
+Arrays = tuple[np.ndarray, ...]
+
+
+class Results:
+    """Results of a step for all rows: log p, parent and token of each column of a beam, (B, beam) each.
+
+    Args:
+        first: Of extensions of which some may have ended.
+        kept: Of those that go on.
+        rows: The rows that count.
+
+    Raises:
+        NotFiniteError: A candidate's log p is NaN: one logit that is NaN or infinite makes all of its hypothesis NaN.
+    """
+
+    def __init__(self, first: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
+        self.first = first
+        self.kept = kept
+        log_prob, _, token = first
+        self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
+        if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
+            raise NotFiniteError
+        # columns of each row; -inf: no hypothesis
+        self.ended: dict[int, list[int]] = {}
+        for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
+            self.ended.setdefault(row, []).append(column)
+
+
+class Sentence:
+    """A sentence that is being searched: the history of its beam, and its hypotheses that have ended.
+
+    Args:
+        key: How the caller knows it.
+        limit: Its longest target, the end included.
+        groups: Parts of its beam, each of which has its own endings.
+    """
+
+    def __init__(self, key: Any, limit: int, groups: int = 1) -> None:
+        self.key = key
+        self.limit = limit
+        self.steps = 0  # that the device has been asked for
+        self.done = False
+        self._parents: list[np.ndarray] = []  # of each step whose results have arrived, (beam,)
+        self._tokens: list[np.ndarray] = []
+        # score, log p, step and parent row
+        self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
+
+    def update(self, step: Results, row: int, how: SearchSettings) -> None:
+        """Take the next step's results, of which the sentence's are in a row."""
+        parent, token = step.kept[1][row], step.kept[2][row]
+        size = len(parent) // len(self._ended)
+        number = len(self._parents)
+        for column in step.ended.get(row, ()):
+            group = self._ended[column // size]
+            if len(group) < size:
+                value = float(step.first[0][row, column])
+                score = value / length_divisor(number + 1, how)
+                group.append((score, value, number, int(step.first[1][row, column])))
+        self._parents.append(parent)
+        self._tokens.append(token)
+        self.done = self._is_done(step.best_open[row], size, how)
+
+    def _is_done(self, best_open: float, size: int, how: SearchSettings) -> bool:
+        """Return True if nothing that is open can change the n best."""
+        length = len(self._parents)
+        # nothing is open, or every group is full
+        if best_open == -math.inf or length >= self.limit or all(len(group) >= size for group in self._ended):
+            return True
+        scores = sorted((entry[0] for group in self._ended for entry in group), reverse=True)
+        if len(scores) < how.n_best:
+            return False
+        # the best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks; log p only
+        # falls as a hypothesis grows
+        best_length = self.limit if how.length_penalty > 0 else length + 1
+        return best_open / length_divisor(best_length, how) <= scores[how.n_best - 1]
+
+    def best(self, count: int) -> list[Hypothesis]:
+        """Return the best hypotheses that have ended, best first; of equal ones those that ended first."""
+        entries = [entry for group in self._ended for entry in group]
+        entries.sort(key=lambda entry: (-entry[0], entry[2]))
+        return [Hypothesis(self._trace(step, row), score, log_prob) for score, log_prob, step, row in entries[:count]]
+
+    def _trace(self, step: int, row: int) -> list[int]:
+        """Follow the parents of a hypothesis that ended at `step` as row `row`, back to the beginning."""
+        ids = []
+        for at in range(step - 1, -1, -1):
+            ids.append(int(self._tokens[at][row]))
+            row = int(self._parents[at][row])
+        return ids[::-1]

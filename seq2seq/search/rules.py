@@ -1,0 +1,99 @@
+"""Rules about what may not follow: they set log p to -inf, in place, each by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.search.characters import Characters
+from seq2seq.search.hypothesis import Specials
+from seq2seq.search.rows import Open, Rule
+
+NEVER = float("-inf")
+
+
+@dataclasses.dataclass(frozen=True)
+class Forbid:
+    """Some tokens never follow."""
+
+    tokens: Tensor  # on the device
+    reads_tokens = False
+
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+        """Forbid them."""
+        log_probs.index_fill_(1, self.tokens, NEVER)
+
+
+@dataclasses.dataclass(frozen=True)
+class MinLength:
+    """The end does not follow before there are `least` tokens."""
+
+    least: int
+    eos: int
+    reads_tokens = False
+
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+        """Forbid the end."""
+        early = (rows.position < self.least).repeat_interleave(rows.last.shape[1])  # (N,)
+        log_probs[:, self.eos].masked_fill_(early, NEVER)
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRepeat:
+    """No sequence of `size` tokens occurs twice in a hypothesis."""
+
+    size: int
+    pad: int
+    reads_tokens = True
+
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+        """Forbid what followed the last size - 1 tokens where they occurred before."""
+        tokens = rows.tokens.flatten(0, 1)  # (N, L)
+        if tokens.shape[1] < self.size:
+            return
+        position = rows.position.repeat_interleave(rows.last.shape[1])[:, None]  # (N, 1)
+        # entry i: tokens i .. i + size - 1, of which the last is what followed
+        windows = tokens.unfold(1, self.size, 1)  # (N, L - size + 1, size)
+        start = torch.arange(windows.shape[1], device=tokens.device)
+        again = start <= position - self.size  # (N, L - size + 1): all of it has been written
+        if self.size > 1:
+            recent = position + torch.arange(1 - self.size, 0, device=tokens.device)  # (N, size - 1)
+            last = tokens.gather(1, recent.clamp(min=0))
+            again = again & (windows[:, :, :-1] == last[:, None]).all(-1)
+        # padding is forbidden anyway: where nothing is, it stands for nothing
+        log_probs.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeCharacters:
+    """Byte pieces make valid UTF-8, to the end."""
+
+    characters: Characters
+    reads_tokens = False
+
+    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+        """Forbid what would leave a character incomplete."""
+        self.characters.forbid(log_probs, rows.partial, rows.limits - rows.position)
+
+
+def rules_of(
+    settings: SearchSettings,
+    special: Specials,
+    suppress: Sequence[int],
+    device: torch.device,
+    characters: Characters | None = None,
+) -> tuple[Rule, ...]:
+    """Return the rules that settings ask for; padding and begin are forbidden in any case."""
+    forbidden = torch.tensor([special.pad, special.bos, *suppress])
+    rules: list[Rule] = [Forbid(forbidden.to(device))]
+    if settings.no_repeat_ngram:
+        rules.append(NoRepeat(settings.no_repeat_ngram, special.pad))
+    if settings.min_len:
+        rules.append(MinLength(settings.min_len, special.eos))
+    if characters:
+        rules.append(WholeCharacters(characters))
+    return tuple(rules)

@@ -1,0 +1,216 @@
+"""A running search: sentences take rows, are extended step by step, leave when they are done, and others enter."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.search.characters import characters_of
+from seq2seq.search.constraints import STOP, flatten
+from seq2seq.search.hypothesis import Specials, target_limits
+from seq2seq.search.ledger import Results, Sentence
+from seq2seq.search.rows import Model, Open, Rows, Selection
+from seq2seq.search.rules import rules_of
+
+NEVER = float("-inf")
+# Rows are refilled or dropped when at least one in so many is free: each time costs a pass of the encoder, or copies.
+SHARE = 4
+
+
+class Source(NamedTuple):
+    """A sentence to translate.
+
+    Attributes:
+        ids: Its tokens.
+        prefix: Tokens that its translation begins with.
+        phrases: Tokens that its translation must have somewhere, in any order.
+        seed: Of its samples.
+    """
+
+    ids: Sequence[int]
+    prefix: Sequence[int] = ()
+    phrases: Sequence[Sequence[int]] = ()
+    seed: int = 0
+
+
+class Plan(NamedTuple):
+    """Plan of a search, whatever is searched; `suppress` are tokens that no translation has."""
+
+    model: Model
+    special: Specials
+    settings: SearchSettings
+    selection: Selection
+    device: torch.device
+    suppress: Sequence[int] = ()
+
+
+class Running:
+    """A search in progress: as many rows as there are sources at first, as wide and long as those need.
+
+    Args:
+        sources: The first sentences, with their keys.
+    """
+
+    @torch.inference_mode()
+    def __init__(self, plan: Plan, sources: Sequence[tuple[Any, Source]]) -> None:
+        self.plan = plan
+        self.width = max(len(source.ids) for _, source in sources)
+        limits = [target_limit(source, plan.settings) for _, source in sources]
+        self.max_len = max(limits)  # slots of the caches
+        self.phrase_len = max(len(flatten(source.phrases)) for _, source in sources)
+        self.seated: list[Sentence] = self._sentences(sources, limits)
+        self.finished: list[Sentence] = []
+        # results that the device has been asked for
+        self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
+        self._late = steps_late(plan.device)
+        self.characters = characters_of(plan.special.byte_of, plan.suppress, plan.device)
+        self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device, self.characters)
+        src, mask = self._padded(sources)
+        self.rows = Rows(
+            plan.model,
+            plan.model.context(src, mask),
+            self._open(sources, limits),
+            special=plan.special,
+            max_len=self.max_len,
+            rules=self.rules,
+            selection=plan.selection,
+            characters=self.characters,
+        )
+
+    @property
+    def free(self) -> list[int]:
+        """Rows whose sentences are done."""
+        return [row for row, sentence in enumerate(self.seated) if sentence.done]
+
+    def fits(self, source: Source) -> bool:
+        """Return True if a sentence may enter: there is room, and it would not be mostly padding."""
+        room = len(source.ids) <= self.width and target_limit(source, self.plan.settings) <= self.max_len
+        return room and len(flatten(source.phrases)) <= self.phrase_len and 2 * len(source.ids) >= self.width
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Extend all hypotheses by a token; `finished` gets what is done by then.
+
+        Raises:
+            NotFiniteError: The model's scores are not finite.
+        """
+        packed = self.rows.advance().to("cpu", non_blocking=True)
+        self._asked.append((list(self.seated), packed, _mark(self.plan.device)))
+        for sentence in self.seated:
+            sentence.steps += 1
+        # the only wait of a step
+        while len(self._asked) > self._late:
+            self._take(*self._asked.popleft())
+
+    def _take(self, seated: list[Sentence], packed: Tensor, mark: Any) -> None:
+        """Hand the results of a step to those who had the rows then."""
+        if mark is not None:
+            mark.synchronize()
+        table = packed.numpy()  # (B, 6 beam)
+        parts = [part.view(np.float32) if i % 3 == 0 else part for i, part in enumerate(np.split(table, 6, axis=1))]
+        waiting = [row for row, sentence in enumerate(seated) if not sentence.done]
+        results = Results(tuple(parts[:3]), tuple(parts[3:]), self.plan.special.eos, waiting)
+        for row in waiting:
+            seated[row].update(results, row, self.plan.settings)
+            if seated[row].done:
+                self.finished.append(seated[row])
+
+    @torch.inference_mode()
+    def admit(self, sources: Sequence[tuple[Any, Source]]) -> None:
+        """Let sentences that fit take the first free rows."""
+        places = self.free[: len(sources)]
+        limits = [target_limit(source, self.plan.settings) for _, source in sources]
+        for place, sentence in zip(places, self._sentences(sources, limits), strict=True):
+            self.seated[place] = sentence
+        src, mask = self._padded(sources)
+        where = torch.tensor(places).to(self.plan.device)
+        self.rows.admit(where, src, mask, self._open(sources, limits), self._longest())
+
+    @torch.inference_mode()
+    def shrink(self) -> None:
+        """Drop free rows: those that stay move together. On a GPU there are a power of two, or all that there were."""
+        live = [row for row, sentence in enumerate(self.seated) if not sentence.done]
+        count = len(live)
+        if self.plan.device.type == "cuda":
+            count = min(1 << (count - 1).bit_length(), len(self.seated))
+        if count == len(self.seated):
+            return
+        sources = [row for row in live if row >= count]
+        targets = [row for row in self.free if row < count][: len(sources)]
+        for source, target in zip(sources, targets, strict=True):
+            self.seated[target] = self.seated[source]
+        del self.seated[count:]
+        moves = torch.tensor([sources, targets], dtype=torch.int64).to(self.plan.device)
+        self.rows.shrink(moves[0], moves[1], count, self._longest())
+
+    def _longest(self) -> int:
+        return max((sentence.steps for sentence in self.seated if not sentence.done), default=0)
+
+    def _sentences(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> list[Sentence]:
+        groups = self.plan.selection.groups
+        return [Sentence(key, limit, groups) for (key, _), limit in zip(sources, limits, strict=True)]
+
+    def _padded(self, sources: Sequence[tuple[Any, Source]]) -> tuple[Tensor, Tensor]:
+        """Pad sources on the right to the width of the search; return them and their mask, both (B, S)."""
+        lengths = torch.tensor([len(source.ids) for _, source in sources])  # (B,)
+        src = torch.full((len(sources), self.width), self.plan.special.pad)
+        for row, (_, source) in enumerate(sources):
+            src[row, : len(source.ids)] = torch.tensor(source.ids)
+        mask = torch.arange(self.width) < lengths[:, None]
+        return src.to(self.plan.device), mask.to(self.plan.device)
+
+    def _open(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> Open:
+        """Return the hypotheses before the first step."""
+        rows, size, most = len(sources), self.plan.settings.beam_size, self.max_len
+        log_prob = torch.full((rows, size), NEVER)
+        # one hypothesis until the first step makes them differ; samples differ by themselves
+        log_prob[:, :: size // self.plan.selection.groups if self.plan.selection.reorders else 1] = 0.0
+        forced = torch.full((rows, most), -1)
+        phrases = torch.full((rows, self.phrase_len), STOP)
+        draws = torch.zeros(rows, size, 0 if self.plan.selection.reorders else most, dtype=torch.float64)
+        for row, (_, source) in enumerate(sources):
+            forced[row, : len(source.prefix)] = torch.tensor(source.prefix, dtype=torch.int64)
+            if draws.shape[2]:
+                # as many as the sentence may need by itself, whatever the others need
+                generator = torch.Generator().manual_seed(source.seed)
+                shape = (size, limits[row])
+                draws[row, :, : limits[row]] = torch.rand(shape, generator=generator, dtype=torch.float64)
+            flat = flatten(source.phrases)
+            phrases[row, : len(flat)] = torch.tensor(flat, dtype=torch.int64)
+        read = self.plan.selection.reads_tokens or any(rule.reads_tokens for rule in self.rules)
+        tokens = torch.zeros(rows, size, most if read else 0, dtype=torch.int64)
+        last = torch.full((rows, size), self.plan.special.bos)
+        position = torch.zeros(rows, dtype=torch.int64)
+        partial = torch.zeros(rows, size if self.characters else 0, dtype=torch.int64)
+        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial
+        return Open(*(field.to(self.plan.device) for field in fields))
+
+
+def target_limit(source: Source, settings: SearchSettings) -> int:
+    """Return the longest target of a sentence: `target_limits`, but room for its prefix, its phrases and the end."""
+    limit = int(target_limits(torch.ones(1, len(source.ids)), settings))
+    required = len(source.prefix) + sum(map(len, source.phrases))
+    limit = max(limit, required + 1)
+    if settings.max_len is not None and limit > settings.max_len:
+        raise ValueError(f"{required} required tokens and the end exceed the model's {settings.max_len} positions")
+    return limit
+
+
+def steps_late(device: torch.device) -> int:
+    """Return how many steps late results are read: on a GPU one, so that it computes while the host decides."""
+    return int(device.type == "cuda")
+
+
+def _mark(device: torch.device) -> Any:
+    """Mark on a GPU the place that its work has reached, so that one can wait for that alone."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    return event

@@ -1,0 +1,176 @@
+"""Choices among the extensions of a sentence's hypotheses: a beam, diverse groups of it, or draws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from seq2seq.search.rows import Choice, Extensions, Open, Scores
+from seq2seq.search.top import top
+
+NEVER = float("-inf")
+
+
+@dataclasses.dataclass(frozen=True)
+class BestFirst:
+    """Beam search: of the best 2 beam extensions the first `beam` may end, and the first `beam` that go on are kept."""
+
+    reorders = True
+    reads_tokens = False
+    groups = 1
+
+    eos: int
+
+    def __call__(self, scores: Scores, rows: Open) -> Choice:
+        """Choose."""
+        size = rows.log_prob.shape[1]
+        # 2 beam of each, since up to beam of them may end and beam must go on
+        width = min(2 * size, scores.log_probs.shape[1])
+        value, token = _alone(*top(scores.log_probs, width), scores)  # (N, width)
+        total = value.view(-1, size, width) + rows.log_prob[:, :, None]
+        return _cut(total, token.view(total.shape), size, self.eos)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Sampling: each hypothesis goes on by itself, by a token that its own number of `Open.draws` picks.
+
+    Args:
+        temperature: The distribution is softmax(logits / temperature).
+        top_k: Only the k most probable tokens are drawn (Fan et al. 2018); 0 for all.
+        top_p: Only the most probable tokens that together have this probability (Holtzman et al. 2020); 1 for all.
+    """
+
+    reorders = False
+    reads_tokens = False
+    groups = 1
+
+    eos: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        # what float32 logits can be divided by
+        if not 1e-3 <= self.temperature <= 1e3:
+            raise ValueError(f"temperature is {self.temperature}; choose 0.001 to 1000, or decode greedily")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}; choose 1 or more, or 0 for all tokens")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}; choose more than 0 up to 1, which is all tokens")
+
+    def __call__(self, scores: Scores, rows: Open) -> Choice:
+        """Draw."""
+        sentences, beam = rows.log_prob.shape
+        drawn = self._draw(scores.log_probs, rows)  # (N,)
+        single = scores.only >= 0
+        token = torch.where(single, scores.only, drawn)
+        chosen = torch.where(single, scores.only_log_prob, scores.log_probs.gather(1, drawn[:, None]).squeeze(1))
+        # under the model's own distribution, whatever was drawn from
+        log_prob = rows.log_prob + chosen.view(sentences, beam)
+        token = token.view(sentences, beam)
+        parent = torch.arange(beam, device=token.device).expand(sentences, beam)
+        # one that has ended leaves an empty row
+        kept = log_prob.masked_fill(token == self.eos, NEVER)
+        return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
+
+    def _draw(self, log_probs: Tensor, rows: Open) -> Tensor:
+        """Invert the cumulative distribution at each hypothesis's number, (N,)."""
+        at = rows.position[:, None, None].expand(-1, rows.draws.shape[1], 1)
+        uniform = rows.draws.gather(2, at).flatten()[:, None]  # (N, 1)
+        scaled = log_probs / self.temperature
+        index = None
+        if self.top_k:
+            scaled, index = top(scaled, min(self.top_k, log_probs.shape[1]))
+        elif self.top_p < 1:
+            scaled, index = scaled.sort(-1, descending=True)
+        probability = scaled.double().softmax(-1)  # (N, W)
+        if self.top_p < 1:
+            before = probability.cumsum(-1) - probability
+            probability = probability.masked_fill(before >= self.top_p, 0.0)
+        mass = probability.cumsum(-1)
+        # tokens of probability 0 add nothing, so that none is the first to pass the number
+        place = torch.searchsorted(mass, uniform * mass[:, -1:], right=True).clamp(max=mass.shape[1] - 1)
+        return (place if index is None else index.gather(1, place)).squeeze(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Diverse:
+    """Diverse beam search: groups of a beam choose one after another, and pay for tokens that earlier groups chose.
+
+    A group ranks by log p - strength * (how many hypotheses of earlier groups have just chosen the token); log p itself
+    has no such part.
+
+    Reference:
+        Vijayakumar et al. 2018, 'Diverse Beam Search', with Hamming diversity.
+    """
+
+    reorders = True
+    reads_tokens = False
+
+    eos: int
+    groups: int
+    strength: float
+
+    def __call__(self, scores: Scores, rows: Open) -> Choice:
+        """Choose for one group after another."""
+        sentences, beam = rows.log_prob.shape
+        size = beam // self.groups
+        vocab = scores.log_probs.shape[1]
+        log_probs = scores.log_probs.view(sentences, beam, vocab)
+        counts = log_probs.new_zeros(sentences, 1, vocab)
+        choices = []
+        for start in range(0, beam, size):
+            part = slice(start, start + size)
+            own = _part(scores, sentences, part)
+            price = self.strength * counts  # (B, 1, V)
+            width = min(2 * size, vocab)
+            value, token = _alone(*top((log_probs[:, part] - price).flatten(0, 1), width), own)
+            total = value.view(-1, size, width) + rows.log_prob[:, part, None]
+            token = token.view(total.shape)
+            paid = price.expand(-1, size, -1).gather(2, token)  # (B, size, width)
+            # a token that must come has no price
+            paid = paid.masked_fill((own.only >= 0).view(sentences, size, 1), 0.0)
+            choice = _cut(total, token, size, self.eos, paid)
+            real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
+            counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
+            choices.append(Choice(*(Extensions(e.log_prob, e.parent + start, e.token) for e in choice)))
+        first, kept = (
+            Extensions(*(torch.cat(fields, 1) for fields in zip(*side, strict=True)))
+            for side in zip(*choices, strict=True)
+        )
+        return Choice(first, kept)
+
+
+def _part(scores: Scores, sentences: int, part: slice) -> Scores:
+    """Return what concerns some rows of each beam, but for `log_probs`."""
+    only, only_log_prob = (field.view(sentences, -1)[:, part].flatten() for field in scores[1:3])
+    return Scores(scores.log_probs, only, only_log_prob)
+
+
+def _alone(value: Tensor, token: Tensor, scores: Scores) -> tuple[Tensor, Tensor]:
+    """Replace the best tokens (N, width) by the only one that may follow, where there is such a one."""
+    single = (scores.only >= 0)[:, None]  # (N, 1)
+    best = torch.arange(value.shape[1], device=value.device) == 0  # (width,)
+    alone = torch.where(best, scores.only_log_prob[:, None], NEVER)  # (N, width)
+    return torch.where(single, alone, value), torch.where(single, scores.only[:, None], token)
+
+
+def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None = None) -> Choice:
+    """Choose among extensions (B, size, width) by `total`, whose log p is total + paid."""
+    width = total.shape[2]
+    ranked, flat = total.flatten(1).topk(min(2 * size, size * width), -1)  # (B, 2 size)
+    # flat = parent * width + rank
+    found = Extensions(ranked, flat // width, token.flatten(1).gather(1, flat))
+    open_rank, kept = ranked.masked_fill(found.token == eos, NEVER).topk(size, -1)  # (B, size)
+    first = Extensions(*(field[:, :size] for field in found))
+    parent, chosen = found.parent.gather(1, kept), found.token.gather(1, kept)
+    # -inf where there is nothing to keep
+    log_prob = open_rank
+    if paid is not None:
+        cost = paid.flatten(1).gather(1, flat)
+        first = first._replace(log_prob=first.log_prob + cost[:, :size])
+        log_prob = log_prob + cost.gather(1, kept)
+    return Choice(first, Extensions(log_prob, parent, chosen))

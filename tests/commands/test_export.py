@@ -1,0 +1,366 @@
+"""Test exports: each folder against the model it came from, by the other program's own reader, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from exported import need, plain
+
+from seq2seq import checkpoint, export
+from seq2seq.archive import CheckpointError
+from seq2seq.build import max_positions
+from seq2seq.config.search import SearchSettings
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.export import formats
+from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
+from seq2seq.inference.export.card import Origin, model_card
+from seq2seq.inference.export.ctranslate2_model import EXPRESSED, write_ctranslate2
+from seq2seq.inference.export.marian import write_marian
+from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
+from seq2seq.inference.model_files import locate
+from seq2seq.inference.packages import MissingPackageError, require
+from seq2seq.inference.translator import Translator
+
+need("safetensors", "ctranslate2", "transformers")
+
+# Transformers takes seconds to import
+EXHAUSTIVE = (
+    "test_marian_is_the_model",
+    "test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side",
+    "test_a_name_on_the_hub_is_read_from_its_cache",
+    "test_a_model_that_translates_otherwise_is_refused",
+    "test_two_tokens_as_good_as_equal_are_no_disagreement",
+)
+REPRESENTATIVE = {"test_ctranslate2_is_the_model": ["post-learned"]}
+
+LINES = tiny.sentences(tiny.GERMAN, 12)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return tiny.tokenizer()
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("checkpoint"), search=SearchSettings(beam_size=3, length_penalty=0.6))
+
+
+@pytest.fixture
+def without_marian(monkeypatch):
+    """Leave the folder for Marian out, as where Transformers is not installed."""
+
+    def missing(*_: Any) -> int:
+        raise MissingPackageError("MarianMTModel needs the package transformers: pip install it")
+
+    monkeypatch.setattr("seq2seq.inference.export.marian.write_marian", missing)
+
+
+def run(*options: str | Path) -> int:
+    return export.main([str(option) for option in options])
+
+
+def exported(ckpt: Path, out: Path) -> Path:
+    """A folder of weights."""
+    assert run("--ckpt", ckpt, "--format", "huggingface", "--out", out) == 0
+    return out
+
+
+@pytest.mark.usefixtures("without_marian")
+def test_a_folder_of_weights_is_the_checkpoint(ckpt, tmp_path, capsys):
+    from safetensors.torch import load_file
+
+    folder = exported(ckpt, tmp_path / "out")
+    assert "without the folder marian: MarianMTModel needs" in capsys.readouterr().err
+    ours = Translator.load(ckpt, device="cpu")
+    theirs = Translator.load(folder, device="cpu")
+    assert theirs.translate(LINES) == ours.translate(LINES)
+    assert theirs.settings == ours.settings
+    # the file itself, by its own reader; torch's reader of checkpoints knows nothing of ours
+    weights = torch.load(ckpt, weights_only=True)["state_dict"]
+    stored = load_file(folder / "model.safetensors")
+    tied = json.loads((folder / "config.json").read_text())["weights"]["tied"]
+    assert {f"model.{name}" for name in (*stored, *tied)} == set(weights)
+    assert set(tied) == {"decoder.embedding.table.weight", "output.weight"}
+    assert all(stored[name].equal(weights[f"model.{name}"]) for name in stored)
+    # and it can be exported again
+    again = exported(folder, tmp_path / "again")
+    assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("without_marian")
+def test_a_name_on_the_hub_is_read_from_its_cache(ckpt, tmp_path, monkeypatch):
+    """A repository lies in the cache as the hub's own client puts it there; nothing is fetched."""
+    from huggingface_hub import constants
+
+    revision = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub" / "models--someone--german"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(revision)
+    (repository / "snapshots").mkdir()
+    exported(ckpt, repository / "snapshots" / revision)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert locate("someone/german") == repository / "snapshots" / revision
+    expected = Translator.load(ckpt, device="cpu").texts(LINES[:2])
+    assert Translator.load("someone/german", device="cpu").texts(LINES[:2]) == expected
+    with pytest.raises(CheckpointError, match=r"someone/else: no such file or folder, and the Hugging Face hub"):
+        Translator.load("someone/else")
+
+
+def test_names_that_are_paths_never_ask_the_hub():
+    for name in ("runs/x/checkpoints/best.ckpt", "runs/best.ckpt", "./model", "/tmp/x/y", "model"):
+        assert locate(name) == Path(name)
+
+
+def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
+    meta = checkpoint.read(ckpt)["seq2seq"]
+    results = {
+        "command": "python -m seq2seq.train mixer=transformer",
+        "test": {"bleu": 26.41, "chrf": 50.0, "signatures": ["nrefs:1|tok:13a", "nrefs:1|nc:6"]},
+    }
+    settings = {"optim": {"lr": 0.0007}, "data": {"train": "/somebody/private"}}
+    card = model_card(meta, Origin(results, settings), parameters=12345, marian=True)
+    header, _, text = card.removeprefix("---\n").partition("---\n")
+    assert 'language: ["de", "en"]' in header
+    assert "\nlicense:" not in header
+    assert "| test | bleu | 26.41 | `nrefs:1|tok:13a` |" in text
+    assert "| test | chrf | 50.00 | `nrefs:1|nc:6` |" in text
+    assert "mixer=transformer" in text
+    assert '"lr": 0.0007' in text
+    assert "private" not in text
+    assert "Attention (encoder), Attention (decoder), CrossAttention (cross)" in text
+    assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param({"norm": "pre"}, id="pre-sinusoidal"),
+        pytest.param({"norm": "post", "positions": "learned", "tie": "none", "activation": "gelu"}, id="post-learned"),
+        pytest.param(
+            {"norm": "post", "positions": "none", "tie": "target", "activation": "silu", "scale_embedding": False},
+            id="post-none",
+        ),
+    ],
+)
+def test_ctranslate2_is_the_model(model, tokenizer, tmp_path):
+    """It agrees token for token, and gives every token of a translation our log-probability."""
+    import ctranslate2
+
+    given = plain(tokenizer, encoder_layers=2, **model)
+    positions = max_positions(given.meta["model"])
+    assert write_ctranslate2(tmp_path, given, positions=positions, tags=[]) == SENTENCES
+    translator = ctranslate2.Translator(str(tmp_path), device="cpu", compute_type="float32", intra_threads=1)
+    src = tokenizer.encode_src(LINES[:1])[0]
+    tgt = tokenizer.encode_tgt(["the dog walks quickly today."])[0]
+    pieces = [[tokenizer.src.id_to_piece(i) for i in src[:-1]], [tokenizer.tgt.id_to_piece(i) for i in tgt[:-1]]]
+    theirs = translator.score_batch(pieces[:1], pieces[1:])[0].log_probs
+    with torch.no_grad():
+        tokens = torch.tensor([src])
+        logits = given.model(tokens, torch.ones_like(tokens).bool(), torch.tensor([[tokenizer.bos_id, *tgt[:-1]]]))[0]
+    ours = logits.log_softmax(-1)[torch.arange(len(tgt)), torch.tensor(tgt)]
+    assert torch.tensor(theirs) == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.parametrize("model", [{}, {"tie": "none", "activation": "gelu"}, {"tie": "target", "activation": "silu"}])
+def test_marian_is_the_model(model, tokenizer, tmp_path):
+    from transformers import MarianMTModel, MarianTokenizer
+
+    given = plain(tokenizer, norm="post", decoder_layers=2, **model)
+    assert write_marian(tmp_path, given) == SENTENCES
+    theirs = MarianMTModel.from_pretrained(tmp_path).eval()
+    reader = MarianTokenizer.from_pretrained(tmp_path)
+    batch = reader(LINES, return_tensors="pt", padding=True)
+    assert [row[row != reader.pad_token_id].tolist() for row in batch["input_ids"]] == tokenizer.encode_src(LINES)
+    tgt = torch.tensor([[tokenizer.bos_id, *tokenizer.encode_tgt(["the cat comes."])[0]]] * len(LINES))
+    # in float64, which tells a mistake from rounding; both compute their sines in float32, each in its own way
+    given.model.double()
+    theirs.double()
+    ours = given.model.encoder.embedding.positions(torch.arange(64))[:, halves_order(16)].double()
+    for side in (theirs.model.encoder, theirs.model.decoder):
+        table = side.embed_positions.weight.data
+        assert table[:64] == pytest.approx(ours, abs=1e-5)
+        table[:64] = ours
+    with torch.no_grad():
+        logits = theirs(**batch, decoder_input_ids=tgt).logits
+        expected = given.model(batch["input_ids"], batch["attention_mask"].bool(), tgt)
+    assert logits == pytest.approx(expected, abs=1e-9)
+
+
+def test_marian_cuts_text_as_we_do_with_a_vocabulary_for_each_side(tmp_path):
+    from transformers import MarianTokenizer
+
+    separate = tiny.tokenizer(joint=False, vocab_size=290)
+    given = plain(separate, norm="post", tie="target")
+    assert write_marian(tmp_path, given) == SENTENCES
+    reader = MarianTokenizer.from_pretrained(tmp_path)
+    assert reader(LINES)["input_ids"] == separate.encode_src(LINES)
+    ids = separate.encode_tgt(["the dog walks."])
+    assert reader.batch_decode(ids, skip_special_tokens=True) == separate.decode(ids)
+
+
+def test_channels_in_another_order_compute_the_same(tokenizer):
+    """The stream's permutation alone, without another program: a model with permuted positions is the model."""
+    given = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
+    other = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
+    other.model.load_state_dict(stream_weights(given.model, halves_order(16)))
+    # in float64, which tells a mistake from rounding
+    given.model.double()
+    other.model.double()
+    src = torch.tensor(drawn_sources(tokenizer)[-1:])
+    mask = torch.ones_like(src).bool()
+    with torch.no_grad():
+        assert other.model(src, mask, src) == pytest.approx(given.model(src, mask, src), abs=1e-9)
+    assert halves_order(6).tolist() == [0, 2, 4, 1, 3, 5]
+
+
+ATTENTION = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
+CROSS = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "model", "reason"),
+    [
+        ({"decoder": {"_target_": "seq2seq.mixers.dynamicconv.DynamicConv"}}, {}, "mixer.decoder is DynamicConv"),
+        ({"encoder": {**ATTENTION, "rotary": True}}, {}, "mixer.encoder.rotary is true"),
+        ({"decoder": {**ATTENTION, "num_kv_heads": 1}}, {}, "mixer.decoder.num_kv_heads is 1"),
+        ({"cross": {**CROSS, "num_heads": 4}}, {}, "its layers have different numbers of heads (2, 4)"),
+        ({"encoder": None}, {}, "mixer.encoder is none"),
+        ({}, {"residual": False}, "model.residual is false"),
+        ({}, {"ffn_dim": 0}, "model.ffn_dim is 0"),
+        ({}, {"norm": "none"}, "model.norm is none"),
+        ({}, {"src_positions": "grid"}, "model.src_positions is grid"),
+    ],
+    ids=str,
+)
+def test_what_is_no_plain_transformer_is_refused_with_its_setting(mixer, model, reason, tokenizer):
+    config = tiny.model_config(tokenizer, **model)
+    config["mixer"] = {**config["mixer"], **mixer}
+    with pytest.raises(UnsupportedError) as error:
+        require_plain(config, "CTranslate2", EXPRESSED)
+    assert f"CTranslate2 cannot express this model: {reason}" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_plain_transformer_of_a_pattern_is_one(tokenizer):
+    config = tiny.model_config(tokenizer)
+    config["mixer"]["encoder"] = {"kinds": {"a": ATTENTION}, "pattern": ["a"]}
+    assert require_plain(config, "CTranslate2", EXPRESSED) == 2
+
+
+def test_another_mixer_is_refused_before_anything_is_written(tokenizer, tmp_path):
+    given = plain(tokenizer)
+    for slot in ("encoder", "decoder"):
+        given.meta["model"]["mixer"][slot] = {"_target_": "seq2seq.mixers.lightconv.LightConv"}
+    with pytest.raises(
+        UnsupportedError, match=r"mixer.encoder is LightConv, not attention; mixer.decoder is LightConv"
+    ):
+        write_ctranslate2(tmp_path, given, positions=None, tags=[])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_translates_otherwise_is_refused(tokenizer):
+    given, other = plain(tokenizer), plain(tokenizer)
+
+    def wrong(rows, limit):
+        from seq2seq.inference.export.agreement import greedy
+
+        return greedy(other.model, tokenizer, rows, limit)
+
+    with pytest.raises(DisagreementError, match="Theirs does not translate as this model does, and was not written"):
+        require_agreement(given.model, tokenizer, wrong, what="Theirs")
+
+
+def test_two_tokens_as_good_as_equal_are_no_disagreement(tokenizer):
+    given = plain(tokenizer, tie="none")
+    one, other = 20, 21
+    with torch.no_grad():
+        # the twins have the same logit everywhere, above all others
+        given.model.output.weight[[one, other]] = 0.0
+        given.model.output.bias[[one, other]] = 100.0
+    ours = require_agreement(given.model, tokenizer, lambda rows, limit: [[one] * (limit - 1)] * len(rows), what="x")
+    twin = require_agreement(given.model, tokenizer, lambda rows, limit: [[other] * (limit - 1)] * len(rows), what="x")
+    assert {ours, twin} == {0, SENTENCES}
+
+
+def test_nothing_is_left_where_a_check_fails(ckpt, tmp_path, monkeypatch, capsys):
+    def refuse(*_: Any, **__: Any) -> int:
+        raise DisagreementError("CTranslate2 does not translate as this model does")
+
+    monkeypatch.setattr("seq2seq.inference.export.ctranslate2_model.require_agreement", refuse)
+    assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", tmp_path / "out") == 2
+    assert capsys.readouterr().err == "error: CTranslate2 does not translate as this model does\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("without_marian")
+def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
+    folder = exported(ckpt, tmp_path / "out")
+    exported(ckpt, folder)
+    (folder / "notes.txt").write_text("mine")
+    assert run("--ckpt", ckpt, "--format", "huggingface", "--out", folder) == 2
+    assert "has notes.txt, which is of no export; choose another folder" in capsys.readouterr().err
+    # the checkpoint's own folder
+    assert run("--ckpt", ckpt, "--format", "onnx", "--out", ckpt.parent) == 2
+    assert ckpt.is_file()
+    # a folder of another format
+    (folder / "notes.txt").unlink()
+    assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", folder) == 2
+
+
+@pytest.mark.usefixtures("without_marian")
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "is a folder without config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is damaged"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "holds no settings"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "is none of this program's"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\xff" * 64), "model.safetensors: is damaged"),
+        (lambda folder: (folder / "source.spm").unlink(), "its tokenizer does not load"),
+        (lambda folder: edit(folder, "weights", {"tied": {"output.weight": "elsewhere"}}), "ties 'output.weight' to"),
+        (lambda folder: edit(folder, "weights", {"tied": {}}), "weights are missing"),
+        (lambda folder: edit(folder, "seq2seq", {"format": 99}), "is of format 99"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_damaged_folder_is_one_clear_line(damage, message, ckpt, tmp_path):
+    folder = exported(ckpt, tmp_path / "out")
+    damage(folder)
+    with pytest.raises(CheckpointError) as error:
+        Translator.load(folder)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def edit(folder: Path, key: str, changes: dict[str, Any]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config[key] = {**config[key], **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.usefixtures("without_marian")
+def test_a_strangers_mixer_is_refused_in_a_folder_too(ckpt, tmp_path):
+    folder = exported(ckpt, tmp_path / "out")
+    config = json.loads((folder / "config.json").read_text())
+    config["seq2seq"]["model"]["mixer"]["encoder"]["_target_"] = "os.getcwd"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"refused, TargetError: _target_ 'os.getcwd' is not trusted"):
+        Translator.load(folder)
+
+
+def test_a_missing_package_is_one_line_with_the_remedy():
+    with pytest.raises(MissingPackageError) as error:
+        require("no_such_package.part", "--format onnx")
+    assert str(error.value) == ("--format onnx needs the package no_such_package: pip install 'seq2seq-mixers[export]'")
+
+
+def test_every_format_of_the_command_is_written():
+    assert set(export.NAMES) == set(formats.FORMATS)

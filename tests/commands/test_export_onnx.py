@@ -1,0 +1,274 @@
+"""Test ONNX graphs of every preset, run by ONNX Runtime inside our own search, against our own layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from composed import PRESETS
+from exported import loaded, need, plain, preset
+
+from seq2seq import checkpoint
+from seq2seq.archive import CheckpointError
+from seq2seq.build import build_model, max_positions
+from seq2seq.checkpoint import Loaded
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.tokenizer import TokenizerSettings
+from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
+from seq2seq.inference.export import onnx_graphs
+from seq2seq.inference.export.agreement import SENTENCES
+from seq2seq.inference.export.int8 import Int8Linear, in_int8
+from seq2seq.inference.export.onnx_graphs import write_onnx
+from seq2seq.inference.onnx_model import OnnxModel, load_onnx
+from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.resources import data_dir
+
+need("onnx", "onnxscript", "onnxruntime")
+
+# Presets whose translations docs/exports.md says are compared.
+COMPARED = [
+    *("transformer", "rotary", "grouped_query", "relative", "preconv_attention", "pyramid", "mlp", "separable"),
+    *("lightconv", "dynamicconv", "depthwise", "local", "linear_attention", "gated_delta", "gru", "lstm", "bahdanau"),
+]
+# a trace takes seconds; without one the graphs' modules are run as they are
+EXHAUSTIVE = (
+    "test_int8_translations_depend_on_no_neighbors",
+    "test_200_sentences_translate_alike_in_onnx_runtime",
+    "test_graphs_take_long_sources_and_wide_beams",
+    "test_the_published_rnnsearch_has_a_graph_too",
+    "test_models_of_an_ensemble_may_be_graphs",
+)
+REPRESENTATIVE = {
+    "test_a_graph_computes_the_step": ["transformer", "lightconv", "pyramid", "bahdanau"],
+}
+
+
+@pytest.fixture(scope="module")
+def phrasebook() -> list[dict[str, str]]:
+    lines = (data_dir() / "phrasebook" / "test.jsonl").read_text("utf-8").splitlines()[:200]
+    return [json.loads(line)["translation"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(phrasebook) -> Tokenizer:
+    sides = {"src_lines": [pair["de"] for pair in phrasebook], "tgt_lines": [pair["en"] for pair in phrasebook]}
+    return train_tokenizer(**sides, settings=TokenizerSettings(vocab_size=400))
+
+
+def write(folder: Path, given: Loaded) -> Loaded:
+    """Export and read back."""
+    assert write_onnx(folder, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
+    return load_onnx(folder)
+
+
+def translator(given: Loaded, beam_size: int, max_tokens: int = 2048) -> Translator:
+    settings = SearchSettings(
+        beam_size=beam_size,
+        n_best=min(3, beam_size),
+        max_len_ratio=0.5,
+        max_len_extra=6,
+        max_len=max_positions(given.meta["model"]),
+    )
+    return Translator(
+        model=given.model, tokenizer=given.tokenizer, meta=given.meta, settings=settings, max_tokens=max_tokens
+    )
+
+
+class Eager:
+    """Stands for ONNX Runtime's session: the module that is traced, run by torch."""
+
+    def __init__(self, module: torch.nn.Module, given: dict[str, Any], other: dict[str, Any], names: list[str]) -> None:
+        self.module = module
+        # a list of tensors has an input for each
+        self.counts = {key: len(part) if isinstance(part, list) else None for key, part in given.items()}
+        self.names = names
+        pairs = zip(flat(given), flat(other), strict=True)
+        shapes = [[n if n == m else "free" for n, m in zip(x.shape, y.shape, strict=True)] for x, y in pairs]
+        self.inputs = [SimpleNamespace(name=name, shape=shape) for name, shape in zip(names, shapes, strict=True)]
+
+    def get_inputs(self) -> list[Any]:
+        return self.inputs
+
+    def run(self, _: None, feeds: dict[str, Any]) -> list[Any]:
+        assert list(feeds) == self.names or set(feeds) == set(self.names)
+        for each in self.inputs:
+            fixed = [(n, m) for n, m in zip(each.shape, feeds[each.name].shape, strict=True) if n != "free"]
+            assert all(n == m for n, m in fixed), each.name
+        tensors = iter([torch.from_numpy(feeds[name]) for name in self.names])
+        kwargs = {
+            key: next(tensors) if count is None else [next(tensors) for _ in range(count)]
+            for key, count in self.counts.items()
+        }
+        return [part.numpy() for part in self.module(**kwargs)]
+
+
+def flat(given: dict[str, Any]) -> list[torch.Tensor]:
+    return [part for each in given.values() for part in (each if isinstance(each, list) else [each])]
+
+
+def eager(given: Loaded) -> Loaded:
+    """The model as its own two graphs, not traced."""
+    with torch.no_grad():
+        samples = onnx_graphs.samples(given.model, max_positions(given.meta["model"]))
+    encoder, step = onnx_graphs.modules(given.model, samples[0])
+    inputs = onnx_graphs.step_names(samples[0])[0]
+    sessions = (
+        Eager(encoder, samples[0].encoder, samples[1].encoder, ["src", "mask"]),
+        Eager(step, samples[0].step, samples[1].step, inputs),
+    )
+    return given._replace(model=OnnxModel(build_model(given.meta["model"]).to("meta"), *sessions).eval())
+
+
+def require_alike(theirs: list[list[Candidate]], ours: list[list[Candidate]], *, ties: int = 0) -> None:
+    """Check scores, and texts but for `ties` lines: texts differ where scores are equal but for rounding."""
+    assert [len(row) for row in theirs] == [len(row) for row in ours]
+    scores = [[each.score for row in rows for each in row] for rows in (theirs, ours)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    different = [[a.text for a in mine] != [b.text for b in other] for mine, other in zip(ours, theirs, strict=True)]
+    assert sum(different) <= ties
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_graph_computes_the_step(name, tokenizer):
+    """What is traced, in rows that are filled again and beams whose hypotheses change places."""
+    given = preset(name, tokenizer)
+    lines = tiny.sentences(tiny.GERMAN, 4, longest=4)
+    few = max(len(ids) for ids in tokenizer.encode_src(lines)) * 2
+    require_alike(translator(eager(given), 3, few).translate(lines), translator(given, 3, few).translate(lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "strides"),
+    [
+        ("pyramid", {"state.1": "zeros"}, {"owner.0": 2}),
+        ("bahdanau", {"state.0": "context.3"}, {}),
+        ("lightconv", {}, {"owner.0": 1}),
+    ],
+)
+def test_the_folder_says_how_a_search_begins(name, states, strides, tokenizer):
+    given = preset(name, tokenizer)
+    with torch.no_grad():
+        sample = onnx_graphs.samples(given.model, None)[0]
+    assert onnx_graphs.beginning(sample) == {"states": states, "strides": strides}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_200_sentences_translate_alike_in_onnx_runtime(name, tokenizer, phrasebook, tmp_path):
+    """Greedy search is compared while exporting; here beams, in batches."""
+    given = preset(name, tokenizer)
+    lines = [pair["de"] for pair in phrasebook]
+    assert len(lines) == 200
+    theirs = translator(write(tmp_path, given), 3).translate(lines)
+    require_alike(theirs, translator(given, 3).translate(lines), ties=2)
+
+
+def test_int8_is_arithmetic_of_whole_numbers():
+    """The twin against numpy's integers; a row's result is the same to the last bit beside any others."""
+    layer = torch.nn.Linear(70, 30)
+    x = torch.randn(9, 70) * 10 ** torch.randn(9, 1)
+    x[4] = 0.0
+    weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    size, scale = np.abs(x.numpy()).max(1, keepdims=True), np.abs(weight).max(1) / 63
+    rounded = np.rint(np.divide(x.numpy(), size / 127, where=size > 0, out=np.zeros((9, 70), "float32"))).astype(int)
+    expected = (rounded @ np.rint(weight / scale[:, None]).astype(int).T) * (size / 127) * scale + bias
+    with torch.no_grad():
+        y = Int8Linear(layer)(x)
+        assert torch.equal(y[4], layer.bias)
+        assert all(torch.equal(Int8Linear(layer)(x[i : i + 1])[0], y[i]) for i in range(9))
+    # where a number lies between two integers, either may be taken
+    assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=2e-2 * size * np.abs(weight).max()).all()
+    assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=1e-5 * size).mean() > 0.9
+
+
+def test_int8_translations_depend_on_no_neighbors(tokenizer, phrasebook, tmp_path):
+    """Whole sentences through the runtime, alone and in batches, and against the twin in torch."""
+    given = preset("transformer", tokenizer)
+    write_onnx(tmp_path, given, positions=None, tags=[], dtype="int8")
+    lines = [pair["de"] for pair in phrasebook[:40]]
+    written = load_onnx(tmp_path)
+    together = translator(written, 3).translate(lines)
+    require_alike([translator(written, 3).translate([line])[0] for line in lines], together)
+    twin = given._replace(model=in_int8(given.model))
+    texts = [[row[0].text for row in translator(each, 3).translate(lines)] for each in (twin, written)]
+    # a number between two integers may be rounded to either
+    assert sum(a != b for a, b in zip(*texts, strict=True)) <= 8
+
+
+def test_models_of_an_ensemble_may_be_graphs(tokenizer, tmp_path):
+    """A folder and a checkpoint search together."""
+    one, other = plain(tokenizer), preset("lightconv", tokenizer)
+    write(tmp_path, one)
+    checkpoint.save(tmp_path / "other.ckpt", {
+        "state_dict": {f"model.{name}": part for name, part in other.model.state_dict().items()},
+        "seq2seq": other.meta,
+    })  # fmt: skip
+    checkpoint.save(tmp_path / "one.ckpt", {
+        "state_dict": {f"model.{name}": part for name, part in one.model.state_dict().items()},
+        "seq2seq": one.meta,
+    })  # fmt: skip
+    lines = tiny.sentences(tiny.GERMAN, 6)
+    settings = SearchSettings(beam_size=3, n_best=2, max_len_extra=4)
+    theirs = Translator.load(tmp_path, ensemble=[tmp_path / "other.ckpt"], settings=settings)
+    ours = Translator.load(tmp_path / "one.ckpt", ensemble=[tmp_path / "other.ckpt"], settings=settings, device="cpu")
+    require_alike(theirs.translate(lines), ours.translate(lines))
+
+
+@pytest.mark.parametrize("name", ["transformer", "dynamicconv", "local", "gated_delta"])
+def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
+    """Sizes far from those of the trace, on either side of every block and chunk."""
+    given = preset(name, tokenizer)
+    written = write(tmp_path, given)
+    for batch_size, length in ((1, 1), (1, 200), (5, 130)):
+        src = torch.randint(4, tokenizer.src_vocab_size, (batch_size, length))
+        mask = torch.ones_like(src).bool()
+        mask[-1, length - length // 3 :] = False
+        with torch.inference_mode():
+            ours = given.model.context(src, mask)
+            theirs = written.model.context(src, mask)
+            token = torch.full((batch_size * 7,), tokenizer.bos_id)
+            states = [given.model.init_state(ours, beam_size=7, max_len=40) for _ in range(2)]
+            for step in range(20):
+                position = torch.full_like(token, step)
+                logits, states[0] = given.model.step(token, ours, states[0], position)
+                found, states[1] = written.model.step(token, theirs, states[1], position)
+                expected = logits.log_softmax(-1)
+                # all together: random weights make much of rounding in single numbers
+                assert (found - expected).norm() < 5e-3 * expected.norm()
+                token = torch.randint(4, tokenizer.tgt_vocab_size, token.shape)
+
+
+def test_the_published_rnnsearch_has_a_graph_too(tokenizer, tmp_path):
+    """Its GRU resets before the product, which is a loop in Python."""
+    config = preset("bahdanau", tokenizer).meta["model"]
+    for slot in ("encoder", "cross"):
+        config["mixer"][slot]["reset"] = "before"
+    write(tmp_path, loaded(config, tokenizer))
+
+
+def test_graphs_run_on_the_cpu_in_float32_alone(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"seq2seq": {}, "onnx": {"format": 1}}))
+    with pytest.raises(ValueError, match="ONNX graphs, which run on the CPU in float32, not on cpu in bfloat16"):
+        Translator.load(tmp_path, dtype="bfloat16")
+
+
+def test_a_folder_of_another_format_or_without_a_graph_is_one_line(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"seq2seq": {"tokenizer": {}}, "onnx": {"format": 2}}))
+    with pytest.raises(CheckpointError, match="its graphs are of format 2, not 1"):
+        load_onnx(tmp_path)
+
+
+def test_whole_targets_are_refused(tokenizer):
+    class NoSession:
+        def get_inputs(self) -> list:
+            return []
+
+    model = OnnxModel(plain(tokenizer).model.to("meta"), NoSession(), NoSession())
+    src = torch.ones(1, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match="decodes step by step only"):
+        model(src, src.bool(), src)

@@ -1,0 +1,274 @@
+"""Samples, minimum Bayes risk, prefixes, phrases and ensembles, and given translations, through the translator."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from sacrebleu.metrics.chrf import CHRF
+
+from seq2seq import checkpoint, score, translate
+from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.inference.forced import force, saliency, word_alignment
+from seq2seq.inference.forced_text import force_lines
+from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.mbr import expected_utilities, utility
+from seq2seq.inference.translator import Candidate, Translator
+
+LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
+# short translations: the random model hardly ever ends by itself
+LIMITS = {"max_len_ratio": 0.3, "max_len_extra": 5}
+HOW = SearchSettings(beam_size=3, n_best=2, **LIMITS)
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="module")
+def other(ckpt) -> Path:
+    """Another checkpoint with the same tokenizer, deeper than the first."""
+    path = ckpt.with_name("other.ckpt")
+    checkpoint.save(path, tiny.payload(seed=1, decoder_layers=2))
+    return path
+
+
+@pytest.fixture(scope="module")
+def translator(ckpt) -> Translator:
+    return Translator.load(ckpt, settings=HOW, device="cpu")
+
+
+def texts(results):
+    return [[candidate.text for candidate in row] for row in results]
+
+
+def test_samples_depend_on_the_seed_and_the_line_alone(translator):
+    sampling = SamplingSettings(seed=3)
+    drawn = texts(translator.translate(LINES, sampling=sampling))
+    assert drawn[:3] == [texts(translator.translate([line], sampling=sampling))[0] for line in LINES[:3]]
+    assert drawn[::-1] == texts(translator.translate(LINES[::-1], sampling=sampling))
+    assert drawn != texts(translator.translate(LINES, sampling=SamplingSettings(seed=4)))
+    assert drawn[5] == ["", ""]
+
+
+def test_expected_utilities_are_sacrebleus_means():
+    given = ["the cat walks", "the cat runs", "the cat walks", "a dog"]
+    metric = CHRF()
+    expected = [sum(metric.sentence_score(h, [r]).score for r in given) / 4 for h in given]
+    assert expected_utilities(given, utility("chrf")) == pytest.approx(expected)
+    assert utility("bleu")("the cat walks home today", "the cat walks home today") == pytest.approx(100)
+    with pytest.raises(ValueError, match="unknown utility 'ter'"):
+        utility("ter")
+
+
+def test_minimum_bayes_risk_ranks_the_samples(translator):
+    """Of the same samples, those with the largest mean agreement come first, each text once."""
+    sampling = SamplingSettings(seed=3)
+    every = translator.translate(LINES, settings=SearchSettings(beam_size=6, n_best=6, **LIMITS), sampling=sampling)
+    best = translator.translate(
+        LINES, settings=SearchSettings(beam_size=6, n_best=2, **LIMITS), sampling=sampling, mbr="chrf"
+    )
+    for samples, found in zip(texts(every)[:5], best[:5], strict=True):
+        means = dict(zip(samples, expected_utilities(samples, utility("chrf")), strict=True))
+        expected = sorted(means.values(), reverse=True)[:2]
+        assert [c.score for c in found if c.score > -math.inf] == pytest.approx(expected)
+        assert found[0].score == pytest.approx(means[found[0].text])
+    with pytest.raises(ValueError, match="needs sampling"):
+        translator.translate(LINES, mbr="chrf")
+
+
+def test_prefixes_and_phrases(translator):
+    """Every translation that there is has them; blank lines stay blank."""
+    begun = translator.translate(LINES, prefixes=["the cat"] * 7)
+    assert all(c.text.startswith("the cat") for row in begun[:5] for c in row if c.score > -math.inf)
+    with_words = translator.translate(LINES, phrases=[["quickly", "dog"]] * 6 + [[]])
+    assert all("quickly" in row[0].text and "dog" in row[0].text for row in with_words[:5])
+    assert texts(with_words)[5] == texts(begun)[5] == ["", ""]
+    with pytest.raises(ValueError, match="without sampling"):
+        translator.translate(LINES, phrases=[[]] * 7, sampling=SamplingSettings())
+
+
+def test_an_ensemble_averages_probabilities(ckpt, other, translator):
+    both = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[other])
+    twice = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[ckpt])
+    assert texts(twice.translate(LINES)) == texts(translator.translate(LINES))
+    second = Translator.load(other, settings=HOW, device="cpu")
+    pairs = list(zip(LINES, both.texts(LINES), strict=True))
+    found = [list(force_lines(each, pairs, note=print)) for each in (both, translator, second)]
+    for mean, one, two in zip(*found, strict=True):
+        for (_, value), (_, a), (_, b) in zip(mean.pieces, one.pieces, two.pieces, strict=True):
+            assert value == pytest.approx(math.log((math.exp(a) + math.exp(b)) / 2), abs=1e-5)
+
+
+def test_an_ensemble_needs_one_vocabulary(ckpt, tmp_path):
+    entry = tiny.payload()
+    entry["seq2seq"]["tokenizer"] = tiny.tokenizer(normalizer="nfkc").to_state()
+    checkpoint.save(tmp_path / "foreign.ckpt", entry)
+    with pytest.raises(ValueError, match="has another tokenizer than"):
+        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "foreign.ckpt"])
+
+
+def test_forced_log_probabilities_are_the_searchs(translator):
+    """The search's own translations, whose score is the mean of their pieces' log-probabilities."""
+    src = translator.tokenizer.encode_src(LINES[:4])
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row)) for row in src], batch_first=True).bool()
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in src], batch_first=True)
+    from seq2seq.search import search
+
+    found = search(translator.model, ids, mask, special=translator.special, settings=HOW)
+    eos = translator.tokenizer.eos_id
+    pairs = [(row, [*h.ids, eos]) for row, hypotheses in zip(src, found, strict=True) for h in hypotheses]
+    forced = force(translator.model, pairs, special=translator.special, device=torch.device("cpu"))
+    every = [h for hypotheses in found for h in hypotheses]
+    for one, hypothesis in zip(forced, every, strict=True):
+        assert sum(one.log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
+        assert len(one.log_probs) == len(hypothesis.ids) + 1
+
+
+def test_words_are_aligned_by_hand():
+    """Sums over the source word's pieces, means over the target word's: 0.55 against 0.2, then 0.7 against 0.2."""
+    weights = torch.tensor([[0.1, 0.3, 0.4, 0.2], [0.4, 0.1, 0.3, 0.2], [0.1, 0.2, 0.2, 0.5], [1.0, 0.0, 0.0, 0.0]])
+    assert word_alignment(weights, ["", "▁ein", "▁Ha", "us"], ["▁ho", "use", "▁the", ""]) == "1-0 1-1"
+    swapped = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
+    assert word_alignment(swapped, ["▁a", "▁b", ""], ["▁c", "▁d", ""]) == "1-0 0-1"
+    assert word_alignment(swapped[:, :1], [""], ["▁c", "▁d", ""]) == ""
+
+
+def test_saliency_is_a_distribution_over_real_positions(translator):
+    model = translator.model
+    src = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]])
+    out = torch.tensor([[9, 10, 3], [11, 3, 0]])
+    given = torch.cat([torch.full((2, 1), 2), out[:, :-1]], 1)
+    found = saliency(model, src, src > 0, given, out, out > 0)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, 3))
+    assert not found[1, :, 2:].any()
+    assert (found[0] > 0).all()
+
+
+def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
+    source, begin, words, out = (tmp_path / name for name in ("in.de", "begin.en", "words.en", "out.en"))
+    source.write_text("\n".join(LINES) + "\n")
+    begin.write_text("the cat\n" * 7)
+    words.write_text("dog\tcat\n" * 7)
+
+    def lines(*options: str) -> list[str]:
+        limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5", "--output", str(out)]
+        assert translate.main(["--ckpt", str(ckpt), "--input", str(source), *limits, *options]) == 0
+        return out.read_bytes().decode().split("\n")[:-1]
+
+    drawn = lines("--samples", "3", "--top-p", "0.9", "--temperature", "0.7", "--seed", "4", "--mbr", "chrf")
+    assert len(drawn) == 7
+    assert all(line.startswith("the cat") for line in lines("--prefixes", str(begin))[:5])
+    assert all("dog" in line and "cat" in line for line in lines("--phrases", str(words))[:5])
+    assert len(lines("--suppress", "▁the", "--min-len", "3", "--no-repeat-ngram", "2")) == 7
+    assert len(lines("--ensemble", str(other), "--beam-size", "4", "--beam-groups", "2", "--length-norm", "gnmt")) == 7
+    links = tmp_path / "links"
+    assert len(lines("--alignments", str(links))) == 7
+    aligned = links.read_text().split("\n")[:-1]
+    assert len(aligned) == 7
+    assert aligned[5] == ""
+    # each target word has one of the source's words
+    for line, pairs in zip(LINES, aligned, strict=True):
+        columns = [pair.split("-") for pair in pairs.split()]
+        assert [int(target) for _, target in columns] == list(range(len(columns)))
+        assert all(int(source) < len(line.split()) for source, _ in columns)
+    words.write_text("dog\n")
+    assert translate.main(["--ckpt", str(ckpt), "--input", str(source), "--phrases", str(words)]) == 2
+    assert "words.en ends before line 2 of the input" in capsys.readouterr().err
+
+
+def test_formats(ckpt, tmp_path, translator):
+    """Of the same translations: lines, columns, and objects whose details are those of `seq2seq.score --force`."""
+    source, out = tmp_path / "in.de", tmp_path / "out"
+    source.write_text("\n".join(LINES) + "\n")
+    limits = ["--max-len-ratio", "0.3", "--max-len-extra", "5", "--beam-size", "3", "--n-best", "2"]
+
+    def lines(*options: str) -> list[str]:
+        assert (
+            translate.main(["--ckpt", str(ckpt), "--input", str(source), "--output", str(out), *limits, *options]) == 0
+        )
+        return out.read_bytes().decode().split("\n")[:-1]
+
+    columns = [line.split("\t") for line in lines()]
+    assert columns == [line.split("\t") for line in lines("--format", "tsv")]
+    assert lines("--format", "text") == [text for _, _, text in columns]
+    objects = [json.loads(line) for line in lines("--format", "json", "--pieces", "--align")]
+    assert [entry["line"] for entry in objects] == list(range(1, 8))
+    forced = force_lines(
+        translator, zip(LINES, [entry["translation"] for entry in objects], strict=True), note=print, align=True
+    )
+    for entry, one, (_, best, first), (_, other, second) in zip(
+        objects, forced, columns[::2], columns[1::2], strict=True
+    ):
+        assert (entry["translation"], f"{entry['score']:.4f}") == (first, best)
+        others = [(each["translation"], f"{each['score']:.4f}") for each in entry["alternatives"]]
+        assert others == [(second, other)]
+        assert entry["alignment"] == one.alignment
+        pieces = [(each["piece"], pytest.approx(each["log_prob"], abs=1e-4)) for each in entry["pieces"]]
+        assert pieces == one.pieces
+    assert [entry["pieces"][-1]["piece"] for entry in objects if entry["pieces"]] == ["</s>"] * 6
+    assert (objects[5]["pieces"], objects[5]["alignment"], objects[5]["score"]) == ([], "", 0.0)
+    plain = [json.loads(line) for line in lines("--format", "json", "--n-best", "1")]
+    assert plain == [{key: entry[key] for key in ("line", "translation", "score")} for entry in objects]
+
+
+def test_a_line_that_failed_has_no_score():
+    assert json.loads(FORMATS["json"](3, [Candidate("", -math.inf)], {})) == {
+        "line": 3,
+        "translation": "",
+        "score": None,
+    }
+    several = [Candidate('Möhre "a"', -0.5), Candidate("", -math.inf)]
+    printed = FORMATS["json"](1, several, {"alignment": "0-0"})
+    assert printed.index("\n") == len(printed) - 1
+    assert "Möhre" in printed
+    assert json.loads(printed) == {
+        "line": 1, "translation": 'Möhre "a"', "score": -0.5, "alternatives": [], "alignment": "0-0"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--pieces"], "--pieces goes with --format json"),
+        (["--align", "--format", "tsv"], "--align goes with --format json"),
+        (["--seed", "1"], "--seed goes with --samples"),
+        (["--samples", "2", "--beam-size", "3"], "--beam-size is of a search"),
+        (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
+        (["--samples", "2", "--top-p", "1.5"], "no number from 0 to 1"),
+        (["--beam-size", "5", "--beam-groups", "2"], "beam_groups is 2; choose a divisor of beam_size (5)"),
+        (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(ckpt, options, message, capsys, monkeypatch):
+    try:
+        status = translate.main(["--ckpt", str(ckpt), "--input", str(ckpt), *options])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert message in capsys.readouterr().err
+
+
+def test_score_prints_forced_log_probabilities(ckpt, tmp_path, capsys, translator):
+    source, target = tmp_path / "in.de", tmp_path / "given.en"
+    source.write_text("\n".join(LINES) + "\n")
+    target.write_text("the cat walks\n" * 7)
+    command = ["--ckpt", str(ckpt), "--force", str(source), str(target)]
+    assert score.main(command) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert len(rows) == 7
+    assert rows[5] == [""]
+    assert score.main([*command, "--json", "--align"]) == 0
+    for row, line in zip(rows, capsys.readouterr().out.split("\n"), strict=False):
+        entry = json.loads(line)
+        if entry["log_prob"] is not None:
+            assert float(row[0]) == pytest.approx(sum(p["log_prob"] for p in entry["pieces"]), abs=1e-3)
+            assert [pair.split("-")[1] for pair in entry["alignment"].split()] == ["0", "1", "2"]
+    target.write_text("the cat walks\n")
+    assert score.main(command) == 2
+    assert "has 7 lines" in capsys.readouterr().err

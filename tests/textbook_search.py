@@ -1,0 +1,124 @@
+"""Beam search as a textbook has it: one sentence at a time, whole prefixes through `forward`, Python lists.
+
+The slow twin of `seq2seq.search`. It knows no state, no batch and no early stop but that of full sets of endings.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from composed import BOS, EOS, PAD, VOCAB
+from torch import Tensor
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.model import Seq2Seq
+from seq2seq.search import Hypothesis
+
+
+@torch.no_grad()
+def next_log_probs(model: Seq2Seq, src: Tensor, prefixes: list[list[int]]) -> list[list[float]]:
+    """log p of every next token after each prefix of the same length, given one source (1, S)."""
+    given = torch.tensor([[BOS, *ids] for ids in prefixes])
+    many = src.expand(len(prefixes), -1)
+    return model(many, torch.ones_like(many).bool(), given)[:, -1].double().log_softmax(-1).tolist()
+
+
+def beam_search(
+    model: Seq2Seq,
+    src: Tensor,
+    how: SearchSettings,
+    prefix: Sequence[int] = (),
+    suppress: Sequence[int] = (),
+    byte_of: Mapping[int, int] | None = None,
+) -> list[Hypothesis]:
+    """Return the n best hypotheses of one source (1, S), best first."""
+    limit = int(how.max_len_ratio * src.shape[1]) + how.max_len_extra
+    limit = max(limit, how.min_len + 1, len(prefix) + 1)
+    size = how.beam_size // how.beam_groups
+    beams: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in range(how.beam_groups)]
+    ended: list[list[Hypothesis]] = [[] for _ in beams]
+    for length in range(1, limit + 1):
+        chosen: Counter[int] = Counter()  # by earlier groups, at this step
+        for group, beam in enumerate(beams):
+            extended = []
+            rows = next_log_probs(model, src, [ids for _, ids in beam]) if beam else []
+            for (total, ids), log_probs in zip(beam, rows, strict=True):
+                tokens = allowed(ids, limit, how, prefix, suppress, byte_of or {})
+                for token in tokens:
+                    price = how.diversity * chosen[token] if len(tokens) > 1 else 0.0
+                    extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
+            extended.sort(key=lambda each: -each[0])
+            for _, total, ids in extended[:size]:
+                if ids[-1] == EOS and len(ended[group]) < size:
+                    ended[group].append(Hypothesis(ids[:-1], total / divisor(length, how), total))
+            beams[group] = [(total, ids) for _, total, ids in extended if ids[-1] != EOS][:size]
+            chosen.update(ids[-1] for _, ids in beams[group])
+        if not any(beams) or all(len(group) == size for group in ended):
+            break
+    return sorted((each for group in ended for each in group), key=lambda each: -each.score)[: how.n_best]
+
+
+def allowed(
+    ids: list[int],
+    limit: int,
+    how: SearchSettings,
+    prefix: Sequence[int],
+    suppress: Sequence[int],
+    byte_of: Mapping[int, int],
+) -> list[int]:
+    """List the tokens that may follow `ids`."""
+    if len(ids) < len(prefix):
+        return [prefix[len(ids)]]
+    # the last token can only be the end
+    if len(ids) + 1 == limit:
+        return [EOS]
+    forbidden = {PAD, BOS, *suppress, *([EOS] if len(ids) < how.min_len else [])}
+    size = how.no_repeat_ngram
+    if size:
+        known = [ids[i : i + size] for i in range(len(ids) - size + 1)]
+        forbidden |= {token for token in range(VOCAB) if [*ids, token][-size:] in known}
+    if byte_of:
+        known_bytes = frozenset(byte for token, byte in byte_of.items() if token not in suppress)
+        left = limit - len(ids) - 2  # after the next token and without the end
+        begun = unfinished(ids, byte_of)
+        forbidden |= {token for token in range(VOCAB) if not spells(begun, byte_of.get(token), left, known_bytes)}
+    return [token for token in range(VOCAB) if token not in forbidden]
+
+
+def unfinished(ids: list[int], byte_of: Mapping[int, int]) -> bytes:
+    """Return the bytes of a character that is not complete, as Python's decoder leaves them."""
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    for token in ids:
+        if token in byte_of:
+            decoder.decode(bytes([byte_of[token]]))
+        else:
+            decoder.reset()
+    return decoder.getstate()[0]
+
+
+@functools.cache
+def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int]) -> bool:
+    """Return True if a byte, or None for another piece, leaves what at most `left` bytes make valid UTF-8."""
+    if byte is None:
+        return not begun
+    # what has begun goes on in any case
+    for more in range(4 if begun else min(left, 3) + 1):
+        for rest in itertools.product(available, repeat=more):
+            try:
+                text = bytes([*begun, byte, *rest]).decode()
+            except UnicodeDecodeError:
+                continue
+            # not a further character
+            if len(text) == 1:
+                return True
+    return False
+
+
+def divisor(length: int, how: SearchSettings) -> float:
+    """Return what log p of `length` tokens, the end included, is divided by."""
+    return (length if how.length_norm == "power" else (5 + length) / 6) ** how.length_penalty
