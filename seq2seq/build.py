@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
@@ -19,6 +22,25 @@ SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer,
 
 class TargetError(ValueError):
     """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Leave tensors as they are: drawing random numbers on the meta device loads torch's compiler, for seconds."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in (Tensor.normal_, Tensor.uniform_) or getattr(func, "__module__", "") == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_memory() -> Iterator[None]:
+    """Build modules of shapes alone, on torch's meta device, and initialize none of their weights."""
+    with torch.device("meta"), _Uninitialized():
+        yield
 
 
 def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portable: bool = False) -> Seq2Seq:

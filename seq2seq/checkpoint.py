@@ -21,7 +21,7 @@ import torch
 
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
-from seq2seq.build import TargetError, build_model
+from seq2seq.build import TargetError, build_model, without_memory
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
@@ -224,7 +224,7 @@ def _build(
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
-    with torch.device("meta"):
+    with without_memory():
         _check_weights(_model(meta, path, trust).state_dict(keep_vars=True), weights, path)
     model = _model(meta, path, trust)
     try:

@@ -105,7 +105,7 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         if dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
-        rate = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10000.0) / dim))  # (D / 2,)
+        rate = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)])  # (D / 2,)
         self.register_buffer("rate", rate, persistent=False)
         self.rate: Tensor
 

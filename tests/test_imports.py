@@ -143,6 +143,10 @@ assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
 needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")
 assert not needed & framework, needed & framework
+from seq2seq import build, embedding
+with build.without_memory():
+    embedding.make_table(8, 4, 0), embedding.make_positions("sinusoidal", dim=4, max_len=8)
+assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT.parent, check=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from seq2seq import checkpoint
-from seq2seq.build import build_model
+from seq2seq.build import build_model, without_memory
 from seq2seq.experiments.folder import ORIGIN
 
 # The tensors that each optimizer keeps beside a parameter.
@@ -56,7 +56,7 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
     _check_schedule(payload, path)
     # the model of the settings, without memory: its parameters are what the optimizer's state belongs to
     sizes = payload[checkpoint.KEY]["model"]
-    with torch.device("meta"):
+    with without_memory():
         model = build_model({**sizes, "model": config["model"], "mixer": config["mixer"]})
     checkpoint.require_weights(model, payload, path)
     _check_optimizer(payload, config["optim"]["name"], list(model.parameters()), path)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.archive import CheckpointError
-from seq2seq.build import build_model
+from seq2seq.build import build_model, without_memory
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.packages import require
@@ -132,7 +132,7 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
     meta = upgrade({"seq2seq": meta}, "seq2seq")["seq2seq"]
     try:
         # without memory: the graphs have the weights
-        with torch.device("meta"):
+        with without_memory():
             form = build_model(meta["model"], trust=trust, portable=True).eval()
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
         reason = " ".join(str(error).split())[:300]

@@ -7,9 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from seq2seq.build import bounds, build_model, max_positions
+from seq2seq.build import bounds, build_model, max_positions, without_memory
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.tokenizer import PatchGrid
 from seq2seq.data.batching import longest_width, padded_width
@@ -43,7 +41,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         # A checkpoint's sizes are known.
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
-    with torch.device("meta"):
+    with without_memory():
         return build_model(plan.model_config(sizes))
 
 

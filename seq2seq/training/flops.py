@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from seq2seq.build import build_model, max_positions
+from seq2seq.build import build_model, max_positions, without_memory
 from seq2seq.model import Seq2Seq
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ class TrainingFlops:
     it does not hold (windows, blocks), every new shape is counted.
 
     Args:
-        model: Without data, built under `torch.device("meta")`.
+        model: Without data, built under `seq2seq.build.without_memory`.
         longest: The most positions that its mixers take; None for any number.
     """
 
     def __init__(self, model: Seq2Seq, longest: int | None = None) -> None:
         if not next(model.parameters()).is_meta:
-            raise ValueError("FLOPs are counted on a model without data; build it under torch.device('meta')")
+            raise ValueError("FLOPs are counted on a model without data; build it under seq2seq.build.without_memory")
         self._model = model.eval()  # dropout is elementwise
         self._counted = cache(self._count)
         # One table for one row, one for two; every other number of rows is a line through them.
@@ -87,7 +87,7 @@ def training_flops(config: Mapping[str, Any]) -> TrainingFlops | None:
 def _training_flops(text: str) -> TrainingFlops | None:
     config = json.loads(text)
     try:
-        with torch.device("meta"):
+        with without_memory():
             model = build_model(config)
         return TrainingFlops(model, longest=max_positions(config))
     except (NotImplementedError, RuntimeError) as error:

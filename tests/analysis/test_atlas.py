@@ -23,6 +23,7 @@ from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.attention import Attention
 
 # Of each corner of the map one; `make test-all` measures them all.
+EXHAUSTIVE = {"test_tables_and_figure"}
 REPRESENTATIVE = {
     "test_measurement_agrees_with_declaration": {
         "attention",

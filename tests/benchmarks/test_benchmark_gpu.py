@@ -21,6 +21,7 @@ from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, ROOT, STOPPED, Res
 from benchmarks.gpu.runner import Runner
 
 # Each part is a program of a line; "save" writes what a part has so far.
+EXHAUSTIVE = {"test_a_part_is_stopped_at_its_limit_with_all_that_it_started"}
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
     "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",

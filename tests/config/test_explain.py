@@ -26,7 +26,7 @@ REPRESENTATIVE = {
         "words4-optim.lrr-optim.lr",
         "words7-hydra.launchr.x-hydra.launcher",
     ],
-    "test_what_is_right_passes": ["words0", "words1", "words3"],
+    "test_what_is_right_passes": ["words0", "words3"],
     "test_a_name_of_another_framework_leads_to_the_setting": [
         "words0-the setting is optim.lr",
         "words7-did you mean model.dropout",

@@ -22,7 +22,7 @@ from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.tokenizer import train_tokenizer
 
-REPRESENTATIVE = {"test_odd_text": {"csv", "jsonl", "tmx"}}
+REPRESENTATIVE = {"test_odd_text": {"jsonl", "tmx"}}
 Pairs = list[tuple[str, str]]
 GOOD: Pairs = [(f"Das ist der Satz {i}.", f"This is the sentence {i}.") for i in range(40)]
 SECONDS = 3.0  # of CPU, for one corpus

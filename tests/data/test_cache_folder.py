@@ -22,7 +22,7 @@ from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.training import finetune
 
-REPRESENTATIVE = {"test_killed_at_any_write_the_next_use_repairs": {"True"}}
+EXHAUSTIVE = {"test_killed_at_any_write_the_next_use_repairs"}
 
 
 def truncate(path: Path) -> None:

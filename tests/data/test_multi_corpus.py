@@ -22,6 +22,7 @@ from seq2seq.data.multi_corpus import Mixture, parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.inference import translator
+from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.plan import resolve
@@ -348,10 +349,14 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     assert model.tags == [model.tokenizer.src.piece_to_id("<2fr>")]
     assert translator.Translator.load(best, device="cpu").tags == [model.tokenizer.src.piece_to_id("<2en>")]
     # What it was validated on is what it translates: the test set's translations, by its own numbers.
-    assert model._encode(lines, print)[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
-    assert model._encode(lines, print)[1] == []
-    short = translator.Translator.load(best, device="cpu", tgt_lang="fr", max_len=5)
-    assert len(short._encode(["der Hund und die Katze"], lambda note: None)[0]) == 5
+    ids = encode_lines(model.tokenizer, lines, max_len=model.max_len, tags=model.tags, note=print)
+    assert ids[0] == [*model.tags, *model.tokenizer.encode_src(lines[:1])[0]]
+    assert ids[1] == []
+    notes: list[Note] = []
+    cut = encode_lines(model.tokenizer, ["der Hund und die Katze"], max_len=5, tags=model.tags, note=notes.append)
+    assert len(cut[0]) == 5
+    assert cut[0][:1] == model.tags
+    assert [(each.position, each.kept) for each in notes] == [(0, 3)]
 
 
 def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, capfd):

@@ -311,7 +311,7 @@ def test_impossible_budget_is_refused(folder, value):
         read_settings(folder, max_tokens=value)
 
 
-REPRESENTATIVE = {"test_several_processes_write_the_same_cache": ["2"]}
+EXHAUSTIVE = {"test_several_processes_write_the_same_cache"}
 
 
 @pytest.mark.parametrize("num_proc", [2, 3])
