@@ -34,6 +34,8 @@ class Client:
     def translate(self, texts: Sequence[str]) -> list[tuple[str, str, float]]:
         """Translate texts, each in a request of its own; return text, translation and seconds of each."""
         answers = []
+        # the service has closed a connection that was idle while others were measured; this opens it again
+        self.connection.close()
         for text in texts:
             began = time.perf_counter()
             body = json.dumps({"text": text})
@@ -125,14 +127,16 @@ def main() -> int:
         if not found:
             service.wait()
             raise SystemExit(f"the service did not start: {line}")
-        result = compare(
-            urlsplit(found[0]),
-            clients=options.clients,
-            texts=options.texts,
-            alone=options.alone,
-            rounds=options.rounds,
-        )
-        service.terminate()
+        try:
+            result = compare(
+                urlsplit(found[0]),
+                clients=options.clients,
+                texts=options.texts,
+                alone=options.alone,
+                rounds=options.rounds,
+            )
+        finally:
+            service.terminate()
     text = table(result, options.clients)
     print(text)
     harness.write(options.out, "service", {**result, "command": command[1:], **harness.machine()}, text)

@@ -28,9 +28,9 @@ Examples:
   python -m seq2seq.serve --ckpt runs/demo/checkpoints/best.ckpt            # then open http://127.0.0.1:8000
   curl -H 'Content-Type: application/json' -d '{"text": "Guten Morgen."}' http://127.0.0.1:8000/translate
 
-POST /translate takes {"text": "..."} or {"text": ["...", ...]}, and n_best, beam_size, length_penalty, max_len_ratio,
-max_len_extra and tgt_lang; GET /health and GET /metrics (Prometheus) watch the service. SIGTERM or Ctrl-C stops it:
-what was accepted is answered, what is new is refused; a second one stops it at once.
+POST /translate takes {"text": "..."} or {"text": ["...", ...]} and options that are named as those of translate; GET
+/health and GET /metrics (Prometheus) watch the service. SIGTERM or Ctrl-C stops it: what was accepted is answered, what
+is new is refused; a second one stops it at once.
 
 Exit status: 0 stopped, everything accepted was answered; 1 stopped, some requests were not answered within --grace;
 2 wrong options or files; 128 + the signal's number after a second signal."""

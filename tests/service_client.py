@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.app import Service, create_app
 from seq2seq.inference.service.translation import BatchTranslator
 from seq2seq.inference.translator import Candidate, Note
@@ -28,6 +29,7 @@ class Stub:
 
     Attributes:
         batches: The texts of every call.
+        options: Its options beside the settings of the search.
     """
 
     def __init__(self, *, languages: Sequence[str] = (), beam_size: int = 3) -> None:
@@ -41,12 +43,14 @@ class Stub:
         self.gate.set()
         self.begun = threading.Event()
         self.batches: list[list[str]] = []
+        self.options: list[dict[str, Any]] = []
 
     def translate(
-        self, lines: Sequence[str], *, settings: SearchSettings, note: Callable[[Note], None]
+        self, lines: Sequence[str], *, settings: SearchSettings, note: Callable[[Note], None], **options: Any
     ) -> list[list[Candidate]]:
         """Translate as described above."""
         self.batches.append(list(lines))
+        self.options.append({name: value for name, value in options.items() if value})
         self.begun.set()
         assert self.gate.wait(PATIENCE)
         if any("crash" in line for line in lines):
@@ -57,6 +61,13 @@ class Stub:
             if "long" in line:
                 note(Note(i, 9, 4))
         return [[self.candidate(line, i, settings) for i in range(settings.n_best)] for line in lines]
+
+    def align(self, translator: Any, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
+        """Align the words of the best candidate in order."""
+        return [
+            [Alignment(line.split(), [best.text], [(0, 0)], [[1.0] * len(line.split())]), *[None] * len(others)]
+            for line, (best, *others) in zip(lines, candidates, strict=True)
+        ]
 
     def candidate(self, line: str, i: int, settings: SearchSettings) -> Candidate:
         """Return candidate i of a line, in which the options are seen."""
@@ -152,7 +163,8 @@ def served(stub: Any = None, **limits: Any) -> Any:
     translator: Any = stub or Stub()
     # a busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    service = Service(BatchTranslator(translator), ServiceSettings(**given))
+    align = translator.align if isinstance(translator, Stub) else None
+    service = Service(BatchTranslator(translator, align=align), ServiceSettings(**given))
     service.batcher.start()
     try:
         yield Served(translator, service)

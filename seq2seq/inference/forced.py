@@ -110,26 +110,36 @@ def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tu
     return ids.to(device), (torch.arange(ids.shape[1]) < lengths[:, None]).to(device)
 
 
-def word_alignment(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> str:
-    """Return the source word of each target word in Pharaoh format, as `0-0 1-2`: source, target, from 0.
+def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) -> Tensor:
+    """Return how much each source word counts for each target word: (target words, source words).
 
-    A word's weight for another is the sum over the pieces of both, the target word's mean.
+    That is the sum over the pieces of the source word, and the mean over those of the target word.
 
     Args:
         weights: (T, S) of pieces, ends and tags included.
-        source: Pieces of the source, of which those that begin with ▁ begin a word; "" for what stands for no text.
+        source: Pieces of the source; see `words_of`.
         target: Pieces of the target, likewise.
     """
-    columns, rows = _words(source), _words(target)
-    if not columns or not rows:
-        return ""
-    # (target words, source words)
-    table = torch.stack([torch.stack([weights[row][:, column].sum() / len(row) for column in columns]) for row in rows])
-    return " ".join(f"{int(best)}-{i}" for i, best in enumerate(table.argmax(1)))
+    columns, rows = words_of(source), words_of(target)
+    table = torch.zeros(len(rows), len(columns))
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            table[i, j] = weights[row][:, column].sum() / len(row)
+    return table
 
 
-def _words(pieces: Sequence[str]) -> list[list[int]]:
-    """Group positions of pieces into words."""
+def links(weights: Tensor) -> list[tuple[int, int]]:
+    """Return the source word that counts most for each target word, as pairs source, target."""
+    return [(int(best), i) for i, best in enumerate(weights.argmax(1))] if weights.numel() else []
+
+
+def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
+    """Write an alignment in Pharaoh format, as `0-0 1-2`: source, target, from 0."""
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+def words_of(pieces: Sequence[str]) -> list[list[int]]:
+    """Group positions of pieces into words, which begin with ▁; "" stands for what is no text."""
     words: list[list[int]] = []
     for position, piece in enumerate(pieces):
         if not piece:

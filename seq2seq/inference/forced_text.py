@@ -7,10 +7,25 @@ from typing import Any, NamedTuple
 
 import torch
 
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import Note, encode_lines
-from seq2seq.inference.forced import Forced, force, word_alignment
+from seq2seq.inference.forced import Forced, force, links, pharaoh, word_weights, words_of
 from seq2seq.inference.pieces import source_pieces, target_pieces
 from seq2seq.inference.translator import Translator
+
+
+class Alignment(NamedTuple):
+    """Words of a line and of its translation, and which belong together.
+
+    Attributes:
+        links: The source word that counts most for each target word: pairs source, target, from 0.
+        weights: How much every source word counts for each target word.
+    """
+
+    source: list[str]
+    target: list[str]
+    links: list[tuple[int, int]]
+    weights: list[list[float]]
 
 
 class ForcedLine(NamedTuple):
@@ -19,12 +34,17 @@ class ForcedLine(NamedTuple):
     Attributes:
         log_prob: log p(y | x) in nats, the end counted; None for a blank source, which no model sees.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
-        alignment: Its words in Pharaoh format, source-target from 0; "" unless asked for.
+        words: Alignment of its words, if asked for.
     """
 
     log_prob: float | None
     pieces: list[tuple[str, float]]
-    alignment: str
+    words: Alignment | None
+
+    @property
+    def alignment(self) -> str:
+        """Alignment in Pharaoh format, source-target from 0; "" unless asked for."""
+        return pharaoh(self.words.links) if self.words else ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -89,14 +109,24 @@ def _force_batch(
         found = iter(force(translator.model, pairs, special=translator.special, device=device, align=align))
     for _, src, tgt in batch:
         if not src:
-            yield ForcedLine(None, [], "")
+            yield ForcedLine(None, [], None)
             continue
         forced = next(found)
         pieces = target_pieces(translator.tokenizer, tgt)
-        alignment = ""
+        words = None
         if forced.weights is not None:
             # tags and the end stand for no text
             tags = len(translator.tags)
             source = [*[""] * tags, *source_pieces(translator.tokenizer, src[tags:-1]), ""]
-            alignment = word_alignment(forced.weights, source, [*pieces[:-1], ""])
-        yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), alignment)
+            words = _align(forced.weights, source, [*pieces[:-1], ""], translator.tokenizer)
+        yield ForcedLine(sum(forced.log_probs), list(zip(pieces, forced.log_probs, strict=True)), words)
+
+
+def _align(weights: torch.Tensor, source: Sequence[str], target: Sequence[str], tokenizer: Tokenizer) -> Alignment:
+    """Align the words of pieces, of which those that stand for no text are ""."""
+    table = word_weights(weights, source, target)
+    columns, rows = (
+        [side.decode([pieces[i] for i in word]) for word in words_of(pieces)]
+        for side, pieces in ((tokenizer.src, source), (tokenizer.tgt, target))
+    )
+    return Alignment(columns, rows, links(table), table.tolist())

@@ -11,13 +11,17 @@ from service_client import PATIENCE
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.service import ServiceSettings
-from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result
+from seq2seq.inference.service.batcher import Batcher, Options, RefusedError, Result, Text
 from seq2seq.inference.service.metrics import Metrics
 from seq2seq.inference.translator import Candidate
 
 NARROW = Options(SearchSettings(beam_size=1), "en")
 WIDE = Options(SearchSettings(beam_size=5), "en")
 FRENCH = Options(SearchSettings(beam_size=1), "fr")
+
+
+def some(*texts: str) -> list[Text]:
+    return [Text(text) for text in texts]
 
 
 class Held:
@@ -30,14 +34,14 @@ class Held:
         settings = ServiceSettings(**{"batch_wait": 0.0, **limits})  # type: ignore[arg-type]
         self.batcher = Batcher(self.translate, limits=settings, metrics=Metrics())
         self.batcher.start()
-        self.first = self.batcher.submit(["first"], NARROW, "a client")
+        self.first = self.batcher.submit([Text("first")], NARROW, "a client")
         assert self.begun.wait(PATIENCE)
 
     def translate(self, texts, options: Options) -> list[Result]:
-        self.batches.append((list(texts), options))
+        self.batches.append(([each.text for each in texts], options))
         self.begun.set()
         assert self.gate.wait(PATIENCE)
-        return [Result([Candidate(text.upper(), 0.0)]) for text in texts]
+        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
 
     def end(self) -> list[tuple[list[str], Options]]:
         """Release the thread, wait for its end, and return the batches after the first."""
@@ -61,7 +65,7 @@ def texts_of(ticket) -> list[str]:
 def test_only_texts_with_the_same_options_share_a_batch():
     with held() as one:
         asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
-        tickets = [one.batcher.submit([text], options, "x") for text, options in asked]
+        tickets = [one.batcher.submit(some(text), options, "x") for text, options in asked]
         # the oldest decides, and nobody is passed over for long
         assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
         assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
@@ -69,7 +73,9 @@ def test_only_texts_with_the_same_options_share_a_batch():
 
 def test_a_batch_has_limits():
     with held(batch_texts=3, batch_characters=10) as one:
-        tickets = [one.batcher.submit(texts, NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])]
+        tickets = [
+            one.batcher.submit(some(*texts), NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])
+        ]
         # a text that is longer than a batch may be is a batch by itself
         assert [texts for texts, _ in one.end()] == [["a", "b", "c"], ["d"], ["e" * 30], ["f" * 9]]
         assert texts_of(tickets[1]) == ["C", "D"]
@@ -87,14 +93,14 @@ def test_a_batch_has_limits():
 )
 def test_a_queue_has_limits(limits, texts, client, status):
     with held(**limits) as one:
-        waiting = one.batcher.submit(["a", "b"], NARROW, "x")
+        waiting = one.batcher.submit(some("a", "b"), NARROW, "x")
         if status:
             with pytest.raises(RefusedError) as refused:
-                one.batcher.submit(texts, NARROW, client)
+                one.batcher.submit(some(*texts), NARROW, client)
             assert refused.value.status == status
             assert refused.value.retry_after == 1
         else:
-            one.batcher.submit(texts, NARROW, client)
+            one.batcher.submit(some(*texts), NARROW, client)
         # a whole request waits, or nothing of it
         assert sum(map(len, [texts for texts, _ in one.end()])) == 2 + (0 if status else len(texts))
         assert texts_of(waiting) == ["A", "B"]
@@ -102,18 +108,18 @@ def test_a_queue_has_limits(limits, texts, client, status):
 
 def test_a_large_request_fits_into_an_empty_queue():
     with held(queue_texts=1, queue_characters=1, client_texts=1) as one:
-        ticket = one.batcher.submit(["abc", "def"], NARROW, "x")
+        ticket = one.batcher.submit(some("abc", "def"), NARROW, "x")
         one.gate.set()
         assert texts_of(ticket) == ["ABC", "DEF"]
 
 
 def test_what_is_abandoned_leaves_the_queue_and_makes_room():
     with held(client_texts=1) as one:
-        gone = one.batcher.submit(["a", "b"], NARROW, "x")
+        gone = one.batcher.submit(some("a", "b"), NARROW, "x")
         with pytest.raises(RefusedError):
-            one.batcher.submit(["c"], NARROW, "x")
+            one.batcher.submit(some("c"), NARROW, "x")
         one.batcher.abandon(gone)
-        kept = one.batcher.submit(["c"], NARROW, "x")
+        kept = one.batcher.submit(some("c"), NARROW, "x")
         # what is being translated goes on, and its result is dropped
         one.batcher.abandon(one.first)
         assert one.end() == [(["c"], NARROW)]
@@ -125,12 +131,12 @@ def test_an_idle_model_waits_for_company():
     batches = []
 
     def translate(texts, options: Options) -> list[Result]:
-        batches.append(list(texts))
-        return [Result([Candidate(text.upper(), 0.0)]) for text in texts]
+        batches.append([each.text for each in texts])
+        return [Result([Candidate(each.text.upper(), 0.0)]) for each in texts]
 
     batcher = Batcher(translate, limits=ServiceSettings(batch_wait=10.0, batch_texts=2), metrics=Metrics())
     batcher.start()
-    tickets = [batcher.submit([text], NARROW, "x") for text in "ab"]
+    tickets = [batcher.submit(some(text), NARROW, "x") for text in "ab"]
     assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"]]
     assert batches == [["a", "b"]]
     batcher.close()
@@ -139,15 +145,15 @@ def test_an_idle_model_waits_for_company():
 
 def test_close_answers_what_waits_and_abort_does_not():
     with held() as one:
-        waiting = one.batcher.submit(["a"], NARROW, "x")
+        waiting = one.batcher.submit(some("a"), NARROW, "x")
         one.batcher.close()
         with pytest.raises(RefusedError) as refused:
-            one.batcher.submit(["b"], NARROW, "x")
+            one.batcher.submit(some("b"), NARROW, "x")
         assert refused.value.status == 503
         one.end()
         assert texts_of(waiting) == ["A"]
     with held() as one:
-        waiting = one.batcher.submit(["a"], NARROW, "x")
+        waiting = one.batcher.submit(some("a"), NARROW, "x")
         one.batcher.abort()
         for ticket in (one.first, waiting):
             assert isinstance(ticket.future.exception(PATIENCE), RefusedError)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import uvicorn
@@ -14,7 +14,9 @@ from conftest import PATIENCE
 from service_client import Stub, served
 
 from seq2seq.config.service import ServiceSettings
+from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.server import bound_socket, url_of
+from seq2seq.inference.translator import Candidate
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -32,14 +34,6 @@ TARGETS = [
 LINKS = [(0, 0), (1, 1), (10, 2), (5, 3), (6, 4), (7, 5), (7, 6), (8, 7), (9, 8), (3, 9), (4, 10), (11, 11)]
 
 
-class Aligned(NamedTuple):
-    """Candidate of a translator that aligns words."""
-
-    text: str
-    score: float
-    alignment: dict[str, Any] | None
-
-
 class Translating(Stub):
     """Knows one sentence, and aligns its best translation."""
 
@@ -47,11 +41,17 @@ class Translating(Stub):
         """Return candidate i of the sentence, or the stub's of any other."""
         if line != SOURCE:
             return super().candidate(line, i, settings)
-        alignment = alignment_of(SOURCE, TARGETS[0]) if i == 0 else None
-        return Aligned(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5, alignment)
+        return Candidate(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
+
+    def align(self, translator: Any, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
+        """Align the best translation of the sentence."""
+        return [
+            [alignment_of(SOURCE, TARGETS[0]) if line == SOURCE and i == 0 else None for i in range(len(row))]
+            for line, row in zip(lines, candidates, strict=True)
+        ]
 
 
-def alignment_of(source: str, target: str) -> dict[str, Any]:
+def alignment_of(source: str, target: str) -> Alignment:
     """An alignment as a model of one head has it: LINKS are strong, the rest is weak."""
     words = [text.replace(".", " .").split() for text in (source, target)]
     links = [(s, t) for s, t in LINKS if s < len(words[0]) and t < len(words[1])]
@@ -59,7 +59,7 @@ def alignment_of(source: str, target: str) -> dict[str, Any]:
         [0.82 if (s, t) in links else 0.18 / (1 + abs(s - t)) / 3 for s in range(len(words[0]))]
         for t in range(len(words[1]))
     ]
-    return {"source": words[0], "target": words[1], "links": links, "weights": weights}
+    return Alignment(words[0], words[1], links, weights)
 
 
 @pytest.fixture(scope="module")

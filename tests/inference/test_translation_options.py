@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
 from seq2seq.config.search import SamplingSettings, SearchSettings
-from seq2seq.inference.forced import force, saliency, word_alignment
+from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
@@ -133,10 +133,12 @@ def test_forced_log_probabilities_are_the_searchs(translator):
 def test_words_are_aligned_by_hand():
     """Sums over the source word's pieces, means over the target word's: 0.55 against 0.2, then 0.7 against 0.2."""
     weights = torch.tensor([[0.1, 0.3, 0.4, 0.2], [0.4, 0.1, 0.3, 0.2], [0.1, 0.2, 0.2, 0.5], [1.0, 0.0, 0.0, 0.0]])
-    assert word_alignment(weights, ["", "▁ein", "▁Ha", "us"], ["▁ho", "use", "▁the", ""]) == "1-0 1-1"
+    words = word_weights(weights, ["", "▁ein", "▁Ha", "us"], ["▁ho", "use", "▁the", ""])
+    torch.testing.assert_close(words, torch.tensor([[0.2, 0.55], [0.2, 0.7]]))
+    assert links(words) == [(1, 0), (1, 1)]
     swapped = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]])
-    assert word_alignment(swapped, ["▁a", "▁b", ""], ["▁c", "▁d", ""]) == "1-0 0-1"
-    assert word_alignment(swapped[:, :1], [""], ["▁c", "▁d", ""]) == ""
+    assert pharaoh(links(word_weights(swapped, ["▁a", "▁b", ""], ["▁c", "▁d", ""]))) == "1-0 0-1"
+    assert pharaoh(links(word_weights(swapped[:, :1], [""], ["▁c", "▁d", ""]))) == ""
 
 
 def test_saliency_is_a_distribution_over_real_positions(translator):

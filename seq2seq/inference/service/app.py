@@ -28,6 +28,7 @@ from seq2seq.inference.service.messages import (
     check_limits,
     chosen_options,
     read_request,
+    texts_of,
 )
 from seq2seq.inference.service.translation import BatchTranslator
 
@@ -79,10 +80,11 @@ class Service:
         if not self.ready:
             raise RefusedError(503, "the service is stopping")
         asked = read_request(await _body(request, limits))
-        check_limits(asked.texts, limits)
+        check_limits(asked, limits)
         options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
+        texts = texts_of(asked)
         client = request.client.host if request.client else ""
-        ticket = self.batcher.submit(asked.texts, options, client)
+        ticket = self.batcher.submit(texts, options, client)
         self.metrics.characters.inc(sum(map(len, asked.texts)))
         try:
             results = await _results(request, ticket, limits.timeout)

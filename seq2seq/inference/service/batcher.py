@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, NamedTuple
 
-from seq2seq.config.search import SearchSettings
+from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
 
 if TYPE_CHECKING:
+    from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.service.metrics import Metrics
     from seq2seq.inference.translator import Candidate
 
@@ -37,24 +38,50 @@ class RefusedError(Exception):
 
 
 class Options(NamedTuple):
-    """Options of a request; only texts with the same ones are translated together."""
+    """Options of a request; only texts with the same ones are translated together.
+
+    Attributes:
+        sampling: Draw beam_size translations instead of searching.
+        mbr: Rank the samples by how well they agree, as this metric measures it.
+        suppress: Pieces that no translation has.
+        constrained: There are phrases that translations must have.
+        alignment: Align the words of each candidate.
+    """
 
     settings: SearchSettings
     tgt_lang: str
+    sampling: SamplingSettings | None = None
+    mbr: str | None = None
+    suppress: tuple[str, ...] = ()
+    constrained: bool = False
+    alignment: bool = False
+
+
+class Text(NamedTuple):
+    """Text to translate, what its translation begins with, and what it must have somewhere."""
+
+    text: str
+    prefix: str = ""
+    phrases: tuple[str, ...] = ()
 
 
 class Result(NamedTuple):
-    """Translation of one text: its candidates, best first; a warning about it, or the reason why there is none."""
+    """Translation of one text: its candidates, best first; a warning about it, or the reason why there is none.
+
+    Attributes:
+        alignments: One for each candidate, if they were asked for.
+    """
 
     candidates: list[Candidate]
     warning: str = ""
     error: str = ""
+    alignments: Sequence[Alignment | None] = ()
 
 
 class Ticket:
     """Request that was accepted, and the future of its results, one for each text."""
 
-    def __init__(self, texts: Sequence[str], options: Options, client: str) -> None:
+    def __init__(self, texts: Sequence[Text], options: Options, client: str) -> None:
         self.texts = list(texts)
         self.options = options
         self.client = client
@@ -89,7 +116,7 @@ class Batcher:
 
     def __init__(
         self,
-        translate: Callable[[Sequence[str], Options], list[Result]],
+        translate: Callable[[Sequence[Text], Options], list[Result]],
         *,
         limits: ServiceSettings,
         metrics: Metrics,
@@ -116,14 +143,14 @@ class Batcher:
         """True while the thread runs."""
         return self._thread.is_alive()
 
-    def submit(self, texts: Sequence[str], options: Options, client: str) -> Ticket:
+    def submit(self, texts: Sequence[Text], options: Options, client: str) -> Ticket:
         """Queue all texts of a request, or none.
 
         Raises:
             RefusedError: The service is stopping, or the queue is full.
         """
         ticket = Ticket(texts, options, client)
-        characters = sum(map(len, texts))
+        characters = sum(len(each.text) for each in texts)
         limits = self.limits
         with self._changed:
             if self.closed or not self.alive:
@@ -220,7 +247,7 @@ class Batcher:
         for ticket, i in self._queue:
             if ticket.options != options:
                 continue
-            characters += len(ticket.texts[i])
+            characters += len(ticket.texts[i].text)
             if batch and (len(batch) >= self.limits.batch_texts or characters > self.limits.batch_characters):
                 break
             batch.append((ticket, i))
@@ -233,7 +260,7 @@ class Batcher:
         gone = {(id(ticket), i) for ticket, i in entries}
         self._queue = deque(entry for entry in self._queue if (id(entry[0]), entry[1]) not in gone)
         for ticket, i in entries:
-            self._count(ticket.client, -1, -len(ticket.texts[i]))
+            self._count(ticket.client, -1, -len(ticket.texts[i].text))
 
     def _count(self, client: str, texts: int, characters: int) -> None:
         self._characters += characters

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seq2seq.config.names import suggestion
-from seq2seq.config.search import SearchSettings
+from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
-from seq2seq.inference.service.batcher import Options, RefusedError, Result
+from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
 
 if TYPE_CHECKING:
+    from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.translator import Candidate
 
 
-def _search_field(name: str, *, least: float | None = None) -> Any:
-    """Declare an optional field with the range and the help of a search setting."""
-    metadata = keys(SearchSettings)[name].metadata
-    low = metadata["least"] if least is None else least
+def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, least: float | None = None) -> Any:
+    """Declare an optional field with the range and the help of a setting."""
+    metadata = keys(owner)[name].metadata
     text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
-    return Field(None, ge=low, le=metadata["most"], description=text)
+    low = metadata.get("least") if least is None else least
+    return Field(None, ge=low, gt=metadata.get("above"), le=metadata.get("most"), description=text)
 
 
 class TranslateRequest(BaseModel):
@@ -34,12 +35,27 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     text: str | list[str] = Field(description="one text or several; each is translated as one line")
-    n_best: int | None = _search_field("n_best")
-    beam_size: int | None = _search_field("beam_size")
-    length_penalty: float | None = _search_field("length_penalty", least=0)
-    max_len_ratio: float | None = _search_field("max_len_ratio")
-    max_len_extra: int | None = _search_field("max_len_extra")
     tgt_lang: str | None = Field(None, description="target language, of a checkpoint that has several")
+    alignment: bool = Field(False, description="align the words of each candidate with those of the text")
+    n_best: int | None = _field(SearchSettings, "n_best")
+    beam_size: int | None = _field(SearchSettings, "beam_size")
+    length_penalty: float | None = _field(SearchSettings, "length_penalty", least=0)
+    length_norm: Literal["power", "gnmt"] | None = _field(SearchSettings, "length_norm")
+    min_len: int | None = _field(SearchSettings, "min_len")
+    max_len_ratio: float | None = _field(SearchSettings, "max_len_ratio")
+    max_len_extra: int | None = _field(SearchSettings, "max_len_extra")
+    no_repeat_ngram: int | None = _field(SearchSettings, "no_repeat_ngram")
+    beam_groups: int | None = _field(SearchSettings, "beam_groups")
+    diversity: float | None = _field(SearchSettings, "diversity")
+    prefixes: list[str] | None = Field(None, description="what the translation of each text begins with")
+    phrases: list[list[str]] | None = Field(None, description="what the translation of each text has somewhere")
+    suppress: list[str] = Field([], description="pieces of the target's vocabulary that no translation has")
+    samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
+    temperature: float | None = _field(SamplingSettings, "temperature")
+    top_k: int | None = _field(SamplingSettings, "top_k")
+    top_p: float | None = _field(SamplingSettings, "top_p")
+    seed: int | None = _field(SamplingSettings, "seed")
+    mbr: Literal["chrf", "bleu"] | None = Field(None, description="rank samples by how well they agree, by this metric")
 
     @property
     def texts(self) -> list[str]:
@@ -47,7 +63,7 @@ class TranslateRequest(BaseModel):
         return [self.text] if isinstance(self.text, str) else self.text
 
 
-class Alignment(BaseModel):
+class WordAlignment(BaseModel):
     """Words of a text and of its translation, and which belong together.
 
     Attributes:
@@ -58,7 +74,7 @@ class Alignment(BaseModel):
     source: list[str]
     target: list[str]
     links: list[tuple[int, int]]
-    weights: list[list[float]] | None = None
+    weights: list[list[float]]
 
 
 class AnswerCandidate(BaseModel):
@@ -66,7 +82,7 @@ class AnswerCandidate(BaseModel):
 
     text: str
     score: float | None
-    alignment: Alignment | None = None
+    alignment: WordAlignment | None = None
 
 
 class Translation(BaseModel):
@@ -131,12 +147,13 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:] if not text.startswith("Invalid JSON") else "invalid JSON" + text[12:]
 
 
-def check_limits(texts: Sequence[str], limits: ServiceSettings) -> None:
+def check_limits(request: TranslateRequest, limits: ServiceSettings) -> None:
     """Check the number and the size of a request's texts.
 
     Raises:
         RefusedError: 422 for no text at all, 413 for too many or too long ones.
     """
+    texts = request.texts
     if not texts:
         raise RefusedError(422, "text is an empty list; give one text or more")
     if len(texts) > limits.max_texts:
@@ -148,6 +165,21 @@ def check_limits(texts: Sequence[str], limits: ServiceSettings) -> None:
         )
 
 
+def texts_of(request: TranslateRequest) -> list[Text]:
+    """Return the texts of a request, each with what is asked of its translation.
+
+    Raises:
+        RefusedError: 422 if there are not as many prefixes or lists of phrases.
+    """
+    texts = request.texts
+    prefixes = request.prefixes if request.prefixes is not None else [""] * len(texts)
+    phrases = request.phrases if request.phrases is not None else [[]] * len(texts)
+    for name, values in (("prefixes", prefixes), ("phrases", phrases)):
+        if len(values) != len(texts):
+            raise RefusedError(422, f"{name} has {len(values)} entries for {len(texts)} texts; give one for each")
+    return [Text(text, prefix, tuple(own)) for text, prefix, own in zip(texts, prefixes, phrases, strict=True)]
+
+
 def chosen_options(
     request: TranslateRequest, defaults: SearchSettings, languages: Sequence[str], limits: ServiceSettings
 ) -> Options:
@@ -157,31 +189,72 @@ def chosen_options(
         languages: Target languages, the default one first.
 
     Raises:
-        RefusedError: 422 for an option that the model or the service does not allow.
+        RefusedError: 422 for an option that the model or the service does not allow, or that goes with no other.
     """
-    fields = ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra")
-    given = {name: getattr(request, name) for name in fields if getattr(request, name) is not None}
-    # what the service itself uses is always allowed
-    most = {
-        "beam_size": max(limits.max_beam_size, defaults.beam_size),
-        "max_len_ratio": max(limits.max_output_ratio, defaults.max_len_ratio),
-        "max_len_extra": max(limits.max_output_extra, defaults.max_len_extra),
-    }
-    for name, limit in most.items():
-        if name in given and given[name] > limit:
-            raise RefusedError(
-                422, f"{name} {given[name]:g} is more than this service allows: choose {limit:g} or less"
-            )
-    n_best = given.get("n_best", defaults.n_best)
-    beam = given.get("beam_size", defaults.beam_size)
+    given = _given(request, SearchSettings)
+    sampling = _sampling(request)
+    if sampling is not None:
+        # as many hypotheses as samples
+        given |= {"beam_size": request.samples, "beam_groups": 1}
+    _check_amounts(given, defaults, limits, beam="beam_size" if sampling is None else "samples")
+    constrained = any(request.phrases or ())
+    beam, n_best = (given.get(name, getattr(defaults, name)) for name in ("beam_size", "n_best"))
     if n_best > beam:
-        raise RefusedError(422, f"n_best {n_best} needs at least as large a beam_size, not {beam}")
+        raise RefusedError(422, f"n_best {n_best} needs at least as large a beam_size (or samples), not {beam}")
+    if constrained and given.get("beam_groups", defaults.beam_groups) > 1:
+        raise RefusedError(422, "phrases are searched by one group; leave out beam_groups")
     language = languages[0] if request.tgt_lang is None else request.tgt_lang
     if language not in languages:
         raise RefusedError(
             422, f"this service does not translate to '{shown(language)}'; it translates to {', '.join(languages)}"
         )
-    return Options(dataclasses.replace(defaults, **given), language)
+    try:
+        settings = dataclasses.replace(defaults, **given)
+    except ValueError as error:
+        raise RefusedError(422, str(error)) from None
+    return Options(
+        settings, language, sampling, request.mbr, tuple(request.suppress), constrained, alignment=request.alignment
+    )
+
+
+def _given(request: TranslateRequest, owner: type[SearchSettings] | type[SamplingSettings]) -> dict[str, Any]:
+    """Return the settings of a section that a request has."""
+    values = {name: getattr(request, name, None) for name in keys(owner)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _sampling(request: TranslateRequest) -> SamplingSettings | None:
+    """Return how to draw, or None for a search.
+
+    Raises:
+        RefusedError: 422 for options of draws without samples, or of a search with them.
+    """
+    draws = _given(request, SamplingSettings)
+    if request.samples is None:
+        alone = [*draws, *(["mbr"] if request.mbr else [])]
+        if alone:
+            raise RefusedError(422, f"{alone[0]} goes with samples")
+        return None
+    for name in ("beam_size", "beam_groups", "phrases"):
+        if getattr(request, name) is not None:
+            raise RefusedError(422, f"{name} is of a search, and samples are drawn; leave one out")
+    return SamplingSettings(**draws)
+
+
+def _check_amounts(given: Mapping[str, Any], defaults: SearchSettings, limits: ServiceSettings, *, beam: str) -> None:
+    """Refuse what would take longer than the service allows; what it uses by itself is always allowed."""
+    most = {
+        "beam_size": max(limits.max_beam_size, defaults.beam_size),
+        "max_len_ratio": max(limits.max_output_ratio, defaults.max_len_ratio),
+        "max_len_extra": max(limits.max_output_extra, defaults.max_len_extra),
+        "min_len": limits.max_output_extra,
+    }
+    for name, limit in most.items():
+        if name in given and given[name] > limit:
+            field = beam if name == "beam_size" else name
+            raise RefusedError(
+                422, f"{field} {given[name]:g} is more than this service allows: choose {limit:g} or less"
+            )
 
 
 def answer(results: Sequence[Result]) -> TranslateAnswer:
@@ -190,7 +263,8 @@ def answer(results: Sequence[Result]) -> TranslateAnswer:
 
 
 def _translation(result: Result) -> Translation:
-    candidates = [_candidate(each) for each in result.candidates]
+    alignments = result.alignments or [None] * len(result.candidates)
+    candidates = [_candidate(*each) for each in zip(result.candidates, alignments, strict=True)]
     return Translation(
         text=candidates[0].text if candidates else None,
         candidates=candidates,
@@ -199,10 +273,8 @@ def _translation(result: Result) -> Translation:
     )
 
 
-def _candidate(candidate: Candidate) -> AnswerCandidate:
-    # candidates of translators that align words have one
-    found = getattr(candidate, "alignment", None)
+def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandidate:
     # a place of the beam that stayed empty has the score -inf, which JSON does not know
     score = candidate.score if candidate.score > float("-inf") else None
-    alignment = None if found is None else Alignment.model_validate(found, from_attributes=True)
-    return AnswerCandidate(text=candidate.text, score=score, alignment=alignment)
+    words = None if alignment is None else WordAlignment(**alignment._asdict())
+    return AnswerCandidate(text=candidate.text, score=score, alignment=words)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seq2seq.data.tokenizer import language_tag
-from seq2seq.inference.service.batcher import Options, Result
+from seq2seq.inference.service.batcher import Options, Result, Text
 
 if TYPE_CHECKING:
-    from seq2seq.inference.translator import Note, Translator
+    from seq2seq.inference.forced_text import Alignment
+    from seq2seq.inference.translator import Candidate, Note, Translator
+
+# Aligns the words of lines with those of each of their candidates.
+Align = Callable[["Translator", Sequence[str], Sequence[Sequence["Candidate"]]], "Sequence[Sequence[Alignment | None]]"]
 
 
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
+    Args:
+        align: Aligns the words of lines with those of their candidates.
+
     Attributes:
         languages: Target languages, the default one first.
     """
 
-    def __init__(self, translator: Translator, tgt_lang: str | None = None) -> None:
+    def __init__(self, translator: Translator, tgt_lang: str | None = None, *, align: Align | None = None) -> None:
         default = tgt_lang or str(translator.meta["tgt_lang"])
         # only multilingual checkpoints have the entry
         found = translator.meta.get("tgt_langs")
@@ -28,13 +35,15 @@ class BatchTranslator:
         self.languages = list(dict.fromkeys([default, *further]))
         self.settings = translator.settings
         self.meta = translator.meta
+        self.align = align or align_words
+        self.tokenizer = translator.tokenizer
         # copies share the model; what they differ in is the tag before each source
         self._by_language = {default: translator}
         for language in self.languages[1:]:
             self._by_language[language] = copy.copy(translator)
             self._by_language[language].tags = translator.tokenizer.tag_ids([language_tag(language)])
 
-    def __call__(self, texts: Sequence[str], options: Options) -> list[Result]:
+    def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
         """Translate texts; what `Translator.translate` notes about one stands in its result."""
         notes: dict[int, Note] = {}
 
@@ -42,10 +51,36 @@ class BatchTranslator:
             notes[note.position] = note
 
         translator = self._by_language[options.tgt_lang]
-        candidates = translator.translate(texts, settings=options.settings, note=keep)
+        lines = [each.text for each in texts]
+        candidates = translator.translate(
+            lines,
+            settings=options.settings,
+            sampling=options.sampling,
+            mbr=options.mbr,
+            prefixes=[each.prefix for each in texts] if any(each.prefix for each in texts) else None,
+            phrases=[each.phrases for each in texts] if options.constrained else None,
+            suppress=options.suppress,
+            note=keep,
+        )
+        aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
+        if options.alignment:
+            aligned = self.align(translator, lines, candidates)
         return [
             Result([], error=notes[i].error)
             if i in notes and notes[i].error
-            else Result(row, warning=f"the text {notes[i]}" if i in notes else "")
-            for i, row in enumerate(candidates)
+            else Result(row, warning=f"the text {notes[i]}" if i in notes else "", alignments=words)
+            for i, (row, words) in enumerate(zip(candidates, aligned, strict=True))
         ]
+
+
+def align_words(
+    translator: Translator, lines: Sequence[str], candidates: Sequence[Sequence[Candidate]]
+) -> Sequence[Sequence[Alignment | None]]:
+    """Align the words of every line with those of each of its candidates."""
+    # imports torch, which the translator has loaded
+    from seq2seq.inference.forced_text import force_lines
+
+    pairs = [(line, candidate.text) for line, row in zip(lines, candidates, strict=True) for candidate in row]
+    # what was cut is known from the translation
+    found = force_lines(translator, pairs, note=lambda _: None, align=True)
+    return [[next(found).words for _ in row] for row in candidates]
