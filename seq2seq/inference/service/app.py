@@ -62,7 +62,7 @@ class Service:
         self.translator = translator
         self.limits = limits
         self.metrics = metrics.Metrics()
-        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics)
+        self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=translator.begin)
         self.open = 0
 
     @property

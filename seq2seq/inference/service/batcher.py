@@ -112,6 +112,7 @@ class Batcher:
     Args:
         translate: Translates texts with the same options; only the batcher's thread calls it.
         limits: Of a batch and of the queue.
+        begin: Called by the thread before its first batch.
     """
 
     def __init__(
@@ -120,8 +121,10 @@ class Batcher:
         *,
         limits: ServiceSettings,
         metrics: Metrics,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
         self.translate = translate
+        self.begin = begin
         self.limits = limits
         self.metrics = metrics
         self.closed = False
@@ -197,6 +200,7 @@ class Batcher:
 
     def _run(self) -> None:
         """Translate until the batcher is closed and the queue is empty."""
+        self.begin()
         while batch := self._next_batch():
             began = time.monotonic()
             for ticket, _ in batch:

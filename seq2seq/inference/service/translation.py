@@ -21,13 +21,21 @@ class BatchTranslator:
     """Calls a translator with the options of requests.
 
     Args:
+        threads: CPU threads of the one that translates; None leaves torch's choice.
         align: Aligns the words of lines with those of their candidates.
 
     Attributes:
         languages: Target languages, the default one first.
     """
 
-    def __init__(self, translator: Translator, tgt_lang: str | None = None, *, align: Align | None = None) -> None:
+    def __init__(
+        self,
+        translator: Translator,
+        tgt_lang: str | None = None,
+        *,
+        threads: int | None = None,
+        align: Align | None = None,
+    ) -> None:
         default = tgt_lang or str(translator.meta["tgt_lang"])
         # only multilingual checkpoints have the entry
         found = translator.meta.get("tgt_langs")
@@ -35,6 +43,7 @@ class BatchTranslator:
         self.languages = list(dict.fromkeys([default, *further]))
         self.settings = translator.settings
         self.meta = translator.meta
+        self.threads = threads
         self.align = align or align_words
         self.tokenizer = translator.tokenizer
         # copies share the model; what they differ in is the tag before each source
@@ -42,6 +51,13 @@ class BatchTranslator:
         for language in self.languages[1:]:
             self._by_language[language] = copy.copy(translator)
             self._by_language[language].tags = translator.tokenizer.tag_ids([language_tag(language)])
+
+    def begin(self) -> None:
+        """Let the calling thread, which will translate, use the CPU threads."""
+        import torch
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
 
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
         """Translate texts; what `Translator.translate` notes about one stands in its result."""
