@@ -20,8 +20,11 @@ from benchmarks.gpu.plan import Part, parts_of
 from benchmarks.gpu.records import DONE, FAILED, INTERRUPTED, ROOT, STOPPED, Results
 from benchmarks.gpu.runner import Runner
 
+EXHAUSTIVE = {
+    "test_the_budget_is_kept_and_the_part_repeated",
+    "test_a_part_is_stopped_at_its_limit_with_all_that_it_started",
+}
 # Each part is a program of a line; "save" writes what a part has so far.
-EXHAUSTIVE = {"test_a_part_is_stopped_at_its_limit_with_all_that_it_started"}
 PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
     "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",

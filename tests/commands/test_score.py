@@ -20,6 +20,8 @@ from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Hypothesis
 
+EXHAUSTIVE = {"test_files_of_others_are_not_overwritten"}
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

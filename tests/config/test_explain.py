@@ -19,6 +19,7 @@ from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
 
 # each composes settings, up to a second; `make test-all` has every case
+EXHAUSTIVE = {"test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong"}
 REPRESENTATIVE = {
     "test_a_program_ends_with_one_line": ["train"],
     "test_a_mistyped_key_is_told_with_what_is_like_it": [

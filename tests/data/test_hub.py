@@ -18,6 +18,7 @@ from seq2seq.data import hub
 from seq2seq.data.corpus import load_corpus, validate_corpus
 from seq2seq.data.hub import Repository, missing_files
 
+EXHAUSTIVE = {"test_no_copy_and_no_network_is_known_before_any_work"}
 REPRESENTATIVE = {"test_a_snapshot_is_read_offline": {"True"}}
 SIZES = {"train": 6400, "validation": 7, "test": 5}
 WMT14 = "b199e406369ec1b7634206d3ded5ba45de2fe696"

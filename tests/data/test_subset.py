@@ -15,6 +15,8 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.experiments.folder import config_hash
 
+EXHAUSTIVE = {"test_the_embedded_corpus_is_limited"}
+
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:

@@ -37,6 +37,8 @@ from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 from seq2seq.training.plan import resolve
 from seq2seq.training.run_state import RunState
 
+EXHAUSTIVE = {"test_run_that_is_stopped_early_says_so_and_is_not_scored"}
+
 ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
 
