@@ -27,6 +27,7 @@ from seq2seq.config.names import suggestion
 from seq2seq.config.sections import read_sections
 from seq2seq.config.values import shown
 from seq2seq.resources import conf_dir
+from seq2seq.streams import whole_output
 
 # Entries below these have names of the user's own, which can be added and deleted.
 _OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
@@ -49,7 +50,12 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         main: Function decorated by `hydra.main`.
     """
     try:
-        refuse_mistakes(program)
+        try:
+            with whole_output():
+                refuse_mistakes(program)
+        except BrokenPipeError:
+            # the reader of the help has gone (| head): 128 + SIGPIPE
+            sys.exit(141)
         main()
     except KeyboardInterrupt:
         # While Hydra composes; from then on, `main` says what stays.

@@ -19,7 +19,7 @@ from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
 
 # each composes settings, up to a second; `make test-all` has every case
-EXHAUSTIVE = {"test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong"}
+EXHAUSTIVE = {"test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong", "test_help_may_lose_its_reader"}
 REPRESENTATIVE = {
     "test_a_program_ends_with_one_line": ["train"],
     "test_a_mistyped_key_is_told_with_what_is_like_it": [
@@ -235,6 +235,16 @@ def test_help_says_what_the_program_does_and_lists_groups_and_settings(program, 
     assert all(name in text for name in settings())
     assert all(f"  {group.name}=" in text for group in conf_dir().iterdir() if group.is_dir() and group.name != "hydra")
     assert max(map(len, text.splitlines())) <= 124
+
+
+@pytest.mark.parametrize("program", ["train", "prepare"])
+def test_help_may_lose_its_reader(program):
+    """`| head`: no traceback, no message."""
+    command = [sys.executable, "-m", f"seq2seq.{program}", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(PATIENCE) == 141
 
 
 @pytest.mark.parametrize("program", ["train", "prepare"])
