@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,18 +30,21 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.search import SamplingSettings
+from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
 from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.progress import ProgressLine, count_lines
+from seq2seq.inference.resuming import file_identity, resumable_file
 from seq2seq.streams import standard_input
 
 Stream = BinaryIO | IO[bytes]
 
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
-a line of more than --max-len pieces is cut with a warning, and a line that should be a picture (base64 of a gray PNG of
-the size trained on) and is none stays empty: there is always one line out for each line in.
+a line of more than --max-len pieces is translated in parts, with a warning, and its translation is one line, and a line
+that should be a picture (base64 of a gray PNG of the size trained on) and is none stays empty: there is always one line
+out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
 number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. --format json prints
@@ -53,6 +59,8 @@ def _parser() -> Parser:
     parser.add_argument("--input", type=nonempty, metavar="FILE", help="text to translate (standard input)")
     text = "where the translation goes, all at once (standard output)"
     parser.add_argument("--output", type=nonempty, metavar="FILE", help=text)
+    text = "keep what an interrupted run has translated (OUTPUT.partial), and go on with it; needs --input and --output"
+    parser.add_argument("--resume", action="store_true", help=text)
     add = parser.add_argument
     add(
         "--n-best",
@@ -93,6 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     _check_draws(parser, options)
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
+    if options.resume and not (options.input and options.output):
+        parser.error("--resume goes on with a file, so it needs --input and --output")
+    if options.resume and options.alignments:
+        parser.error("--alignments is written all at once; with --resume, use --format json --align")
     for name in ("pieces", "align"):
         if getattr(options, name) and options.format != "json":
             parser.error(f"--{name} goes with --format json")
@@ -129,10 +141,14 @@ def _run(options: argparse.Namespace) -> int:
         _check_alignments(options)
         beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         translator = load_translator(options, options.n_best)
+        done = 0
         if options.output is not None:
             languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
             require_no_corpus(Path(options.output), "--output", languages)
-        sink = _open_sink(options, stack)
+        if options.resume:
+            sink, done = stack.enter_context(_resumable_sink(options, translator.settings))
+        else:
+            sink = _open_sink(options, stack)
         # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
@@ -144,8 +160,9 @@ def _run(options: argparse.Namespace) -> int:
             options=_how(options),
             **beside,
             alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
+            progress=_progress(source, done),
         )
-        session.run(source, sink)
+        session.run(source, sink, skip=done)
     # after the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
@@ -194,6 +211,33 @@ def _check_alignments(options: argparse.Namespace) -> None:
     if options.alignments is not None:
         others = [path for path in (options.input, options.output, options.prefixes, options.phrases) if path]
         require_text_output(Path(options.alignments), "--alignments", inputs=others, ckpt=options.ckpt)
+
+
+def _resumable_sink(
+    options: argparse.Namespace, settings: SearchSettings
+) -> contextlib.AbstractContextManager[tuple[IO[bytes], int]]:
+    """Open the output where an earlier run has left it, and return with it how many lines of input it is done with."""
+    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "dtype")
+    how += tuple(keys(SamplingSettings))
+    made_by = {name: getattr(options, name) for name in how}
+    made_by["search"] = dataclasses.asdict(settings)
+    for name in ("ckpt", "input", "prefixes", "phrases"):
+        path = getattr(options, name)
+        made_by[name] = file_identity(path) if path is not None and Path(path).is_file() else path
+    made_by["ensemble"] = [file_identity(path) for path in options.ensemble if Path(path).is_file()]
+    lines_each = 1 if options.format == "json" else options.n_best
+    return resumable_file(Path(options.output), made_by=made_by, lines_each=lines_each)
+
+
+def _progress(source: Stream, done: int) -> ProgressLine | None:
+    """Return a line of progress where the input is a file and a terminal is watched."""
+    try:
+        if sys.stderr is None or not sys.stderr.isatty() or not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            return None
+    except (OSError, ValueError):
+        return None
+    # opened anew, so that nothing of it is taken from the translator
+    return ProgressLine(count_lines(f"/dev/fd/{source.fileno()}"), done=done, stream=sys.stderr)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:

@@ -150,7 +150,9 @@ class Evaluator:
 
     def translate(self, note: Callable[[Note], None]) -> None:
         """Decode the whole split from its text; `note` is called for every line that is cut or fails."""
-        self._hypotheses = dict(enumerate(self.translator.texts(self.sources, note=note)))
+        # cut as the batches of a loader are
+        found = self.translator.translate(self.sources, note=note, most_parts=1)
+        self._hypotheses = {number: candidates[0].text for number, candidates in enumerate(found)}
 
     def partial(self) -> Partial:
         """Return the results of this rank, on the CPU, for `merge`."""

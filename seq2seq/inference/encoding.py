@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from seq2seq.data.images import PictureError
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.inference.limits import MOST_PARTS
 
 _TOKENIZED_CHARACTERS = 1 << 20  # of text that is tokenized at a time
 
 
 class Note(NamedTuple):
-    """Problem with one line: only `kept` of its `pieces` were translated, or it failed with `error`."""
+    """Problem with one line: its translation in parts, of only `kept` of its `pieces`, or its failure with `error`."""
 
     position: int  # of the line, from 0
     pieces: int
     kept: int
     error: str = ""
+    parts: int = 1
 
     def __str__(self) -> str:
         if self.error:
             return f"was not translated and is empty ({self.error})"
-        return f"is cut: {self.pieces:,} pieces, the first {self.kept:,} are translated"
+        if self.kept < self.pieces:
+            return f"is cut: {self.pieces:,} pieces, the first {self.kept:,} are translated"
+        return f"is split: {self.pieces:,} pieces, translated in {self.parts} parts"
 
 
 def encode_lines(
@@ -33,19 +38,84 @@ def encode_lines(
     tags: Sequence[int],
     note: Callable[[Note], None],
 ) -> list[list[int]]:
-    """Tokenize every line to at most `max_len` ids after the tags, the last one eos; [] for one without any piece."""
-    ids: list[list[int]] = [[] for _ in lines]
+    """Tokenize every line to at most `max_len` ids, the tags first, the last one eos; [] for one without any piece."""
+    cut = encode_parts(tokenizer, lines, max_len=max_len, tags=tags, note=note, most=1)
+    return [parts[0] if parts else [] for parts in cut]
+
+
+def encode_parts(
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    *,
+    max_len: int,
+    tags: Sequence[int],
+    note: Callable[[Note], None],
+    most: int = MOST_PARTS,
+) -> list[list[list[int]]]:
+    """Tokenize every line into parts of at most `max_len` ids, each with the tags first and eos last.
+
+    Args:
+        note: Called for a line of several parts, for one of more than `most`, which is cut, and for one that fails.
+
+    Returns:
+        For every line its parts, as `split` makes them; none if it has no piece.
+    """
+    ids: list[list[list[int]]] = [[] for _ in lines]
     # a window of huge lines must fit in memory
     for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
         for i, row in _source_ids(tokenizer, {i: _unicode(lines[i]) for i in chunk}, note):
-            longest = max(2, max_len - len(tags))  # at least one piece and eos
-            # pictures have a fixed size and are never cut
-            if len(row) > longest and not tokenizer.patches:
-                note(Note(i, len(row) - 1, longest - 1))
-                row = [*row[: longest - 1], row[-1]]
+            *pieces, eos = row
+            longest = max(1, max_len - len(tags) - 1)
+            parts = [pieces] if pieces else []
+            # pictures have a fixed size and stay whole
+            if len(pieces) > longest and not tokenizer.patches:
+                # a row of a single part is cut where it must be, and none of it is lost at an earlier boundary
+                parts = [pieces[:longest]] if most == 1 else split(tokenizer, pieces, longest)[:most]
+                note(Note(i, len(pieces), sum(map(len, parts)), parts=len(parts)))
             # a row of eos alone has no piece: the line stays empty, tags or not
-            ids[i] = [*tags, *row] if len(row) > 1 else []
+            ids[i] = [[*tags, *part, eos] for part in parts]
     return ids
+
+
+def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[list[int]]:
+    """Split the ids of a source into parts of at most `longest`, where a reader would.
+
+    Each part ends after the last sentence that ends in its second half; if there is none, after a comma or the like,
+    else before a word, else before a character.
+    """
+    texts = [tokenizer.src.id_to_piece(piece) for piece in pieces]
+    parts: list[list[int]] = []
+    start = 0
+    while len(pieces) - start > longest:
+        ends = range(start + longest, start + longest // 2, -1)
+        end = next((end for fits in _BOUNDARIES for end in ends if fits(texts[start:end], texts[end])), start + longest)
+        parts.append(list(pieces[start:end]))
+        start = end
+    return [*parts, list(pieces[start:])]
+
+
+def _between_sentences(before: Sequence[str], after: str) -> bool:
+    # closing quotes and brackets belong to the sentence
+    mark = "".join(before[-4:]).rstrip("\"'»”’)]")[-1:]
+    # Chinese and Japanese have no spaces
+    return mark in tuple("。！？") or (mark in tuple(".!?…") and after.startswith("▁"))
+
+
+def _between_clauses(before: Sequence[str], after: str) -> bool:
+    mark = before[-1][-1:]
+    return mark in tuple("，；：、") or (mark in tuple(",;:–—") and after.startswith("▁"))
+
+
+def _between_words(before: Sequence[str], after: str) -> bool:
+    return after.startswith("▁")
+
+
+def _between_characters(before: Sequence[str], after: str) -> bool:
+    # the bytes 80 to BF go on with a character
+    return not re.fullmatch(r"<0x[89AB].>", after)
+
+
+_BOUNDARIES = (_between_sentences, _between_clauses, _between_words, _between_characters)
 
 
 def _source_ids(

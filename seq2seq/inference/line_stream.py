@@ -12,6 +12,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 
 from seq2seq.inference.forced_text import ForcedLine, force_lines
 from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.progress import ProgressLine
 from seq2seq.inference.translator import Candidate, Note, Translator
 
 Stream = BinaryIO | IO[bytes]
@@ -41,16 +42,18 @@ class Window(NamedTuple):
     raw: list[RawLine]
 
 
-def read_windows(stream: Stream, *, max_lines: int = WINDOW_LINES, max_bytes: int = WINDOW_BYTES) -> Iterator[Window]:
+def read_windows(
+    stream: Stream, *, first: int = 1, max_lines: int = WINDOW_LINES, max_bytes: int = WINDOW_BYTES
+) -> Iterator[Window]:
     """Yield the lines of a binary stream, which end at \\n only, in windows of bounded size.
 
     A window ends early when the stream pauses, so that a slow writer gets its answers.
 
     Args:
+        first: Number of the first line that is still to be read.
         max_lines: Most lines of a window.
         max_bytes: Bytes, as kept, after which a window ends; the line that passes the bound is its last.
     """
-    first = 1
     lines: list[RawLine] = []
     size = 0  # bytes of the open window
     since = 0.0
@@ -130,6 +133,7 @@ class LineStream:
         phrases: A stream with what the translation of each line must have, set apart by tabs.
         alignments: Where the word alignments of the best translations go, a line for each line.
         details: What the format also prints of the best translation: fields of `ForcedLine.as_dict`.
+        progress: Line on a terminal that tells how far it is.
     """
 
     def __init__(
@@ -143,6 +147,7 @@ class LineStream:
         phrases: Stream | None = None,
         alignments: Stream | None = None,
         details: Sequence[str] = (),
+        progress: ProgressLine | None = None,
     ) -> None:
         self.translator = translator
         self.options = dict(options or {})
@@ -150,18 +155,42 @@ class LineStream:
         self.phrases = phrases
         self.alignments = alignments
         self.details = details
+        self.progress = progress
         self.format = FORMATS[format]
-        self.warn = warn
+        self._print_warning = warn
         self.lines = 0
         self.invalid = 0
-        self.failed = 0
+        self._failed: set[int] = set()
 
-    def run(self, source: Stream, sink: Stream) -> None:
-        """Translate until the source ends, and flush after every window."""
-        for window in read_windows(source):
-            sink.write(self._translate(window))
-            # a reader at the other end of a pipe waits for the answers of this window
-            sink.flush()
+    def run(self, source: Stream, sink: Stream, *, skip: int = 0) -> None:
+        """Translate until the source ends, and flush after every window.
+
+        Args:
+            skip: Lines that were translated before.
+
+        Raises:
+            ValueError: The source has fewer lines than that.
+        """
+        for number in range(1, skip + 1):
+            if not source.readline():
+                raise ValueError(f"the input ends before line {number}, and {skip} of its lines are translated")
+        for stream in filter(None, (self.prefixes, self.phrases)):
+            for _ in range(skip):
+                stream.readline()
+        try:
+            for window in read_windows(source, first=skip + 1):
+                sink.write(self._translate(window))
+                # a reader at the other end of a pipe waits for the answers of this window
+                sink.flush()
+        finally:
+            if self.progress:
+                self.progress.clear()
+
+    def warn(self, message: str) -> None:
+        """Print a warning, on a line of its own."""
+        if self.progress:
+            self.progress.clear()
+        self._print_warning(message)
 
     def _translate(self, window: Window) -> bytes:
         lines = [self._decode(window.first + i, line) for i, line in enumerate(window.raw)]
@@ -171,6 +200,10 @@ class LineStream:
         if self.phrases is not None:
             rows = self._beside(self.phrases, window)
             beside["phrases"] = [[part for part in row.split("\t") if part.strip()] for row in rows]
+        if self.progress:
+            beside["progress"] = self.progress.advance
+            # blank lines are not searched
+            self.progress.advance(sum(not line.strip() for line in lines))
         results = self.translator.translate(
             lines, note=lambda note: self._report(window, note), **self.options, **beside
         )
@@ -185,6 +218,11 @@ class LineStream:
             self.format(number, *known) for number, known in enumerate(zip(results, details, strict=True), window.first)
         ]
         return "".join(rows).encode("utf-8", "replace")
+
+    @property
+    def failed(self) -> int:
+        """Lines that were not translated and are empty."""
+        return len(self._failed)
 
     def _forced(self, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
         """Return what the model says of its best translations, where that is asked for."""
@@ -217,8 +255,11 @@ class LineStream:
         return text.removeprefix("\ufeff") if number == 1 else text
 
     def _report(self, window: Window, note: Note) -> None:
-        # counted here, reported again in the exit status
-        self.failed += bool(note.error)
+        # counted here, reported again in the exit status; parts of a line fail as one
+        if note.error and window.first + note.position in self._failed:
+            return
+        if note.error:
+            self._failed.add(window.first + note.position)
         line = window.raw[note.position]
         text = str(note)
         if not note.error and line.size > len(line.data):

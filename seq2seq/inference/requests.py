@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.search import Constrained, Drawn, Selection, Source
+from seq2seq.inference.encoding import Note
+from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, length_divisor
 
 
 class Job(NamedTuple):
@@ -46,25 +47,78 @@ def make_job(
     return Job(every, Drawn(eos, sampling.temperature, sampling.top_k, sampling.top_p))
 
 
-def make_sources(
-    ids: Sequence[Sequence[int]],
+class Part(NamedTuple):
+    """Part of a line, which is translated by itself; most lines have one. `line` counts from 0."""
+
+    line: int
+    source: Source
+
+
+class Joined(NamedTuple):
+    """Translation of a line: the ids of each part's, and the score of all together."""
+
+    ids: list[list[int]]
+    score: float
+
+
+def make_parts(
+    lines: Sequence[Sequence[Sequence[int]]],
     tokenizer: Tokenizer,
     *,
     sampling: SamplingSettings | None,
     prefixes: Sequence[str] | None,
     phrases: Sequence[Sequence[str]] | None,
-) -> list[Source]:
-    """Return the lines' ids with what is asked of their translations."""
-    sources = [Source(row) for row in ids]
-    if prefixes is not None:
-        begins = _without_end(tokenizer, prefixes)
-        sources = [source._replace(prefix=row) for source, row in zip(sources, begins, strict=True)]
-    if phrases is not None:
-        wanted = [[row for row in _without_end(tokenizer, texts) if row] for texts in phrases]
-        sources = [source._replace(phrases=rows) for source, rows in zip(sources, wanted, strict=True)]
-    if sampling is not None:
-        sources = [source._replace(seed=line_seed(sampling.seed, source.ids)) for source in sources]
-    return sources
+    note: Callable[[Note], None],
+) -> list[Part]:
+    """Return the parts of all lines with what is asked of their translations.
+
+    Args:
+        lines: For every line the ids of its parts.
+        note: Called for a line that is not translated, since nobody can tell which of its parts should have a phrase.
+    """
+    begins = None if prefixes is None else _without_end(tokenizer, prefixes)
+    parts: list[Part] = []
+    for number, ids in enumerate(lines):
+        sources = [Source(row) for row in ids]
+        if sources and begins is not None:
+            sources[0] = sources[0]._replace(prefix=begins[number])
+        if phrases is not None:
+            wanted = [row for row in _without_end(tokenizer, phrases[number]) if row]
+            if wanted and len(sources) > 1:
+                note(Note(number, sum(map(len, ids)), 0, "it is longer than the longest line, and has phrases"))
+                continue
+            sources = [source._replace(phrases=wanted) for source in sources]
+        if sampling is not None:
+            sources = [source._replace(seed=line_seed(sampling.seed, source.ids)) for source in sources]
+        parts += [Part(number, source) for source in sources]
+    return parts
+
+
+def join_parts(
+    parts: Sequence[Part], found: Mapping[int, list[Hypothesis]], count: int, settings: SearchSettings
+) -> list[list[Joined]]:
+    """Join the translations of each line's parts, the best with the best, the second with the second.
+
+    Args:
+        found: Hypotheses of each part, best first; a line lacks them if any of its parts does.
+        count: Number of lines.
+
+    Returns:
+        For every line its translations, best first.
+    """
+    by_line: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
+    for number, part in enumerate(parts):
+        by_line[part.line].append(found.get(number, []))
+    return [[_joined(each, settings) for each in zip(*own, strict=False)] for own in by_line]
+
+
+def _joined(parts: Sequence[Hypothesis], settings: SearchSettings) -> Joined:
+    score = parts[0].score
+    if len(parts) > 1:
+        # each part has an end
+        length = sum(len(part.ids) + 1 for part in parts)
+        score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
+    return Joined([part.ids for part in parts], score)
 
 
 def line_seed(seed: int, ids: Sequence[int]) -> int:

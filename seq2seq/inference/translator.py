@@ -17,14 +17,14 @@ from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.encoding import Note as Note
-from seq2seq.inference.encoding import encode_lines, halves
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE
+from seq2seq.inference.encoding import encode_parts, halves
+from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_PARTS
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
-from seq2seq.inference.requests import Job, make_job, make_sources
+from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Hypothesis, Source, Specials, search, search_stream
+from seq2seq.search import Ensemble, Hypothesis, Specials, search, search_stream
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Translator:
         meta: The `seq2seq` entry of the checkpoint.
         settings: Search settings; `max_len` is the model's number of positions.
         max_tokens: Source pieces in a batch, padding counted.
-        max_len: Source pieces of a line, its tags and end of sentence counted; a longer line is cut.
+        max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
         tags: Ids before every source, which ask for a target language.
     """
 
@@ -131,6 +131,8 @@ class Translator:
         phrases: Sequence[Sequence[str]] | None = None,
         suppress: Sequence[str] = (),
         note: Callable[[Note], None] | None = None,
+        progress: Callable[[int], None] = lambda done: None,
+        most_parts: int = MOST_PARTS,
     ) -> list[list[Candidate]]:
         """Translate lines; in float32 a line's text does not depend on the lines beside it.
 
@@ -142,7 +144,9 @@ class Translator:
             prefixes: What the translation of each line begins with.
             phrases: What the translation of each line has somewhere.
             suppress: Pieces of the target's vocabulary that no translation has.
-            note: Called for every line that is cut or fails (default: log a warning).
+            note: Called for every line that is split, cut or fails (default: log a warning).
+            progress: Called with the number of lines, or parts of long lines, that are done since the last call.
+            most_parts: Parts that a long line is split into; with 1 it is cut.
 
         Returns:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty.
@@ -154,20 +158,18 @@ class Translator:
         job = make_job(settings, eos=self.tokenizer.eos_id, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # tokenize all, search in order of length, and write each result to its line's place
-        ids = encode_lines(self.tokenizer, lines, max_len=self.max_len, tags=self.tags, note=note)
-        sources = make_sources(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases)
-        results: list[list[Candidate]] = [[] for _ in lines]
+        room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
+        ids = encode_parts(self.tokenizer, lines, **room, note=note)
+        parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
         # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
-        rows = sorted((i for i, source in enumerate(sources) if source.ids), key=lambda i: -len(sources[i].ids))
-        self._fill(results, sources, rows, job, note)
+        rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
+        found: dict[int, list[Hypothesis]] = {}
+        _search_parts(self, found, parts, rows, job, note, progress)
+        results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job.settings))
         for candidates in results:
             if mbr and candidates:
                 _rank_by_agreement(candidates, mbr)
-            # blank lines, and beams that ended with fewer hypotheses than were asked for
-            score = 0.0 if not candidates else float("-inf")
-            # exactly n_best for each line, so that N lines in give n_best * N lines out
-            candidates += [Candidate("", score)] * (settings.n_best - len(candidates))
-            del candidates[settings.n_best :]
+            _make_as_many(candidates, settings.n_best)
         return results
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
@@ -188,56 +190,58 @@ class Translator:
         # The autocast of a validation would make its score another than that of the text a user gets.
         with torch.autocast(src.device.type, enabled=False):
             hypotheses = [
-                beams
+                [Joined([each.ids], each.score) for each in beams]
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
                 for beams in search(self.model, rows, mask, settings=settings, special=self.special)
             ]
         return _as_text(self.tokenizer, hypotheses)
-
-    def _fill(
-        self,
-        results: list[list[Candidate]],
-        sources: list[Source],
-        rows: list[int],
-        job: Job,
-        note: Callable[[Note], None],
-    ) -> None:
-        """Write the translations of `rows` into `results`; where the search fails, retry what is left in halves."""
-        found: dict[int, list[Hypothesis]] = {}
-        most = most_rows(job.settings.beam_size, self.tokenizer.tgt_vocab_size)
-        reason = None
-        stream = search_stream(
-            self.model,
-            (sources[i] for i in rows),
-            special=self.special,
-            settings=job.settings,
-            rows=lambda width: min(max(1, self.max_tokens // width), most),
-            device=torch.device(self.device),
-            selection=job.selection,
-            suppress=job.suppress,
-        )
-        try:
-            with torch.autocast(torch.device(self.device).type, enabled=False):
-                for number, hypotheses in stream:
-                    found[rows[number]] = hypotheses
-        except (RuntimeError, ValueError, MemoryError) as error:
-            reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
-        # after the handler, whose exception keeps the memory of the search
-        if reason is not None:
-            left = [i for i in rows if i not in found]
-            if len(left) == 1:
-                note(Note(left[0], len(sources[left[0]].ids) - 1, 0, reason))
-            # out of memory, or one bad line among good ones: smaller batches settle both
-            for half in halves(left) if len(left) > 1 else ():
-                self._fill(results, sources, half, job, note)
-        for i, candidates in zip(found, _as_text(self.tokenizer, list(found.values())), strict=True):
-            results[i] = candidates
 
     @property
     def special(self) -> Specials:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _search_parts(
+    translator: Translator,
+    found: dict[int, list[Hypothesis]],
+    parts: list[Part],
+    rows: list[int],
+    job: Job,
+    note: Callable[[Note], None],
+    progress: Callable[[int], None],
+) -> None:
+    """Find the translations of the parts `rows`; where the search fails, retry what is left in halves."""
+    most = most_rows(job.settings.beam_size, translator.tokenizer.tgt_vocab_size)
+    reason = None
+    stream = search_stream(
+        translator.model,
+        (parts[i].source for i in rows),
+        special=translator.special,
+        settings=job.settings,
+        rows=lambda width: min(max(1, translator.max_tokens // width), most),
+        device=torch.device(translator.device),
+        selection=job.selection,
+        suppress=job.suppress,
+    )
+    try:
+        with torch.autocast(torch.device(translator.device).type, enabled=False):
+            for number, hypotheses in stream:
+                found[rows[number]] = hypotheses
+                progress(1)
+    except (RuntimeError, ValueError, MemoryError) as error:
+        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+    # after the handler, whose exception keeps the memory of the search
+    if reason is None:
+        return
+    left = [i for i in rows if i not in found]
+    if len(left) == 1:
+        part = parts[left[0]]
+        note(Note(part.line, len(part.source.ids) - 1, 0, reason))
+    # out of memory, or one bad line among good ones: smaller batches settle both
+    for half in halves(left) if len(left) > 1 else ():
+        _search_parts(translator, found, parts, half, job, note, progress)
 
 
 def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:
@@ -253,17 +257,28 @@ def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
     candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
 
 
+def _make_as_many(candidates: list[Candidate], n_best: int) -> None:
+    """Fill up or cut, in place: exactly n_best for each line, so that N lines in give n_best * N lines out."""
+    # blank lines, and beams that ended with fewer hypotheses than were asked for
+    score = 0.0 if not candidates else float("-inf")
+    candidates += [Candidate("", score)] * (n_best - len(candidates))
+    del candidates[n_best:]
+
+
 def _require_vocabulary(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
     """Check that a model speaks the vocabulary of the first of its ensemble; ValueError if it does not."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
 
 
-def _as_text(tokenizer: Tokenizer, hypotheses: list[list[Hypothesis]]) -> list[list[Candidate]]:
-    """Turn the hypotheses of each line into text."""
+def _as_text(tokenizer: Tokenizer, translations: list[list[Joined]]) -> list[list[Candidate]]:
+    """Turn the translations of each line into text; those of parts are set apart by spaces."""
     # one call for all of them: the tokenizer's overhead is per call
-    texts = iter(tokenizer.decode([hypothesis.ids for beams in hypotheses for hypothesis in beams]))
-    return [[Candidate(next(texts), float(hypothesis.score)) for hypothesis in beams] for beams in hypotheses]
+    texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
+    return [
+        [Candidate(" ".join(filter(None, (next(texts) for _ in each.ids))), float(each.score)) for each in row]
+        for row in translations
+    ]
 
 
 def choose_device(name: str) -> str:

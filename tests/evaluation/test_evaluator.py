@@ -63,7 +63,8 @@ def test_ids_and_text_are_decoded_alike(translator):
     by_text.translate(notes.append)
     assert by_text.texts() == (by_ids.sources, by_ids.references, by_ids.hypotheses)
     assert by_ids.sources == SOURCES
-    assert by_ids.hypotheses == translator.texts(SOURCES)
+    # most of them are too long here, and are cut
+    assert by_ids.hypotheses == [best.text for best, *_ in translator.translate(SOURCES, most_parts=1)]
     assert by_ids.hypotheses[14] == ""
     assert [note.position for note in notes if not note.error][-1] == 15
     assert by_ids.bleu == metrics.bleu(by_ids.hypotheses, REFERENCES) == by_text.result().bleu

@@ -341,6 +341,8 @@ def test_metrics_count():
         running.call({"text": ["ab", "boom"]})
         running.call({"text": []})
         running.call(path="/made/up", method="GET")
+        # the thread counts a batch after it has answered it
+        eventually(lambda: b"seq2seq_batch_texts_sum 2.0" in running.call(path="/metrics", method="GET").body)
         answer = running.call(path="/metrics", method="GET")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     samples = {

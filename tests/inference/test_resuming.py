@@ -1,0 +1,185 @@
+"""Test --resume, which goes on with the output of an interrupted run, and the line of progress on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+from pathlib import Path
+
+import pytest
+import tiny
+
+from seq2seq import translate
+from seq2seq.inference import line_stream
+from seq2seq.inference.progress import ProgressLine, count_lines
+from seq2seq.inference.resuming import resumable_file
+from seq2seq.inference.translator import Translator
+
+REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
+EXHAUSTIVE = {"test_prefixes_and_phrases_go_on_with_their_lines"}
+LINES = [*tiny.sentences(tiny.GERMAN, 7, longest=5), "", "der Hund"]
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def few_lines(monkeypatch) -> None:
+    """Windows of two lines."""
+    monkeypatch.setattr(
+        line_stream.read_windows, "__kwdefaults__", line_stream.read_windows.__kwdefaults__ | {"max_lines": 2}
+    )
+
+
+def command(folder: Path, ckpt: Path, *more: str) -> list[str]:
+    (folder / "in").write_text("\n".join(LINES) + "\n")
+    given = ["--ckpt", str(ckpt), "--input", str(folder / "in"), "--output", str(folder / "out"), "--beam-size", "2"]
+    return [*given, "--max-len-extra", "3", "--max-len-ratio", "1", *more]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("more", [(), ("--n-best", "2"), ("--n-best", "2", "--format", "json", "--align")])
+@pytest.mark.parametrize("stops", [0, 1, 3])
+def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_lines, monkeypatch, stops, more):
+    """The twin: without --resume. A run is stopped after some windows, and leaves half a line as if it were killed."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "stopped").mkdir()
+    assert translate.main(command(tmp_path / "whole", ckpt, *more)) == 0
+    folder = tmp_path / "stopped"
+    translated, calls = Translator.translate, []
+
+    def stopping(self, lines, **options):
+        calls.append(lines)
+        if len(calls) > stops:
+            raise KeyboardInterrupt
+        return translated(self, lines, **options)
+
+    monkeypatch.setattr(Translator, "translate", stopping)
+    assert translate.main(command(folder, ckpt, "--resume", *more)) == 130
+    assert names(folder) == {"in", "out.partial", "out.partial.json"}
+    with open(folder / "out.partial", "ab") as file:
+        file.write(b"7\t-0.1\thalf of a li")
+    again = []
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, lines, **o: again.extend(lines) or translated(self, lines, **o)
+    )
+    assert translate.main(command(folder, ckpt, "--resume", *more)) == 0
+    assert names(folder) == {"in", "out"}
+    assert (folder / "out").read_bytes() == (tmp_path / "whole" / "out").read_bytes()
+    # what was translated is not translated again
+    assert again == LINES[2 * stops :]
+
+
+def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, monkeypatch):
+    (tmp_path / "prefixes").write_text("\n".join(f"the cat {i}" for i in range(len(LINES))) + "\n")
+    translated, seen = Translator.translate, []
+
+    def stopping(self, lines, **options):
+        seen.append(options["prefixes"])
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return translated(self, lines, **options)
+
+    monkeypatch.setattr(Translator, "translate", stopping)
+    given = command(tmp_path, ckpt, "--resume", "--prefixes", str(tmp_path / "prefixes"))
+    assert translate.main(given) == 130
+    assert translate.main(given) == 0
+    assert seen[3] == ["the cat 4", "the cat 5"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "in").write_text("another\n"), "out.partial was made with input {"),
+        (lambda folder: (folder / "out.partial.json").unlink(), "does not say what made it (out.partial.json); remove"),
+        (lambda folder: (folder / "out.partial.json").write_text("{"), "does not say what made it"),
+        (
+            lambda folder: edit(folder, n_best=2),
+            "out.partial was made with n_best 2, not 1; use the same, or remove it",
+        ),
+    ],
+)
+def test_what_something_else_made_is_not_continued(tmp_path, ckpt, monkeypatch, capsys, change, message):
+    given = command(tmp_path, ckpt, "--resume")
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Translator, "translate", interrupt)
+        assert translate.main(given) == 130
+    capsys.readouterr()
+    change(tmp_path)
+    assert translate.main(given) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "out.partial").exists()
+
+
+def interrupt(self, lines, **options):
+    raise KeyboardInterrupt
+
+
+def edit(folder: Path, **changes) -> None:
+    path = folder / "out.partial.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_one_process_at_a_time(tmp_path):
+    with (
+        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+        pytest.raises(ValueError, match=r"out\.partial is being written by another process"),
+        resumable_file(tmp_path / "out", made_by={}, lines_each=1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
+        (["--resume", "--input", "a", "--output", "b", "--alignments", "c"], "use --format json --align"),
+    ],
+)
+def test_what_resume_needs(capsys, more, message):
+    with pytest.raises(SystemExit) as stopped:
+        translate.main(["--ckpt", "x", *more])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# The line of progress.
+
+
+def test_text():
+    line = ProgressLine(30_000, done=2_000, stream=io.StringIO())
+    line.done += 10_000
+    assert line.text(25.0) == " 40%  12,000 of 30,000 lines  400.0 lines/s  0:00:45 left"
+    line.done = 2_000
+    assert line.text(0.0) == "  7%  2,000 of 30,000 lines  0.0 lines/s  ? left"
+
+
+def test_lines_are_counted(tmp_path):
+    for data, count in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\r\n" * 4, 4)):
+        (tmp_path / "in").write_bytes(data)
+        assert count_lines(str(tmp_path / "in")) == count
+
+
+def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, capsys):
+    assert translate.main(command(tmp_path, ckpt)) == 0
+    assert capsys.readouterr().err == ""
+    ours, theirs = pty.openpty()
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        assert translate.main(command(tmp_path, ckpt)) == 0
+        monkeypatch.undo()
+        shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    first, *_, last = shown.split("\r")[1:]
+    assert f" of {len(LINES)} lines  " in first
+    # nothing of it stays
+    assert last == "\x1b[K"
