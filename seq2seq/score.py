@@ -94,6 +94,8 @@ def _parser() -> Parser:
         help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",
     )
     add_model_options(parser.add_argument_group("translation, with --ckpt"))
+    # a score is that of the run, which validates in float32
+    parser.set_defaults(dtype="float32")
     return parser
 
 

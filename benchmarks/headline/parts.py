@@ -32,6 +32,10 @@ class Plan(NamedTuple):
     beam_size: int
 
 
+# Ends the name of a translation with weights in bfloat16.
+IN_BFLOAT16 = " in bfloat16"
+
+
 def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[str, Any]:
     """Train the small model, translate every test set, and keep the translations' ids and the weights."""
     trainer, warm = _warmed(prepared, mixer, plan)
@@ -44,6 +48,11 @@ def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[st
     result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
     # the weights as well, so that other measurements need no training
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, folder / f"{mixer}.pt")
+    # as `translate` does on a GPU
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    for name in prepared.tests:
+        result["translations"][f"{name}{IN_BFLOAT16}"] = translate(model, prepared, name, plan)
     return result
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.headline.data import Prepared
+from benchmarks.headline.parts import IN_BFLOAT16
 from seq2seq.experiments.tables import markdown_table
 
 MFU = "MFU: share of the data sheet's peak and of the measured one, TFLOP/s"
@@ -27,7 +28,7 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
     for part in result["parts"].values():
         for name, translation in part.get("translations", {}).items():
             lines = tokenizer.decode(translation["ids"])
-            references = prepared.references(name)
+            references = prepared.references(name.removesuffix(IN_BFLOAT16))
             translation["scores"] = [metric(lines, references)._asdict() for metric in (bleu, chrf)]
             # a sample to read; the ids are complete
             translation["text"] = lines[:20]

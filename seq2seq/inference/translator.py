@@ -79,7 +79,7 @@ class Translator:
         *,
         settings: SearchSettings | None = None,
         device: str = "auto",
-        dtype: str = "float32",
+        dtype: str | None = None,
         trust: Sequence[str] = (),
         max_tokens: int | None = None,
         max_len: int = LONGEST_SOURCE,
@@ -92,7 +92,7 @@ class Translator:
             path: A file, a folder, or owner/name on the Hugging Face hub (owner/name@revision).
             settings: Search settings (default: the run's, which the checkpoint remembers).
             device: cpu, cuda, cuda:N, or auto for a GPU if there is one.
-            dtype: Number format of the weights, one of DTYPES.
+            dtype: Number format of the weights, one of DTYPES (default: float32 on a CPU, bfloat16 on a GPU).
             trust: Packages, besides seq2seq, whose mixers the checkpoint may name.
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
@@ -103,6 +103,7 @@ class Translator:
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
         for member, each in zip(members, paths, strict=True):

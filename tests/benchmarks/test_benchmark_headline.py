@@ -14,6 +14,7 @@ import tiny
 
 from benchmarks.headline import __main__ as headline
 from benchmarks.headline.data import Prepared
+from benchmarks.headline.parts import IN_BFLOAT16
 from benchmarks.headline.prepare import TESTS, TRAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,11 +78,11 @@ def test_budget_stops_and_the_same_command_continues(data, tmp_path, capsys):
         assert part["mfu"] > 0, name
         assert (part["padding"] == 0) == name.startswith("speed/")
     translations = parts["quality/dynamicconv"]["translations"]
-    assert set(translations) == set(TESTS)
-    assert [len(translations[name]["ids"]) for name in TESTS] == [4, 4, 4]
-    assert all(0 <= translations[name]["scores"][0]["value"] <= 100 for name in TESTS)
+    assert set(translations) == {f"{name}{dtype}" for name in TESTS for dtype in ("", IN_BFLOAT16)}
+    assert [len(each["ids"]) for each in translations.values()] == [4] * 6
+    assert all(0 <= each["scores"][0]["value"] <= 100 for each in translations.values())
     table = capsys.readouterr().out
-    assert "| mixer | BLEU tatoeba | BLEU multi30k | BLEU newstest2013 |" in table
+    assert "| mixer | BLEU tatoeba | BLEU multi30k | BLEU newstest2013 | BLEU tatoeba in bfloat16 |" in table
     assert "| big bahdanau 5 |" in table
 
 
