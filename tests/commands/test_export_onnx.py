@@ -126,12 +126,19 @@ def eager(given: Loaded) -> Loaded:
 
 
 def require_alike(theirs: list[list[Candidate]], ours: list[list[Candidate]], *, ties: int = 0) -> None:
-    """Check scores, and texts but for `ties` lines: texts differ where scores are equal but for rounding."""
+    """Check texts and scores of all lines but `ties`.
+
+    Where two hypotheses are equal but for rounding, either may be dropped from the beam, and with it all that would
+    have followed from it; the best translation is then mostly the same.
+    """
     assert [len(row) for row in theirs] == [len(row) for row in ours]
-    scores = [[each.score for row in rows for each in row] for rows in (theirs, ours)]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-    different = [[a.text for a in mine] != [b.text for b in other] for mine, other in zip(ours, theirs, strict=True)]
-    assert sum(different) <= ties
+    different = [
+        (mine, other)
+        for mine, other in zip(ours, theirs, strict=True)
+        if [each.text for each in mine] != [each.text for each in other]
+        or [each.score for each in mine] != pytest.approx([each.score for each in other], abs=1e-4)
+    ]
+    assert len(different) <= ties, different
 
 
 @pytest.mark.parametrize("name", PRESETS)
