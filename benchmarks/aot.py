@@ -75,7 +75,10 @@ MOST_SPILLS = {"unaligned": 200, "": 0}
 DTYPE, HEAD_DIM = "bf16", 64  # of which everything is compiled
 HEAD_DIMS = {"bf16": (16, 32, 64, 80, 128, 256), "fp16": (64,), "fp32": (16, 32, 64, 80, 128, 256)}
 # Strides that Triton specializes on when they are multiples of 16.
-ALIGNED = ("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_slot", "value_row", "row_stride", "vocab")
+ALIGNED = (
+    *("x_batch", "x_row", "dy_batch", "dy_row", "value_batch", "value_head", "value_slot", "value_row"),
+    *("row_stride", "vocab"),
+)
 # Arguments that Triton turns into constants when they are 1.
 ONES = ("heads", "beam")
 OTHER_TAPS = (3, 31, 64)  # of types and heads of which not everything is compiled

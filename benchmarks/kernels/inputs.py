@@ -80,15 +80,16 @@ def random_step(
     """Return the step function and (values, owner, position, kernel) of a beam that was reordered at random.
 
     Shape:
-        values: (sentences, slots, beam, C), and N = sentences * beam.
+        values: (sentences, H, slots, beam, C / H), and N = sentences * beam.
         owner: (N, slots).
         position: (N,).
         kernel: Logits (N, H, K) or weights (H, K).
     """
     sentences = max(1, shape.batch // beam)
     count = sentences * beam
-    # (sentences, slots, beam, C); `owner` names the hypothesis that wrote a slot
-    values = torch.randn(sentences, shape.length, beam, shape.channels, device=device, dtype=dtype)
+    # (sentences, H, slots, beam, C / H); `owner` names the hypothesis that wrote a slot
+    size = shape.channels // shape.heads
+    values = torch.randn(sentences, shape.heads, shape.length, beam, size, device=device, dtype=dtype)
     owner = torch.randint(0, beam, (count, shape.length), device=device)  # (N, slots)
     position = torch.randint(0, shape.length, (count,), device=device)  # (N,)
     if op == "dynamicconv":

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
-from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.state import Cache
+from seq2seq.state import HeadCache
 
 
 class DynamicConv(SelfMixer):
@@ -111,20 +113,21 @@ class DynamicConv(SelfMixer):
     class State(NamedTuple):
         """The gated inputs of the last K positions, D numbers a slot."""
 
-        past: Cache
+        past: HeadCache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicConv.State:
         """Return an empty cache of gated inputs."""
-        return self.State(Cache.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype))
+        size = self.dim // self.num_heads
+        return self.State(
+            HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype)
+        )
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)
-        # the step reads the last K slots where they lie
-        past = state.past
-        logits = self._logits(z)  # (N, H, K)
-        return self.out(dynamicconv_step(past.values, past.owner, position, logits, backend=self.backend)), state
+        weigh = partial(window, backend=self.backend)
+        return self.out(state.past.convolve(self._logits(z), position, softmax=True, window=weigh)), state
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

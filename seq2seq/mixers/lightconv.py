@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
-from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.state import Cache
+from seq2seq.state import HeadCache
 
 
 class LightConv(SelfMixer):
@@ -113,16 +115,19 @@ class LightConv(SelfMixer):
     class State(NamedTuple):
         """The gated inputs of the last K positions, D numbers a slot."""
 
-        past: Cache
+        past: HeadCache
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LightConv.State:
         """Return an empty cache of gated inputs."""
-        return self.State(Cache.empty(batch_size, self.kernel_size, self.dim, device=device, dtype=dtype))
+        size = self.dim // self.num_heads
+        return self.State(
+            HeadCache.of_heads(batch_size, self.kernel_size, self.num_heads, size, device=device, dtype=dtype)
+        )
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        past = state.past  # read where it lies
-        weights = self.weight.softmax(-1)  # (H, K)
-        return self.out(lightconv_step(past.values, past.owner, position, weights, backend=self.backend)), state
+        weights = self.weight.softmax(-1)[None]  # (1, H, K)
+        weigh = partial(window, backend=self.backend)
+        return self.out(state.past.convolve(weights, position, softmax=False, window=weigh)), state

@@ -125,7 +125,7 @@ for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
     dynamic.backward(x, x, logits, lse, *given, True, 1.1)
     light.forward(h(2, length, 2048), f(4, taps), ends, ends, True, True)
     light.backward(x, h(2, length, 2048), f(4, taps), ends, ends, True, True)
-    window.window(h(2, 5, 1, 1024), owner, ends, h(2, 4, taps), True)
+    window.window(h(2, 4, 5, 1, 256), owner, ends, h(2, 4, taps), True)
 assert planned == launched, (planned - launched, launched - planned)
 # five for each K, and those of one tile, which more than three taps have: two for each size
 assert len(planned) >= 5 * len(aot.OTHER_TAPS) + 2 * 3, len(planned)

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
 from seq2seq.kernels.band_matrix import BLOCK, band_conv, band_conv_transposed, band_slopes, left_padding, skew, unskew
+from seq2seq.kernels.conv_step import window
+from seq2seq.kernels.conv_step.reference import window_reference
 from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, random_bytes, unpack
 from seq2seq.kernels.dropout import Dropout, dropout
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
@@ -29,6 +31,11 @@ _CASES |= {f"0.3-causal-{taps}" for taps in KERNELS[::2]} | {f"0.0-same-{taps}" 
 REPRESENTATIVE = {"test_dynamicconv_is_its_reference": _CASES, "test_lightconv_is_its_reference": _CASES}
 every_kernel = pytest.mark.parametrize("taps", KERNELS)
 both_forms = pytest.mark.parametrize("causal", [True, False], ids=["causal", "same"])
+
+
+def heads_first(values: Tensor, heads: int) -> Tensor:
+    """(B, L, beam, C) -> (B, H, L, beam, C / H)."""
+    return values.unflatten(-1, (heads, -1)).permute(0, 3, 1, 2, 4)
 
 
 def draw(*shape: int) -> Tensor:
@@ -191,7 +198,7 @@ def test_step_is_the_last_position(taps):
         for row in range(6):
             values[row // 3, torch.arange(length), owner[row]] = x[row].detach()
             pair = x[row : row + 1].detach(), logits[row : row + 1]
-            past = values, owner, position
+            past = heads_first(values, 2), owner, position
             same(dynamicconv_step(*past, logits[:, -1])[row], dynamicconv(*pair, causal=True)[0, -1])
             same(lightconv_step(*past, weights)[row], lightconv(pair[0], weights, causal=True)[0, -1])
 
@@ -205,12 +212,26 @@ def test_step_from_slots_that_are_written_in_turns(taps):
     # of each hypothesis by itself: the others' positions differ
     for row in range(6):
         last = int(position[row])
-        turns, rows = torch.full((2, taps, 3, 4), torch.nan, dtype=values.dtype), torch.zeros(6, taps + 2).long()
+        turns, rows = torch.full((2, taps, 3, 4), 1e3, dtype=values.dtype), torch.zeros(6, taps + 2).long()
         for time in range(max(0, last - taps + 1), last + 1):
             turns[:, time % taps] = values[:, time].detach()
             rows[:, time % (taps + 2)] = owner[:, time]
-        whole = lightconv_step(values.detach(), owner, position, weights.detach())[row]
-        same(lightconv_step(turns, rows, position.clamp(min=last, max=last), weights.detach())[row], whole)
+        whole = lightconv_step(heads_first(values.detach(), 2), owner, position, weights.detach())[row]
+        now = position.clamp(min=last, max=last)
+        same(lightconv_step(heads_first(turns, 2), rows, now, weights.detach())[row], whole)
+
+
+@every_kernel
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_product_over_all_slots_is_the_definition(taps, softmax):
+    """The twin gathers windows; slots of any age, more of them than taps, positions before the first."""
+    sentences, beam, heads, size, slots = 3, random.choice([1, 4]), 2, 5, taps + random.randrange(3)
+    values = torch.randn(sentences, heads, slots, beam, size, dtype=torch.float64)
+    owner = torch.randint(beam, (sentences * beam, slots + random.randrange(3)))
+    weights = torch.randn(random.choice([1, sentences * beam]), heads, taps, dtype=torch.float64)
+    for position in (torch.randint(3 * slots, (sentences * beam,)), torch.zeros(sentences * beam, dtype=torch.int64)):
+        given = values, owner, position, weights
+        same(window(*given, softmax=softmax), window_reference(*given, softmax=softmax))
 
 
 class Numbers(TorchDispatchMode):

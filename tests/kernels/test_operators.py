@@ -163,7 +163,7 @@ def test_operators_with_triton_are_what_torch_asks_for(op, taps):
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("softmax", [True, False])
 def test_window_is_what_torch_asks_for(heads, softmax):
-    values = torch.randn(2, 7, 2, 6, dtype=EXACT, device=DEVICE)
+    values = torch.randn(2, heads, 7, 2, 6 // heads, dtype=EXACT, device=DEVICE)
     owner, position = torch.randint(2, (4, 7), device=DEVICE), torch.randint(7, (4,), device=DEVICE)
     weights = torch.randn(4 if softmax else 1, heads, 5, dtype=EXACT, device=DEVICE)
     torch.library.opcheck(ops.window.default, (values, owner, position, weights, softmax, BACKEND))
@@ -306,7 +306,7 @@ def test_other_lengths_recompile_once(op):
 def test_compiled_decoding_step(softmax):
     """One graph for every position."""
     call, counter = compiled(dynamicconv_step if softmax else lightconv_step)
-    values, owner = torch.randn(2, 7, 2, 6, device=DEVICE), torch.randint(2, (4, 7), device=DEVICE)
+    values, owner = torch.randn(2, 3, 7, 2, 2, device=DEVICE), torch.randint(2, (4, 7), device=DEVICE)
     weights = torch.randn(4, 3, 5, device=DEVICE) if softmax else torch.randn(3, 5, device=DEVICE)
     eager = dynamicconv_step if softmax else lightconv_step
     for t in range(7):

@@ -24,6 +24,7 @@ pytest.importorskip("triton")
 
 from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.conv_step.reference import window_reference
 from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
 from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
 from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
@@ -400,12 +401,12 @@ def test_nothing_to_do(op):
 # ---- decoding
 
 
-def cache(rows: int, beam: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """values (rows / beam, L, beam, C) and owner (rows, L), cut from longer ones, and position (rows,); NaN follows."""
-    values = torch.randn(rows // beam, slots + 3, beam, width, device=DEVICE)[:, :slots]
+def cache(rows: int, beam: int, heads: int, slots: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """values (rows / beam, H, L, beam, R), owner (rows, L), cut from longer ones, and position (rows,); NaN follows."""
+    values = torch.randn(rows // beam, heads, slots + 3, beam, width, device=DEVICE)[:, :, :slots]
     owner = torch.randint(beam, (rows, slots + 2), device=DEVICE)[:, :slots]
     position = torch.randint(slots, (rows,), device=DEVICE)
-    values[:, int(position.max()) + 1 :] = float("nan")
+    values[:, :, int(position.max()) + 1 :] = float("nan")
     return values, owner, position
 
 
@@ -414,19 +415,24 @@ def cache(rows: int, beam: int, slots: int, width: int) -> tuple[Tensor, Tensor,
 def test_decoding_step(op, taps):
     """Against float64, at any position and with slots of any ancestry, also for one hypothesis and with gaps."""
     beam, heads, width = random.choice([1, 2, 4]), random.choice([1, 3]), random.choice([4, 16, 24])
-    values, owner, position = cache(beam * random.randint(1, 3), beam, taps + 4, heads * width)
+    values, owner, position = cache(beam * random.randint(1, 3), beam, heads, taps + 4, width)
     kernels = (owner.shape[0], heads, taps) if op == "dynamicconv" else (heads, taps)
     weights, step = torch.randn(*kernels, device=DEVICE), dynamicconv_step if op == "dynamicconv" else lightconv_step
     types = random.choice([(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16,) * 2])
+
+    def expected(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> Tensor:
+        weights = weights.double() if weights.dim() == 3 else weights.double()[None]
+        return window_reference(values.double(), owner, position, weights, softmax=op == "dynamicconv")
+
     values, weights = values.to(types[0]), weights.to(types[1])
     for kind in ("dense", "gaps"):
         found = step(layout(values, kind), owner, position, layout(weights, kind), backend="triton")
         assert found.dtype == values.dtype
-        close(found, step(values.double(), owner, position, weights.double(), backend="torch"), TOLERANCE[types[0]])
+        close(found, expected(values, owner, position, weights), TOLERANCE[types[0]])
     # slots that are written in turns: there have been more positions than slots
-    ring = torch.randn_like(values[:, :taps].float()).to(types[0]), owner, position + 3 * taps
+    ring = torch.randn_like(values[:, :, :taps].float()).to(types[0]), owner, position + 3 * taps
     found = step(*ring, weights, backend="triton")
-    close(found, step(ring[0].double(), *ring[1:], weights.double(), backend="torch"), TOLERANCE[types[0]])
+    close(found, expected(*ring, weights), TOLERANCE[types[0]])
 
 
 # ---- DropConnect
@@ -504,7 +510,8 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         "'nonsense'": {"backend": "nonsense"},
     }.items():
         given = small(**other)
-        values, owner = given["x"][:, :, None], torch.zeros(2, 5, dtype=torch.int64, device=DEVICE)
+        owner = torch.zeros(2, 5, dtype=torch.int64, device=DEVICE)
+        values = given["x"].unflatten(-1, (given["logits"].shape[2], -1)).transpose(1, 2)[:, :, :, None]
         past = values, owner, owner[:, 0]
         with pytest.raises(ValueError, match=named):
             dynamicconv(**given)

@@ -21,6 +21,7 @@ from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
+from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.model import Seq2Seq
 from seq2seq.state import HeadCache
 
@@ -121,6 +122,19 @@ class _TracedHeadCache(_TracedCache):
         weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
         before, here = weights.split([scores.shape[-1], 1], -1)
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
+
+    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, window: Any) -> Tensor:
+        """See `HeadCache.convolve`: the past is weighed where it lies, and the position itself beside it."""
+        if softmax:
+            weights = weights.softmax(-1)
+        slots = self.values.shape[2]
+        age = (position[:, None] - torch.arange(slots)) % slots  # (N, L): positions since the slot was written
+        # the slot whose turn it is still has what is K positions old
+        read = (age > 0) & (age <= position[:, None])
+        y = weigh_slots(self.values, weights, age, read, self.ancestry.turns(slots, position))
+        assert self.appended is not None
+        here = weights[..., -1:] * self.appended.unflatten(-1, (weights.shape[1], -1))  # (N, H, R)
+        return y + here.flatten(1)
 
     def own(self) -> Tensor:
         """Return what was appended, head by head."""

@@ -7,18 +7,16 @@ from torch import Tensor
 
 
 def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
-    """Compute y_{n,c} = sum_k w_{n,h(c),k} v_{n,position_n+k-K+1,c}; arguments as `window`'s."""
+    """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}; arguments as `window`'s."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
     rows = owner.shape[0]  # N
+    _, _, slots, beam, _ = values.shape
     taps = weights.shape[-1]
-    beam = values.shape[2]
     time = position[:, None] + torch.arange(1 - taps, 1, device=position.device)  # (N, K)
     slot = time.clamp(min=0)  # (N, K); before position 0 any slot serves, since it is zeroed below
     sentence = torch.arange(rows, device=owner.device) // beam  # (N,)
     row = owner.gather(1, slot % owner.shape[1])  # (N, K)
-    inputs = values[sentence[:, None], slot % values.shape[1], row]  # (N, K, C)
-    # (N, K, H, R)
-    inputs = inputs.masked_fill((time < 0)[:, :, None], 0.0).unflatten(-1, (weights.shape[1], -1))
-    inputs = inputs.transpose(1, 2)  # (N, H, K, R)
+    inputs = values[sentence[:, None], :, slot % slots, row]  # (N, K, H, R)
+    inputs = inputs.masked_fill((time < 0)[:, :, None, None], 0.0).transpose(1, 2)  # (N, H, K, R)
     return (weights[:, :, None].to(values.dtype) @ inputs).reshape(rows, -1)  # (N or 1, H, 1, K) @ (N, H, K, R)

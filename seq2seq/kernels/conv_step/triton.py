@@ -14,7 +14,8 @@ from seq2seq.kernels.triton_ops import LOG2E, unit_stride
 @triton.jit
 def window_kernel(
     values, owner, position, weights, y,
-    beam, heads, taps, slots, owners, value_batch, value_slot, value_row, owner_row, weight_row, weight_head,
+    beam, heads, taps, slots, owners,
+    value_batch, value_head, value_slot, value_row, owner_row, weight_row, weight_head,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, TAPS: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
     """Compute sum_k w_k v_{position+k-K+1} for one hypothesis and head; TAPS is K rounded up to a power of two."""
@@ -33,7 +34,7 @@ def window_kernel(
     # the slot of `time` in the hypothesis's sentence, in the beam row that wrote it: nothing is reordered
     real = (time >= 0) & (k < taps)
     row = tl.load(owner + hypothesis * owner_row + time % owners, mask=real, other=0).to(tl.int64)
-    row = hypothesis // beam * value_batch + time % slots * value_slot + row * value_row + head * WIDTH
+    row = hypothesis // beam * value_batch + time % slots * value_slot + row * value_row + head * value_head
     mask = real[:, None] & (column < WIDTH)[None, :]  # (TAPS, COLUMNS)
     rows = tl.load(values + row[:, None] + column[None, :], mask=mask, other=0.0).to(tl.float32)
     mixed = tl.sum(weight[:, None] * rows, 0)  # (COLUMNS,)
@@ -41,7 +42,7 @@ def window_kernel(
 
 
 def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool) -> Tensor:
-    """Compute y (N, C) from values (B, L, beam, C), owner (N, M), position (N,) and weights (N or 1, H, K)."""
+    """Compute y (N, H R) from values (B, H, L, beam, R), owner (N, M), position (N,) and weights (N or 1, H, K)."""
     values, owner, weights, position = (
         unit_stride(values),
         unit_stride(owner),
@@ -49,13 +50,14 @@ def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, sof
         position.contiguous(),
     )
     rows, heads, taps = owner.shape[0], *weights.shape[1:]  # N, H, K
-    y = torch.empty((rows, values.shape[-1]), dtype=values.dtype, device=values.device)
-    sizes = (values.shape[2], heads, taps, values.shape[1], owner.shape[1])
+    _, _, slots, beam, width = values.shape
+    y = torch.empty((rows, heads * width), dtype=values.dtype, device=values.device)
+    sizes = (beam, heads, taps, slots, owner.shape[1])
     weight_row = weights.stride(0) if weights.shape[0] == rows else 0  # stride 0: one kernel for all hypotheses
-    strides = (*values.stride()[:3], owner.stride(0), weight_row, weights.stride(1))
+    strides = (*values.stride()[:4], owner.stride(0), weight_row, weights.stride(1))
     with torch.cuda.device_of(values):
         window_kernel[(rows * heads,)](
-            values, owner, position, weights, y, *sizes, *strides, **constants(taps, values.shape[-1] // heads, softmax)
+            values, owner, position, weights, y, *sizes, *strides, **constants(taps, width, softmax)
         )
     return y
 

@@ -65,7 +65,7 @@ def dynamicconv_step(
     """Decode one position of N hypotheses, whose predicted kernels weigh their last K inputs.
 
     Shape:
-        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; logits (N, H, K) -> (N, C).
+        values (B, H, L, beam, R), owner (N, L) and position (N,) as in `window`; logits (N, H, K) -> (N, H R).
     """
     return window(values, owner, position, logits, softmax=True, backend=backend)
 

@@ -69,7 +69,7 @@ def lightconv_step(
     """Decode one position of N hypotheses, whose last K inputs are weighed by the same normalized kernels.
 
     Shape:
-        values (B, L, beam, C), owner (N, L) and position (N,) as in `window`; weights (H, K) -> (N, C).
+        values (B, H, L, beam, R), owner (N, L) and position (N,) as in `window`; weights (H, K) -> (N, H R).
     """
     return window(values, owner, position, weights[None], softmax=False, backend=backend)
 
