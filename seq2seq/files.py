@@ -83,7 +83,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _guessed_errno(error: BaseException) -> int | None:
     return errno.ENOSPC if re.search(r"requested and \d+ written|inline_container.* unexpected pos", text) else None
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to the disk."""
     # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
     with contextlib.suppress(OSError):

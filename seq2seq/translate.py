@@ -10,7 +10,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from seq2seq.cli import (
     Parser,
@@ -30,13 +30,16 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.config.search import SamplingSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.progress import ProgressLine, count_lines
-from seq2seq.inference.resuming import file_identity, resumable_file
+from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
+
+if TYPE_CHECKING:
+    from seq2seq.inference.translator import Translator
 
 Stream = BinaryIO | IO[bytes]
 
@@ -103,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.format = options.format or ("tsv" if options.n_best > 1 else "text")
     if options.resume and not (options.input and options.output):
         parser.error("--resume goes on with a file, so it needs --input and --output")
+    if options.resume and not Path(options.input).is_file():
+        parser.error(f"--resume needs an input that can be read again, and {options.input} is no ordinary file")
     if options.resume and options.alignments:
         parser.error("--alignments is written all at once; with --resume, use --format json --align")
     for name in ("pieces", "align"):
@@ -141,14 +146,14 @@ def _run(options: argparse.Namespace) -> int:
         _check_alignments(options)
         beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         translator = load_translator(options, options.n_best)
-        done = 0
+        partial: PartialOutput | None = None
         if options.output is not None:
             languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
             require_no_corpus(Path(options.output), "--output", languages)
         if options.resume:
-            sink, done = stack.enter_context(_resumable_sink(options, translator.settings))
-        else:
-            sink = _open_sink(options, stack)
+            partial = stack.enter_context(_partial_output(options, translator))
+        sink = partial.file if partial else _open_sink(options, stack)
+        done = partial.done if partial else 0
         # imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
@@ -161,8 +166,9 @@ def _run(options: argparse.Namespace) -> int:
             **beside,
             alignments=None if options.alignments is None else stack.enter_context(atomic_file(options.alignments)),
             progress=_progress(source, done),
+            partial=partial,
         )
-        session.run(source, sink, skip=done)
+        session.run(source, sink)
     # after the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
@@ -213,18 +219,19 @@ def _check_alignments(options: argparse.Namespace) -> None:
         require_text_output(Path(options.alignments), "--alignments", inputs=others, ckpt=options.ckpt)
 
 
-def _resumable_sink(
-    options: argparse.Namespace, settings: SearchSettings
-) -> contextlib.AbstractContextManager[tuple[IO[bytes], int]]:
-    """Open the output where an earlier run has left it, and return with it how many lines of input it is done with."""
-    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang", "dtype")
+def _partial_output(
+    options: argparse.Namespace, translator: Translator
+) -> contextlib.AbstractContextManager[PartialOutput]:
+    """Open the output where an earlier run has left it."""
+    how = ("n_best", "format", "pieces", "align", "suppress", "samples", "mbr", "max_len", "tgt_lang")
     how += tuple(keys(SamplingSettings))
     made_by = {name: getattr(options, name) for name in how}
-    made_by["search"] = dataclasses.asdict(settings)
+    made_by["dtype"] = translator.dtype
+    made_by["search"] = dataclasses.asdict(translator.settings)
     for name in ("ckpt", "input", "prefixes", "phrases"):
         path = getattr(options, name)
-        made_by[name] = file_identity(path) if path is not None and Path(path).is_file() else path
-    made_by["ensemble"] = [file_identity(path) for path in options.ensemble if Path(path).is_file()]
+        made_by[name] = None if path is None else identity(path)
+    made_by["ensemble"] = [identity(path) for path in options.ensemble]
     lines_each = 1 if options.format == "json" else options.n_best
     return resumable_file(Path(options.output), made_by=made_by, lines_each=lines_each)
 
@@ -236,8 +243,7 @@ def _progress(source: Stream, done: int) -> ProgressLine | None:
             return None
     except (OSError, ValueError):
         return None
-    # opened anew, so that nothing of it is taken from the translator
-    return ProgressLine(count_lines(f"/dev/fd/{source.fileno()}"), done=done, stream=sys.stderr)
+    return ProgressLine(count_lines(source.fileno()), done=done, stream=sys.stderr)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:

@@ -37,7 +37,11 @@ class Stub:
         if languages:
             self.meta["tgt_langs"] = list(languages)
         self.settings = SearchSettings(beam_size=beam_size)
-        self.tokenizer = SimpleNamespace(tag_ids=list)
+        # of a vocabulary of one piece
+        pieces = SimpleNamespace(
+            piece_to_id=lambda piece: int(piece == "▁dog"), id_to_piece=["<unk>", "▁dog"].__getitem__
+        )
+        self.tokenizer = SimpleNamespace(tag_ids=list, tgt=pieces, unk_id=0)
         self.tags: list[Any] = []
         self.gate = threading.Event()
         self.gate.set()

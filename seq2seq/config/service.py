@@ -21,9 +21,11 @@ class ServiceSettings(Section):
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for every network that the machine is in")
     port: int = setting(8000, "port to listen on; 0 for any that is free", least=0, most=65_535)
     proxy: str | None = setting(None, "address of a reverse proxy whose X-Forwarded-For names the client")
-    max_body: int = setting(1 << 20, "bytes of a request; a larger one is refused unread", least=1024, most=1 << 30)
+    max_body: int = setting(1 << 20, "bytes of a request's body; a larger one is refused", least=1024, most=1 << 30)
     max_texts: int = setting(128, "texts of a request", least=1, most=100_000)
-    max_characters: int = setting(20_000, "characters of a request, all texts together", least=1, most=10**8)
+    max_characters: int = setting(20_000, "characters of a request, prefixes and phrases too", least=1, most=10**8)
+    max_prefix: int = setting(200, "characters of what a translation begins with (413)", least=0, most=10**6)
+    max_phrases: int = setting(8, "phrases that a translation must have (413)", least=0, most=1000)
     max_beam_size: int = setting(
         10,
         "largest beam size and n_best that a request may ask for, if the checkpoint's is no larger",
@@ -42,7 +44,7 @@ class ServiceSettings(Section):
     client_texts: int = setting(512, "texts of one client's address that wait at most (429)", least=1, most=10**7)
     max_connections: int = setting(512, "connections at most (503)", least=1, most=100_000)
     timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
-    body_timeout: float = setting(10.0, "seconds in which a request must have arrived (408)", above=0, most=3600)
+    body_timeout: float = setting(10.0, "seconds in which a request's body must have arrived (408)", above=0, most=3600)
     grace: float = setting(
         30.0, "seconds for what was accepted, once the service is asked to stop", least=0, most=86_400
     )

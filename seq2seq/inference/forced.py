@@ -120,11 +120,15 @@ def word_weights(weights: Tensor, source: Sequence[str], target: Sequence[str]) 
         source: Pieces of the source; see `words_of`.
         target: Pieces of the target, likewise.
     """
-    columns, rows = words_of(source), words_of(target)
-    table = torch.zeros(len(rows), len(columns))
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            table[i, j] = weights[row][:, column].sum() / len(row)
+    columns, rows = _members(words_of(source), len(source)), _members(words_of(target), len(target))
+    return rows / rows.sum(1, keepdim=True) @ weights.float() @ columns.t()
+
+
+def _members(words: Sequence[Sequence[int]], size: int) -> Tensor:
+    """Return 1 where a piece belongs to a word, (words, pieces)."""
+    table = torch.zeros(len(words), size)
+    for number, pieces in enumerate(words):
+        table[number, list(pieces)] = 1.0
     return table
 
 

@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 from seq2seq.inference.forced_text import ForcedLine, force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.progress import ProgressLine
+from seq2seq.inference.resuming import PartialOutput
 from seq2seq.inference.translator import Candidate, Note, Translator
 
 Stream = BinaryIO | IO[bytes]
@@ -134,6 +135,7 @@ class LineStream:
         alignments: Where the word alignments of the best translations go, a line for each line.
         details: What the format also prints of the best translation: fields of `ForcedLine.as_dict`.
         progress: Line on a terminal that tells how far it is.
+        partial: The output that an earlier run has left, whose lines are skipped.
     """
 
     def __init__(
@@ -148,6 +150,7 @@ class LineStream:
         alignments: Stream | None = None,
         details: Sequence[str] = (),
         progress: ProgressLine | None = None,
+        partial: PartialOutput | None = None,
     ) -> None:
         self.translator = translator
         self.options = dict(options or {})
@@ -156,21 +159,21 @@ class LineStream:
         self.alignments = alignments
         self.details = details
         self.progress = progress
+        self.partial = partial
         self.format = FORMATS[format]
         self._print_warning = warn
-        self.lines = 0
+        self.lines = partial.done if partial else 0
         self.invalid = 0
-        self._failed: set[int] = set()
+        self._failed = set(partial.failed if partial else ())
+        self._split: set[int] = set()
 
-    def run(self, source: Stream, sink: Stream, *, skip: int = 0) -> None:
+    def run(self, source: Stream, sink: Stream) -> None:
         """Translate until the source ends, and flush after every window.
 
-        Args:
-            skip: Lines that were translated before.
-
         Raises:
-            ValueError: The source has fewer lines than that.
+            ValueError: The source has fewer lines than its partial output.
         """
+        skip = self.lines
         for number in range(1, skip + 1):
             if not source.readline():
                 raise ValueError(f"the input ends before line {number}, and {skip} of its lines are translated")
@@ -179,7 +182,11 @@ class LineStream:
                 stream.readline()
         try:
             for window in read_windows(source, first=skip + 1):
-                sink.write(self._translate(window))
+                translated = self._translate(window)
+                if self.progress:
+                    # the output may go to the same terminal
+                    self.progress.clear()
+                sink.write(translated)
                 # a reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
         finally:
@@ -208,7 +215,7 @@ class LineStream:
             lines, note=lambda note: self._report(window, note), **self.options, **beside
         )
         self.lines += len(lines)
-        forced = self._forced(lines, [candidates[0] for candidates in results])
+        forced = self._forced(window.first, lines, [candidates[0] for candidates in results])
         if self.alignments is not None:
             self.alignments.write("".join(f"{line.alignment}\n" for line in forced).encode())
         details: list[dict[str, Any]] = [{} for _ in lines]
@@ -224,14 +231,21 @@ class LineStream:
         """Lines that were not translated and are empty."""
         return len(self._failed)
 
-    def _forced(self, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
+    @property
+    def _asked(self) -> bool:
+        """True if more than the translations is asked for."""
+        return bool(self.details) or self.alignments is not None
+
+    def _forced(self, first: int, lines: Sequence[str], best: Sequence[Candidate]) -> list[ForcedLine]:
         """Return what the model says of its best translations, where that is asked for."""
-        align = self.alignments is not None or "alignment" in self.details
-        if not (align or self.details):
+        if not self._asked:
             return []
-        # of a line that failed there is nothing to say, as of a blank one
-        pairs = [(line if math.isfinite(each.score) else "", each.text) for line, each in zip(lines, best, strict=True)]
-        # that a line is cut has been reported
+        align = self.alignments is not None or "alignment" in self.details
+        # of a line that failed there is nothing to say, as of a blank one, nor of parts as if they were one sentence
+        pairs = [
+            (line if math.isfinite(each.score) and number not in self._split else "", each.text)
+            for number, (line, each) in enumerate(zip(lines, best, strict=True), first)
+        ]
         return list(force_lines(self.translator, pairs, note=lambda _: None, align=align))
 
     def _beside(self, stream: Stream, window: Window) -> list[str]:
@@ -255,15 +269,22 @@ class LineStream:
         return text.removeprefix("\ufeff") if number == 1 else text
 
     def _report(self, window: Window, note: Note) -> None:
+        number = window.first + note.position
         # counted here, reported again in the exit status; parts of a line fail as one
-        if note.error and window.first + note.position in self._failed:
+        if note.error and number in self._failed:
             return
         if note.error:
-            self._failed.add(window.first + note.position)
+            self._failed.add(number)
+            if self.partial:
+                self.partial.fail(number)
+        if note.parts > 1:
+            self._split.add(number)
         line = window.raw[note.position]
         text = str(note)
         if not note.error and line.size > len(line.data):
             # extrapolated from the bytes that were read, hence rounded to thousands
             whole = round(note.pieces * line.size / len(line.data), -3)
             text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
-        self.warn(f"line {window.first + note.position} {text}")
+        if note.parts > 1 and self._asked:
+            text += "; it has no alignment and no pieces"
+        self.warn(f"line {number} {text}")

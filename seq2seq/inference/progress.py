@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TextIO
 
@@ -58,13 +59,14 @@ class ProgressLine:
             pass
 
 
-def count_lines(path: str) -> int:
-    """Count the lines of a file; the last one may lack its end."""
-    lines, last = 0, b"\n"
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            lines += chunk.count(b"\n")
-            last = chunk[-1:]
+def count_lines(descriptor: int) -> int:
+    """Count the lines of an open file from where it is read next; the last one may lack its end."""
+    lines, last, at = 0, b"\n", os.lseek(descriptor, 0, os.SEEK_CUR)
+    # without moving what is read next
+    while chunk := os.pread(descriptor, _CHUNK, at):
+        lines += chunk.count(b"\n")
+        last = chunk[-1:]
+        at += len(chunk)
     return lines + (last != b"\n")
 
 

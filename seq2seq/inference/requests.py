@@ -85,7 +85,8 @@ def make_parts(
         if phrases is not None:
             wanted = [row for row in _without_end(tokenizer, phrases[number]) if row]
             if wanted and len(sources) > 1:
-                note(Note(number, sum(map(len, ids)), 0, "it is longer than the longest line, and has phrases"))
+                reason = "it is longer than --max-len, and has phrases: split it, or leave them out"
+                note(Note(number, sum(map(len, ids)), 0, reason))
                 continue
             sources = [source._replace(phrases=wanted) for source in sources]
         if sampling is not None:

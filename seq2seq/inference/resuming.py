@@ -3,22 +3,69 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from seq2seq.files import write_json
+from seq2seq.files import sync_folder, write_json
 
 _CHUNK = 1 << 20
 
 
+class PartialOutput:
+    """Output that is written as it is ready, and the note beside it that says what makes it.
+
+    Attributes:
+        file: The output, open for appending.
+        done: Lines of input whose output it has.
+        failed: Those of them, from 1, that were not translated.
+    """
+
+    def __init__(self, file: IO[bytes], note: Path, made_by: Mapping[str, Any], lines_each: int) -> None:
+        self.file = file
+        self._note = note
+        self._made_by = json.loads(json.dumps(made_by))
+        self.failed: set[int] = set()
+        self.done = 0
+        partial = Path(file.name)
+        if partial.stat().st_size:
+            self._continue(partial, lines_each)
+        self._write_note()
+
+    def fail(self, number: int) -> None:
+        """Remember, before it is written, that the output of a line is empty."""
+        self.failed.add(number)
+        self._write_note()
+
+    def _continue(self, partial: Path, lines_each: int) -> None:
+        """Go on with what is there, unless something else has made it."""
+        try:
+            before = json.loads(self._note.read_text("utf-8"))
+            made_by, failed = before["made_by"], before["failed"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{partial} does not say what made it ({self._note.name}); remove it to begin anew"
+            ) from None
+        for key in made_by | self._made_by:
+            if made_by.get(key) != self._made_by.get(key):
+                raise ValueError(
+                    f"{partial} was made with {key} {json.dumps(made_by.get(key))}, not "
+                    f"{json.dumps(self._made_by.get(key))}; use the same, or remove it to begin anew"
+                )
+        self.done = _keep_whole(partial, lines_each)
+        self.failed = {number for number in failed if number <= self.done}
+
+    def _write_note(self) -> None:
+        write_json(self._note, {"made_by": self._made_by, "failed": sorted(self.failed)})
+
+
 @contextlib.contextmanager
-def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[tuple[IO[bytes], int]]:
-    """Open a binary file that becomes `path` once the block succeeds, and is continued the next time if it does not.
+def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -> Iterator[PartialOutput]:
+    """Open an output that becomes `path` once the block succeeds, and is continued the next time if it does not.
 
     Until then it is `path`.partial; `path`.partial.json says what makes it.
 
@@ -26,55 +73,47 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
         made_by: Options and files that its lines depend on, as JSON has them.
         lines_each: Lines of output for each line of input.
 
-    Yields:
-        The file, and the number of lines of input whose output it has.
-
     Raises:
-        ValueError: The file was made by something else, or another process writes it.
+        ValueError: The output is no ordinary file, was made by something else, or another process writes it.
     """
-    partial, note = _beside(path, ".partial"), _beside(path, ".partial.json")
-    _check_origin(partial, note, made_by)
+    # where there are no such locks, nothing else of the program fails
+    import fcntl
+
+    # a link keeps pointing at its target
+    final = Path(os.path.realpath(path))
+    if final.exists() and not final.is_file():
+        raise ValueError(f"{path} is no ordinary file, which alone can be continued; leave out --resume")
+    partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
     with open(partial, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(f"{partial} is being written by another process; wait for its end") from None
-        write_json(note, made_by)
-        done = _keep_whole(partial, lines_each)
-        yield file, done
+        yield PartialOutput(file, note, made_by, lines_each)
         file.flush()
         # content before the rename: after a power cut the name must not lead to an empty file
         os.fsync(file.fileno())
-        os.replace(partial, path)
+        if final.exists():
+            # the permissions of the file that is replaced stay
+            os.chmod(partial, stat.S_IMODE(final.stat().st_mode))
+        os.replace(partial, final)
     note.unlink()
+    sync_folder(final.parent)
 
 
-def file_identity(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return by what a file is recognized, wherever it lies: its size, and a hash of its bytes."""
+def identity(path: str | os.PathLike[str]) -> Any:
+    """Return by what a file is recognized, wherever it lies: its size and a hash; of a folder, that of each file.
+
+    What is neither, such as a name on a hub, is recognized by the name.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return {str(each.relative_to(path)): identity(each) for each in sorted(path.rglob("*")) if each.is_file()}
+    if not path.is_file():
+        return str(path)
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b")
-    return {"bytes": os.path.getsize(path), "blake2b": digest.hexdigest()[:32]}
-
-
-def _beside(path: Path, ending: str) -> Path:
-    return path.with_name(path.name + ending)
-
-
-def _check_origin(partial: Path, note: Path, made_by: Mapping[str, Any]) -> None:
-    """Refuse a partial file that something else has made."""
-    if not partial.exists():
-        return
-    try:
-        before = json.loads(note.read_text("utf-8"))
-    except (OSError, ValueError):
-        raise ValueError(f"{partial} does not say what made it ({note.name}); remove it to begin anew") from None
-    now = json.loads(json.dumps(made_by))
-    for key in before | now:
-        if before.get(key) != now.get(key):
-            raise ValueError(
-                f"{partial} was made with {key} {json.dumps(before.get(key))}, not {json.dumps(now.get(key))}; "
-                "use the same, or remove it to begin anew"
-            )
+    return {"bytes": path.stat().st_size, "blake2b": digest.hexdigest()[:32]}
 
 
 def _keep_whole(partial: Path, lines_each: int) -> int:

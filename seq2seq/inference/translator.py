@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,7 +147,7 @@ class Translator:
             phrases: What the translation of each line has somewhere.
             suppress: Pieces of the target's vocabulary that no translation has.
             note: Called for every line that is split, cut or fails (default: log a warning).
-            progress: Called with the number of lines, or parts of long lines, that are done since the last call.
+            progress: Called with the number of lines that are done since the last call.
             most_parts: Parts that a long line is split into; with 1 it is cut.
 
         Returns:
@@ -160,12 +161,12 @@ class Translator:
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # tokenize all, search in order of length, and write each result to its line's place
         room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
-        ids = encode_parts(self.tokenizer, lines, **room, note=note)
+        ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(note, phrases))
         parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
         # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
         rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
         found: dict[int, list[Hypothesis]] = {}
-        _search_parts(self, found, parts, rows, job, note, progress)
+        _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
         results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job.settings))
         for candidates in results:
             if mbr and candidates:
@@ -198,10 +199,41 @@ class Translator:
         return _as_text(self.tokenizer, hypotheses)
 
     @property
+    def dtype(self) -> str:
+        """Number format of the weights; float32 for graphs, which have their own."""
+        first: Any = self.model.models[0] if isinstance(self.model, Ensemble) else self.model
+        return str(next(first.parameters()).dtype).removeprefix("torch.")
+
+    @property
     def special(self) -> Specials:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable[[int], None]:
+    """Count lines whose last part is done."""
+    left = Counter(part.line for part in parts)
+
+    def done(line: int) -> None:
+        left[line] -= 1
+        if not left[line]:
+            progress(1)
+
+    return done
+
+
+def _but_of_phrases(note: Callable[[Note], None], phrases: Sequence[Sequence[str]] | None) -> Callable[[Note], None]:
+    """Leave out that a line is split where it has phrases: `make_parts` refuses it."""
+    return lambda told: None if told.parts > 1 and phrases and any(phrases[told.position]) else note(told)
+
+
+def _join(texts: Iterable[str]) -> str:
+    """Join the translations of parts by spaces, but after marks of languages that have none."""
+    joined = ""
+    for text in filter(None, texts):
+        joined += text if not joined or joined.endswith(("。", "！", "？", "，", "；", "：", "、")) else f" {text}"
+    return joined
 
 
 def _search_parts(
@@ -211,7 +243,7 @@ def _search_parts(
     rows: list[int],
     job: Job,
     note: Callable[[Note], None],
-    progress: Callable[[int], None],
+    done: Callable[[int], None],
 ) -> None:
     """Find the translations of the parts `rows`; where the search fails, retry what is left in halves."""
     most = most_rows(job.settings.beam_size, translator.tokenizer.tgt_vocab_size)
@@ -230,7 +262,7 @@ def _search_parts(
         with torch.autocast(torch.device(translator.device).type, enabled=False):
             for number, hypotheses in stream:
                 found[rows[number]] = hypotheses
-                progress(1)
+                done(parts[rows[number]].line)
     except (RuntimeError, ValueError, MemoryError) as error:
         reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
     # after the handler, whose exception keeps the memory of the search
@@ -240,9 +272,10 @@ def _search_parts(
     if len(left) == 1:
         part = parts[left[0]]
         note(Note(part.line, len(part.source.ids) - 1, 0, reason))
+        done(part.line)
     # out of memory, or one bad line among good ones: smaller batches settle both
     for half in halves(left) if len(left) > 1 else ():
-        _search_parts(translator, found, parts, half, job, note, progress)
+        _search_parts(translator, found, parts, half, job, note, done)
 
 
 def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | None:
@@ -277,8 +310,7 @@ def _as_text(tokenizer: Tokenizer, translations: list[list[Joined]]) -> list[lis
     # one call for all of them: the tokenizer's overhead is per call
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     return [
-        [Candidate(" ".join(filter(None, (next(texts) for _ in each.ids))), float(each.score)) for each in row]
-        for row in translations
+        [Candidate(_join([next(texts) for _ in each.ids]), float(each.score)) for each in row] for row in translations
     ]
 
 

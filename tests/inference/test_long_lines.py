@@ -126,4 +126,5 @@ def test_samples_prefixes_and_phrases_of_a_long_line(translator):
     notes: list[Note] = []
     (refused,) = translator.translate([line], phrases=[["cat"]], note=notes.append)
     assert refused[0].text == ""
-    assert "it is longer than the longest line, and has phrases" in notes[-1].error
+    assert notes[-1].error == "it is longer than --max-len, and has phrases: split it, or leave them out"
+    assert len(notes) == 1

@@ -13,12 +13,17 @@ import tiny
 
 from seq2seq import translate
 from seq2seq.inference import line_stream
+from seq2seq.inference.encoding import Note
 from seq2seq.inference.progress import ProgressLine, count_lines
-from seq2seq.inference.resuming import resumable_file
+from seq2seq.inference.resuming import identity, resumable_file
 from seq2seq.inference.translator import Translator
 
 REPRESENTATIVE = {"test_the_output_is_that_of_a_run_that_was_never_stopped": ["1-more1"]}
-EXHAUSTIVE = {"test_prefixes_and_phrases_go_on_with_their_lines"}
+EXHAUSTIVE = {
+    "test_prefixes_and_phrases_go_on_with_their_lines",
+    "test_links_permissions_and_special_files",
+    "test_a_line_that_failed_before_is_not_forgotten",
+}
 LINES = [*tiny.sentences(tiny.GERMAN, 7, longest=5), "", "der Hund"]
 
 
@@ -94,6 +99,50 @@ def test_prefixes_and_phrases_go_on_with_their_lines(tmp_path, ckpt, few_lines, 
     assert seen[3] == ["the cat 4", "the cat 5"]
 
 
+def test_a_line_that_failed_before_is_not_forgotten(tmp_path, ckpt, few_lines, monkeypatch, capsys):
+    """Status 1 as of a run that was never stopped; what failed is not translated again."""
+    translated, calls = Translator.translate, []
+
+    def failing(self, lines, note, **options):
+        calls.append(lines)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        if len(calls) == 1:
+            note(Note(1, 3, 0, "no room"))
+        return translated(self, lines, note=note, **options)
+
+    monkeypatch.setattr(Translator, "translate", failing)
+    given = command(tmp_path, ckpt, "--resume")
+    assert translate.main(given) == 130
+    assert json.loads((tmp_path / "out.partial.json").read_text())["failed"] == [2]
+    capsys.readouterr()
+    assert translate.main(given) == 1
+    assert f"1 of {len(LINES)} lines could not be translated" in capsys.readouterr().err
+
+
+def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
+    (tmp_path / "real").write_text("before\n")
+    (tmp_path / "real").chmod(0o600)
+    (tmp_path / "out").symlink_to("real")
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 0
+    assert (tmp_path / "out").is_symlink()
+    assert len((tmp_path / "real").read_text().splitlines()) == len(LINES)
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o600
+    assert names(tmp_path) == {"in", "out", "real"}
+    (tmp_path / "out").unlink()
+    os.mkfifo(tmp_path / "out")
+    assert translate.main(command(tmp_path, ckpt, "--resume")) == 2
+    assert "is no ordinary file, which alone can be continued" in capsys.readouterr().err
+
+
+def test_a_folder_is_known_by_its_files(tmp_path):
+    (tmp_path / "a").write_text("a")
+    before = identity(tmp_path)
+    (tmp_path / "a").write_text("b")
+    assert identity(tmp_path) != before
+    assert identity("owner/name") == "owner/name"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -112,6 +161,8 @@ def test_what_something_else_made_is_not_continued(tmp_path, ckpt, monkeypatch, 
         stopped.setattr(Translator, "translate", interrupt)
         assert translate.main(given) == 130
     capsys.readouterr()
+    # a file without a line says nothing, and is begun anew
+    (tmp_path / "out.partial").write_text("the dog\n")
     change(tmp_path)
     assert translate.main(given) == 2
     error = capsys.readouterr().err
@@ -126,7 +177,8 @@ def interrupt(self, lines, **options):
 
 def edit(folder: Path, **changes) -> None:
     path = folder / "out.partial.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps(note | {"made_by": note["made_by"] | changes}))
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -142,7 +194,8 @@ def test_one_process_at_a_time(tmp_path):
     ("more", "message"),
     [
         (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
-        (["--resume", "--input", "a", "--output", "b", "--alignments", "c"], "use --format json --align"),
+        (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
+        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is no ordinary file"),
     ],
 )
 def test_what_resume_needs(capsys, more, message):
@@ -166,7 +219,11 @@ def test_text():
 def test_lines_are_counted(tmp_path):
     for data, count in ((b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"a\r\n" * 4, 4)):
         (tmp_path / "in").write_bytes(data)
-        assert count_lines(str(tmp_path / "in")) == count
+        with open(tmp_path / "in", "rb") as file:
+            assert count_lines(file.fileno()) == count
+            # what is read next has not moved
+            assert file.read() == data
+            assert count_lines(file.fileno()) == 0
 
 
 def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, capsys):

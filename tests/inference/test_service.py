@@ -143,7 +143,10 @@ def test_no_json(plain, body):
         ({"text": "a", "length_penalty": -1}, "length_penalty: input should be greater than or equal to 0, not -1"),
         ({"text": "a", "prefixes": []}, "prefixes has 0 entries for 1 texts; give one for each"),
         ({"text": ["a", "b"], "phrases": [["c"]]}, "phrases has 1 entries for 2 texts; give one for each"),
-        ({"text": "a", "phrases": [["c"]], "beam_groups": 3}, "phrases are searched by one group"),
+        (
+            {"text": "a", "phrases": [["c"]], "beam_groups": 3},
+            "phrases are searched by one group; choose",
+        ),
         ({"text": "a", "beam_groups": 2}, "beam_groups is 2; choose a divisor of beam_size (3)"),
         ({"text": "a", "temperature": 2}, "temperature goes with samples"),
         ({"text": "a", "mbr": "bleu"}, "mbr goes with samples"),
@@ -151,6 +154,7 @@ def test_no_json(plain, body):
         ({"text": "a", "samples": 11}, "samples 11 is more than this service allows: choose 10 or less"),
         ({"text": "a", "samples": 2, "top_p": 0}, "top_p: input should be greater than 0, not 0"),
         ({"text": "a", "length_norm": "none"}, "length_norm: input should be 'power' or 'gnmt'"),
+        ({"text": "a", "suppress": ["nix"]}, "suppress: the target's vocabulary has no piece 'nix'"),
         ({"text": "a", "tgt_lang": "fr"}, "this service does not translate to 'fr'; it translates to en"),
     ],
 )
@@ -174,6 +178,9 @@ def test_too_large(plain):
     for body, message in [
         ({"text": ["a"] * 5}, "5 texts are too many; send at most 4 in a request"),
         ({"text": ["a" * 50, "a" * 51]}, "101 characters are too many; send at most 100"),
+        ({"text": "a" * 50, "prefixes": ["a" * 51]}, "101 characters are too many; send at most 100"),
+        ({"text": "a", "prefixes": ["a" * 201]}, "a prefix may have 200 characters at most"),
+        ({"text": "a", "phrases": [["a"] * 9]}, "a text may have 8 phrases at most"),
         ({"text": "a" * 2000}, "the body has more than 2,000 bytes"),
         (b"[" * 5000, "the body has more than 2,000 bytes"),
     ]:

@@ -80,9 +80,13 @@ class Service:
         if not self.ready:
             raise RefusedError(503, "the service is stopping")
         asked = read_request(await _body(request, limits))
-        check_limits(asked, limits)
-        options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
         texts = texts_of(asked)
+        check_limits(texts, limits)
+        options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)
+        try:
+            self.translator.require_pieces(options.suppress)
+        except ValueError as error:
+            raise RefusedError(422, f"suppress: {error}") from None
         client = request.client.host if request.client else ""
         ticket = self.batcher.submit(texts, options, client)
         self.metrics.characters.inc(sum(map(len, asked.texts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -63,6 +64,11 @@ class Text(NamedTuple):
     text: str
     prefix: str = ""
     phrases: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Characters of all."""
+        return len(self.text) + len(self.prefix) + sum(map(len, self.phrases))
 
 
 class Result(NamedTuple):
@@ -153,7 +159,7 @@ class Batcher:
             RefusedError: The service is stopping, or the queue is full.
         """
         ticket = Ticket(texts, options, client)
-        characters = sum(len(each.text) for each in texts)
+        characters = sum(each.size for each in texts)
         limits = self.limits
         with self._changed:
             if self.closed or not self.alive:
@@ -219,7 +225,8 @@ class Batcher:
                 for entry in batch:
                     self._translate([entry])
                 return
-            log.exception("a text could not be translated")
+            # neither its message nor its trace, which may have the text
+            log.error("a text could not be translated: %s in %s", type(error).__name__, _place(error))
             results = [Result([], error=f"{type(error).__name__} while translating; the service's log has more")]
         for (ticket, i), result in zip(batch, results, strict=True):
             self.metrics.texts.labels("failed" if result.error else "translated").inc()
@@ -251,7 +258,7 @@ class Batcher:
         for ticket, i in self._queue:
             if ticket.options != options:
                 continue
-            characters += len(ticket.texts[i].text)
+            characters += ticket.texts[i].size
             if batch and (len(batch) >= self.limits.batch_texts or characters > self.limits.batch_characters):
                 break
             batch.append((ticket, i))
@@ -264,7 +271,7 @@ class Batcher:
         gone = {(id(ticket), i) for ticket, i in entries}
         self._queue = deque(entry for entry in self._queue if (id(entry[0]), entry[1]) not in gone)
         for ticket, i in entries:
-            self._count(ticket.client, -1, -len(ticket.texts[i].text))
+            self._count(ticket.client, -1, -ticket.texts[i].size)
 
     def _count(self, client: str, texts: int, characters: int) -> None:
         self._characters += characters
@@ -274,6 +281,12 @@ class Batcher:
             del self._clients[client]
         self.metrics.queue_texts.set(len(self._queue))
         self.metrics.queue_characters.set(self._characters)
+
+
+def _place(error: Exception) -> str:
+    """Return where an error was raised."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _complete(future: Future[list[Result]], outcome: list[Result] | Exception) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from seq2seq.inference.translator import Candidate
 
 
+# Numbers of a table of alignment that an answer has.
+_MOST_WEIGHTS = 10_000
+
+
 def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, least: float | None = None) -> Any:
     """Declare an optional field with the range and the help of a setting."""
     metadata = keys(owner)[name].metadata
@@ -49,7 +53,9 @@ class TranslateRequest(BaseModel):
     diversity: float | None = _field(SearchSettings, "diversity")
     prefixes: list[str] | None = Field(None, description="what the translation of each text begins with")
     phrases: list[list[str]] | None = Field(None, description="what the translation of each text has somewhere")
-    suppress: list[str] = Field([], description="pieces of the target's vocabulary that no translation has")
+    suppress: list[str] = Field(
+        [], max_length=100, description="pieces of the target's vocabulary that no translation has"
+    )
     samples: int | None = Field(None, ge=1, description="draw so many translations instead of searching")
     temperature: float | None = _field(SamplingSettings, "temperature")
     top_k: int | None = _field(SamplingSettings, "top_k")
@@ -68,13 +74,13 @@ class WordAlignment(BaseModel):
 
     Attributes:
         links: Pairs of positions, from 0: of the source word, and of the target word.
-        weights: For each target word, the share of every source word.
+        weights: For each target word, the share of every source word; left out of long texts.
     """
 
     source: list[str]
     target: list[str]
     links: list[tuple[int, int]]
-    weights: list[list[float]]
+    weights: list[list[float]] | None = None
 
 
 class AnswerCandidate(BaseModel):
@@ -147,18 +153,21 @@ def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:] if not text.startswith("Invalid JSON") else "invalid JSON" + text[12:]
 
 
-def check_limits(request: TranslateRequest, limits: ServiceSettings) -> None:
-    """Check the number and the size of a request's texts.
+def check_limits(texts: Sequence[Text], limits: ServiceSettings) -> None:
+    """Check the number and the size of a request's texts, and of what is asked of their translations.
 
     Raises:
         RefusedError: 422 for no text at all, 413 for too many or too long ones.
     """
-    texts = request.texts
     if not texts:
         raise RefusedError(422, "text is an empty list; give one text or more")
     if len(texts) > limits.max_texts:
         raise RefusedError(413, f"{len(texts):,} texts are too many; send at most {limits.max_texts:,} in a request")
-    characters = sum(map(len, texts))
+    if max(len(each.prefix) for each in texts) > limits.max_prefix:
+        raise RefusedError(413, f"a prefix may have {limits.max_prefix:,} characters at most")
+    if max(len(each.phrases) for each in texts) > limits.max_phrases:
+        raise RefusedError(413, f"a text may have {limits.max_phrases:,} phrases at most")
+    characters = sum(each.size for each in texts)
     if characters > limits.max_characters:
         raise RefusedError(
             413, f"{characters:,} characters are too many; send at most {limits.max_characters:,} in a request"
@@ -202,7 +211,7 @@ def chosen_options(
     if n_best > beam:
         raise RefusedError(422, f"n_best {n_best} needs at least as large a beam_size (or samples), not {beam}")
     if constrained and given.get("beam_groups", defaults.beam_groups) > 1:
-        raise RefusedError(422, "phrases are searched by one group; leave out beam_groups")
+        raise RefusedError(422, "phrases are searched by one group; choose beam_groups 1")
     language = languages[0] if request.tgt_lang is None else request.tgt_lang
     if language not in languages:
         raise RefusedError(
@@ -276,5 +285,10 @@ def _translation(result: Result) -> Translation:
 def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandidate:
     # a place of the beam that stayed empty has the score -inf, which JSON does not know
     score = candidate.score if candidate.score > float("-inf") else None
-    words = None if alignment is None else WordAlignment(**alignment._asdict())
+    words = None
+    if alignment is not None:
+        source, target, links, table = alignment
+        few = len(source) * len(target) <= _MOST_WEIGHTS
+        weights = [[round(share, 4) for share in row] for row in table] if few else None
+        words = WordAlignment(source=source, target=target, links=links, weights=weights)
     return AnswerCandidate(text=candidate.text, score=score, alignment=words)

@@ -59,6 +59,12 @@ class BatchTranslator:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
 
+    def require_pieces(self, pieces: Sequence[str]) -> None:
+        """Check that the target's vocabulary has pieces; ValueError if it lacks one."""
+        from seq2seq.inference.pieces import target_ids
+
+        target_ids(self.tokenizer, pieces)
+
     def __call__(self, texts: Sequence[Text], options: Options) -> list[Result]:
         """Translate texts; what `Translator.translate` notes about one stands in its result."""
         notes: dict[int, Note] = {}
@@ -80,7 +86,9 @@ class BatchTranslator:
         )
         aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
         if options.alignment:
-            aligned = self.align(translator, lines, candidates)
+            # parts of a long text are no sentence that could be aligned as one
+            whole = ["" if i in notes and notes[i].parts > 1 else line for i, line in enumerate(lines)]
+            aligned = self.align(translator, whole, candidates)
         return [
             Result([], error=notes[i].error)
             if i in notes and notes[i].error
