@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
-from seq2seq.inference.export.agreement import Rows, greedy, require_agreement
+from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
 from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
@@ -28,7 +28,8 @@ from seq2seq.state import HeadCache
 # Files of the folder, by which an earlier export is recognized.
 FILES = ("config.json", *GRAPHS)
 _PURPOSE = "--format onnx"
-INT8_TIE = 0.1
+# Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.
+_INT8_TIE = 0.1
 # Sizes that a graph is traced at: sentences, hypotheses of each, source length, and slots of caches. An axis that
 # changes between the two is dynamic, and axes that change alike are one; no other size of a model is among them.
 _SIZES = ((2, 3, 5), (3, 4, 7))
@@ -245,8 +246,9 @@ def write_onnx(
         return greedy(written.model, loaded.tokenizer, rows, limit)
 
     try:
+        tie = _INT8_TIE if dtype == "int8" else TIE
         return require_agreement(
-            model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags
+            model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags, tie=tie
         )
     except RuntimeError as error:
         # a size that the exporter has fixed inside the graph, where inputs do not show it
