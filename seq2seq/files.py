@@ -74,16 +74,12 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             file.flush()
             # content before the rename: after a power cut the new name must not lead to an empty file
             os.fsync(file.fileno())
-        if final.exists():
-            # the permissions of the file that is replaced stay
-            os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
-        os.replace(temporary, final)
+        put_in_place(temporary, final)
     # KeyboardInterrupt and SystemExit, too, leave nothing behind
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(final.parent)
 
 
 @contextlib.contextmanager
@@ -146,11 +142,14 @@ def _guessed_errno(error: BaseException) -> int | None:
     return errno.ENOSPC if re.search(r"requested and \d+ written|inline_container.* unexpected pos", text) else None
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk."""
+def put_in_place(temporary: Path, final: Path) -> None:
+    """Move a file that is on the disk to its name; the permissions of one that it replaces stay."""
+    if final.exists():
+        os.chmod(temporary, stat.S_IMODE(final.stat().st_mode))
+    os.replace(temporary, final)
     # The rename itself survives a power cut only once the folder is on the disk; not every system can do it.
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(final.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

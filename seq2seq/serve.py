@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import typing
 from collections.abc import Sequence
 
 from seq2seq.cli import (
@@ -15,9 +14,8 @@ from seq2seq.cli import (
     fail,
     load_translator,
     nonempty,
-    number,
     run_command,
-    whole_number,
+    value_of,
 )
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
@@ -46,18 +44,13 @@ def _parser() -> Parser:
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
     """Add an option for every setting of the service."""
-    hints = typing.get_type_hints(ServiceSettings)
     for name, field in keys(ServiceSettings).items():
-        limits = field.metadata
-        if hints[name] is int:
-            kind, metavar = whole_number(limits["least"], limits["most"]), "N"
-        elif hints[name] is float:
-            kind, metavar = number(limits.get("least", limits.get("above")), limits["most"]), "X"
-        else:
-            kind, metavar = nonempty, "ADDRESS"
+        # those without a range are addresses
+        bounded = "most" in field.metadata
+        kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": "ADDRESS"}
         default = "" if field.default is None else f" ({field.default})"
         option = f"--{name.replace('_', '-')}"
-        group.add_argument(option, type=kind, default=field.default, metavar=metavar, help=f"{limits['help']}{default}")
+        group.add_argument(option, default=field.default, help=f"{field.metadata['help']}{default}", **kind)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

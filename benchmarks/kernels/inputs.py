@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.kernels.shapes import Shape
+from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
-from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
-from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.dynamicconv import dynamicconv
+from seq2seq.kernels.lightconv import lightconv
 
 
 class Inputs(NamedTuple):
@@ -83,7 +85,7 @@ def random_step(
         values: (sentences, H, slots, beam, C / H), and N = sentences * beam.
         owner: (N, slots).
         position: (N,).
-        kernel: Logits (N, H, K) or weights (H, K).
+        kernel: Logits (N, H, K) or weights (1, H, K).
     """
     sentences = max(1, shape.batch // beam)
     count = sentences * beam
@@ -94,6 +96,6 @@ def random_step(
     position = torch.randint(0, shape.length, (count,), device=device)  # (N,)
     if op == "dynamicconv":
         logits = torch.randn(count, shape.heads, shape.taps, device=device, dtype=dtype)  # (N, H, K)
-        return dynamicconv_step, (values, owner, position, logits)
-    weights = torch.randn(shape.heads, shape.taps, device=device).softmax(-1)  # (H, K)
-    return lightconv_step, (values, owner, position, weights)
+        return partial(window, softmax=True), (values, owner, position, logits)
+    weights = torch.randn(1, shape.heads, shape.taps, device=device).softmax(-1)  # (1, H, K)
+    return partial(window, softmax=False), (values, owner, position, weights)

@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from seq2seq.files import sync_folder, write_json
+from seq2seq.files import put_in_place, write_json
 
 _CHUNK = 1 << 20
 
@@ -93,12 +92,8 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
         file.flush()
         # content before the rename: after a power cut the name must not lead to an empty file
         os.fsync(file.fileno())
-        if final.exists():
-            # the permissions of the file that is replaced stay
-            os.chmod(partial, stat.S_IMODE(final.stat().st_mode))
-        os.replace(partial, final)
+        put_in_place(partial, final)
     note.unlink()
-    sync_folder(final.parent)
 
 
 def identity(path: str | os.PathLike[str]) -> Any:

@@ -119,7 +119,7 @@ class Translator:
             device=device,
             max_tokens=max_tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
-            tags=_target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
+            tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
         )
 
     def translate(
@@ -334,11 +334,16 @@ def choose_device(name: str) -> str:
     return name
 
 
-def _target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
-    """Return the ids that ask for a target language; none where the model has only one."""
+def target_languages(meta: dict[str, Any]) -> list[str]:
+    """Return the target languages of a multilingual checkpoint; none where the model has only one."""
     # only multilingual checkpoints have the entry; the file may have been written by anybody
-    languages = meta.get("tgt_langs")
-    languages = [str(language) for language in languages] if isinstance(languages, list) else []
+    found = meta.get("tgt_langs")
+    return [str(language) for language in found] if isinstance(found, list) else []
+
+
+def target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
+    """Return the ids that ask for a target language; none where the model has only one."""
+    languages = target_languages(meta)
     wanted = tgt_lang or meta["tgt_lang"]
     if wanted not in (languages or [meta["tgt_lang"]]):
         known = ", ".join(languages or [meta["tgt_lang"]])

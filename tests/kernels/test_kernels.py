@@ -19,9 +19,9 @@ from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.conv_step.reference import window_reference
 from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, random_bytes, unpack
 from seq2seq.kernels.dropout import Dropout, dropout
-from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
-from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 
 KERNELS = [1, 2, 3, 5, 7, 15, 31, 33, 63]
@@ -199,15 +199,15 @@ def test_step_is_the_last_position(taps):
             values[row // 3, torch.arange(length), owner[row]] = x[row].detach()
             pair = x[row : row + 1].detach(), logits[row : row + 1]
             past = heads_first(values, 2), owner, position
-            same(dynamicconv_step(*past, logits[:, -1])[row], dynamicconv(*pair, causal=True)[0, -1])
-            same(lightconv_step(*past, weights)[row], lightconv(pair[0], weights, causal=True)[0, -1])
+            same(window(*past, logits[:, -1], softmax=True)[row], dynamicconv(*pair, causal=True)[0, -1])
+            same(window(*past, weights[None], softmax=False)[row], lightconv(pair[0], weights, causal=True)[0, -1])
 
 
 @every_kernel
 def test_step_from_slots_that_are_written_in_turns(taps):
     """K slots and an ancestry of K + 2 give what those of all positions give."""
     length = 3 * taps + 5
-    values, weights = draw(2, length, 3, 4), draw(2, taps)
+    values, weights = draw(2, length, 3, 4), draw(1, 2, taps).detach()
     owner, position = torch.randint(3, (6, length)), torch.randint(taps, length, (6,))
     # of each hypothesis by itself: the others' positions differ
     for row in range(6):
@@ -216,9 +216,9 @@ def test_step_from_slots_that_are_written_in_turns(taps):
         for time in range(max(0, last - taps + 1), last + 1):
             turns[:, time % taps] = values[:, time].detach()
             rows[:, time % (taps + 2)] = owner[:, time]
-        whole = lightconv_step(heads_first(values.detach(), 2), owner, position, weights.detach())[row]
+        whole = window(heads_first(values.detach(), 2), owner, position, weights, softmax=False)[row]
         now = position.clamp(min=last, max=last)
-        same(lightconv_step(heads_first(turns, 2), rows, now, weights.detach())[row], whole)
+        same(window(heads_first(turns, 2), rows, now, weights, softmax=False)[row], whole)
 
 
 @every_kernel

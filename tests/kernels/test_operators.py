@@ -26,10 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
-from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
-from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 from seq2seq.kernels.padding import within
 from seq2seq.mixers.dynamicconv import DynamicConv
@@ -305,10 +306,10 @@ def test_other_lengths_recompile_once(op):
 @pytest.mark.parametrize("softmax", [True, False])
 def test_compiled_decoding_step(softmax):
     """One graph for every position."""
-    call, counter = compiled(dynamicconv_step if softmax else lightconv_step)
+    eager = partial(window, softmax=softmax)
+    call, counter = compiled(eager)
     values, owner = torch.randn(2, 3, 7, 2, 2, device=DEVICE), torch.randint(2, (4, 7), device=DEVICE)
-    weights = torch.randn(4, 3, 5, device=DEVICE) if softmax else torch.randn(3, 5, device=DEVICE)
-    eager = dynamicconv_step if softmax else lightconv_step
+    weights = torch.randn(4 if softmax else 1, 3, 5, device=DEVICE)
     for t in range(7):
         past = values, owner, torch.full((4,), t, device=DEVICE)
         same(call(*past, weights), eager(*past, weights), 1e-6)

@@ -24,14 +24,15 @@ pytest.importorskip("triton")
 
 from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.conv_step.reference import window_reference
 from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
 from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
-from seq2seq.kernels.dynamicconv import dynamicconv, dynamicconv_step
+from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv import triton as dynamicconv_triton
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
 from seq2seq.kernels.launch_config import Config, one_tile, override
-from seq2seq.kernels.lightconv import lightconv, lightconv_step
+from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv import triton as lightconv_triton
 
 # What `make test` runs of the cases that take Triton's interpreter seconds; test-all, and a GPU, run all of them.
@@ -416,22 +417,21 @@ def test_decoding_step(op, taps):
     """Against float64, at any position and with slots of any ancestry, also for one hypothesis and with gaps."""
     beam, heads, width = random.choice([1, 2, 4]), random.choice([1, 3]), random.choice([4, 16, 24])
     values, owner, position = cache(beam * random.randint(1, 3), beam, heads, taps + 4, width)
-    kernels = (owner.shape[0], heads, taps) if op == "dynamicconv" else (heads, taps)
-    weights, step = torch.randn(*kernels, device=DEVICE), dynamicconv_step if op == "dynamicconv" else lightconv_step
+    softmax = op == "dynamicconv"
+    weights = torch.randn(owner.shape[0] if softmax else 1, heads, taps, device=DEVICE)
     types = random.choice([(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16,) * 2])
 
     def expected(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> Tensor:
-        weights = weights.double() if weights.dim() == 3 else weights.double()[None]
-        return window_reference(values.double(), owner, position, weights, softmax=op == "dynamicconv")
+        return window_reference(values.double(), owner, position, weights.double(), softmax=softmax)
 
     values, weights = values.to(types[0]), weights.to(types[1])
     for kind in ("dense", "gaps"):
-        found = step(layout(values, kind), owner, position, layout(weights, kind), backend="triton")
+        found = window(layout(values, kind), owner, position, layout(weights, kind), softmax=softmax, backend="triton")
         assert found.dtype == values.dtype
         close(found, expected(values, owner, position, weights), TOLERANCE[types[0]])
     # slots that are written in turns: there have been more positions than slots
     ring = torch.randn_like(values[:, :, :taps].float()).to(types[0]), owner, position + 3 * taps
-    found = step(*ring, weights, backend="triton")
+    found = window(*ring, weights, softmax=softmax, backend="triton")
     close(found, expected(*ring, weights), TOLERANCE[types[0]])
 
 
@@ -518,9 +518,9 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         with pytest.raises(ValueError, match=named):
             lightconv(given["x"], given["logits"][0, 0], causal=True, backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            dynamicconv_step(*past, given["logits"][:, 0], backend=given["backend"])
+            window(*past, given["logits"][:, 0], softmax=True, backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            lightconv_step(*past, given["logits"][0, 0], backend=given["backend"])
+            window(*past, given["logits"][0, 0][None], softmax=False, backend=given["backend"])
     with pytest.raises(ValueError, match="257 channels"):
         lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, backend="triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from seq2seq.data.tokenizer import language_tag
 from seq2seq.inference.service.batcher import Options, Result, Text
 
 if TYPE_CHECKING:
@@ -37,10 +36,10 @@ class BatchTranslator:
         align: Align | None = None,
     ) -> None:
         default = tgt_lang or str(translator.meta["tgt_lang"])
-        # only multilingual checkpoints have the entry
-        found = translator.meta.get("tgt_langs")
-        further = [str(each) for each in found] if isinstance(found, list) else []
-        self.languages = list(dict.fromkeys([default, *further]))
+        # imports torch, which the translator has loaded
+        from seq2seq.inference.translator import target_languages, target_tags
+
+        self.languages = list(dict.fromkeys([default, *target_languages(translator.meta)]))
         self.settings = translator.settings
         self.meta = translator.meta
         self.threads = threads
@@ -50,7 +49,7 @@ class BatchTranslator:
         self._by_language = {default: translator}
         for language in self.languages[1:]:
             self._by_language[language] = copy.copy(translator)
-            self._by_language[language].tags = translator.tokenizer.tag_ids([language_tag(language)])
+            self._by_language[language].tags = target_tags(translator.meta, translator.tokenizer, language)
 
     def begin(self) -> None:
         """Let the calling thread, which will translate, use the CPU threads."""

@@ -10,7 +10,6 @@ from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
-from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words
 from seq2seq.kernels.dynamicconv import torch_impl
@@ -57,17 +56,6 @@ def dynamicconv(
         with without_autocast(x):
             return torch_impl.convolve(*given)
     return _forward(*given, backend)[0]  # the other output is the log-sum-exp
-
-
-def dynamicconv_step(
-    values: Tensor, owner: Tensor, position: Tensor, logits: Tensor, *, backend: str = "auto"
-) -> Tensor:
-    """Decode one position of N hypotheses, whose predicted kernels weigh their last K inputs.
-
-    Shape:
-        values (B, H, L, beam, R), owner (N, L) and position (N,) as in `window`; logits (N, H, K) -> (N, H R).
-    """
-    return window(values, owner, position, logits, softmax=True, backend=backend)
 
 
 @torch.library.custom_op("seq2seq::dynamicconv", mutates_args=())

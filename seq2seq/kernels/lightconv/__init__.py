@@ -10,7 +10,6 @@ from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
-from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
 from seq2seq.kernels.lightconv import torch_impl
@@ -61,17 +60,6 @@ def lightconv(
         with without_autocast(x):
             return torch_impl.convolve(*given)
     return _forward(*given, backend)
-
-
-def lightconv_step(
-    values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, backend: str = "auto"
-) -> Tensor:
-    """Decode one position of N hypotheses, whose last K inputs are weighed by the same normalized kernels.
-
-    Shape:
-        values (B, H, L, beam, R), owner (N, L) and position (N,) as in `window`; weights (H, K) -> (N, H R).
-    """
-    return window(values, owner, position, weights[None], softmax=False, backend=backend)
 
 
 @torch.library.custom_op("seq2seq::lightconv", mutates_args=())
