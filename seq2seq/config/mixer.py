@@ -56,6 +56,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "encoding": {"choices": ("learned", "sinusoidal")},
     "readout": {"choices": ("linear", "maxout")},
     "initial": {"choices": ("mean", "backward")},
+    "summary": {"choices": ("ends", "mean")},
     "pairwise": {"choices": ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")},
 }
 

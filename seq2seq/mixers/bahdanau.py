@@ -11,6 +11,7 @@ from seq2seq.introspection import freeze_mixing, mark_mixing
 from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.summary import mean_position
 
 READOUTS = ("linear", "maxout")
 INITIALS = ("mean", "backward")
@@ -105,9 +106,7 @@ class Bahdanau(CrossMixer):
         if self.initial == "backward":
             summary = memory[:, 0, self.memory_dim // 2 :]  # the backward half of h_1 has read the whole source
         else:
-            weights = memory_mask / memory_mask.sum(1, keepdim=True)  # (B, S)
-            # the mean of real positions, (B, M)
-            summary = (weights.to(memory.dtype)[:, None] @ memory).squeeze(1)
+            summary = mean_position(memory, memory_mask)
         return self.Context(memory, self.key(memory), memory_mask, torch.tanh(self.start(summary)))
 
     def forward(self, x: Tensor, context: Bahdanau.Context) -> Tensor:

@@ -60,21 +60,26 @@ class GatedUnit(nn.Module):
         n = torch.tanh(gates[..., 2 * size :] + F.linear(r * hidden, weight[2 * size :]))
         return hidden + z * (n - hidden)  # (1 - z) h + z n
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop where it has our form."""
+    def forward(self, x: Tensor, start: Tensor | None = None) -> Tensor:
+        """Compute all hidden states (B, T, H) of x (B, T, D), in torch's fused loop where it has our form.
+
+        Args:
+            start: The state before the first position, (B, H); zero by default.
+        """
         # an exported graph has no fused loop of free length
         if self.reset == "after" and not torch.compiler.is_exporting():
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only
-                start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)
+                dtype = weights[0].dtype
+                hidden = x.new_zeros(x.shape[0], self.hidden_dim, dtype=dtype) if start is None else start.to(dtype)
                 # has_biases, num_layers, dropout, train, bidirectional, batch_first; [0] has all states, [1] the last
-                return torch.gru(x.to(start.dtype), start, weights, True, 1, 0.0, self.training, False, True)[0]
-        return self.loop(x)
+                return torch.gru(x.to(dtype), hidden[None], weights, True, 1, 0.0, self.training, False, True)[0]
+        return self.loop(x, start)
 
-    def loop(self, x: Tensor) -> Tensor:
+    def loop(self, x: Tensor, start: Tensor | None = None) -> Tensor:
         """Compute `forward` one position at a time."""
         gates = self.input(x)  # (B, T, 3 H)
-        hidden = gates.new_zeros(x.shape[0], self.hidden_dim)  # (B, H)
+        hidden = gates.new_zeros(x.shape[0], self.hidden_dim) if start is None else start  # (B, H)
         return over_positions(self._advance, (hidden,), (gates,), dim=1)
 
     def _advance(self, state: tuple[Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor], Tensor]:

@@ -10,6 +10,7 @@ from seq2seq.config.compose import presets, resolved_settings
 from seq2seq.config.mixer import LIMITS, check_mixer
 from seq2seq.kernels.dispatch import BACKENDS
 from seq2seq.mixers.bahdanau import INITIALS, READOUTS
+from seq2seq.mixers.fixed_context import SUMMARIES
 from seq2seq.mixers.gru import RESETS
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 from seq2seq.mixers.relative import ENCODINGS
@@ -97,6 +98,7 @@ def test_every_preset_passes_unchanged(name):
         ("encoding", ENCODINGS),
         ("readout", READOUTS),
         ("initial", INITIALS),
+        ("summary", tuple(SUMMARIES)),
         ("pairwise", PAIRWISE),
     ],
 )

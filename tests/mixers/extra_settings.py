@@ -6,9 +6,13 @@ from typing import Any
 
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 
-# {"slot": ...} restricts a line to one slot; without it, both forms of a self mixer are tested.
+# {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
     "attention": [{"num_kv_heads": 1, "rotary": True}],
+    "fixed_context": [
+        {"slot": "cross", "summary": "mean", "reset": "before"},
+        {"slot": "cross", "every_step": False},
+    ],
     "nonlocal": [{"pairwise": pairwise} for pairwise in PAIRWISE],
     "preconv_attention": [
         {"values": True, "kernel_size": 3},

@@ -467,4 +467,4 @@ def test_there_are_mixers():
     assert {"transformer", "lightconv", "dynamicconv", "bahdanau"} <= set(PRESETS)
     assert {"attention", "bigru", "lightconv", "dynamicconv"} <= set(SELF)
     assert {"attention", "additive", "bahdanau"} <= set(CROSS)
-    assert set(EXTRA) <= set(SELF)
+    assert set(EXTRA) <= set(SELF) | set(CROSS)

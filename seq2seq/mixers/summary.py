@@ -1,0 +1,22 @@
+"""A source in one vector, for decoders that begin with it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def mean_position(memory: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean (B, M) of the real positions of memory (B, S, M) under mask (B, S)."""
+    weights = mask / mask.sum(1, keepdim=True)  # (B, S)
+    return (weights.to(memory.dtype)[:, None] @ memory).squeeze(1)
+
+
+def end_states(memory: Tensor, mask: Tensor) -> Tensor:
+    """Return the last states (B, M) of a bidirectional encoder's memory (B, S, M) under mask (B, S).
+
+    The forward half has read the whole source at its last real position, the backward half at its first.
+    """
+    ahead, back = memory.chunk(2, -1)  # (B, S, M / 2) each
+    last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, ahead.shape[-1])  # (B, 1, M / 2)
+    return torch.cat([ahead.gather(1, last).squeeze(1), back[:, 0]], -1)
