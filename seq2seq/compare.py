@@ -25,6 +25,7 @@ Examples:
   python -m seq2seq.compare runs                                    # every run in runs/, a table for each test set
   python -m seq2seq.compare runs/sweeps/2026-11-21_10-00-00 --watch # follow a sweep, then compare
   python -m seq2seq.compare 'runs/wmt-*' --baseline transformer --out comparison --figure
+  python -m seq2seq.compare runs --by-length 10 --out lengths --figure  # figure 2 of Bahdanau et al. 2015
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss;
 Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed,
@@ -51,6 +52,8 @@ def _parser() -> Parser:
     )
     text = "x axis of its curves (time); updates where runs had unequal machines"
     parser.add_argument("--against", choices=("time", "updates"), default="time", help=text)
+    text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
+    parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
     parser.add_argument("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
     return parser
@@ -63,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # a figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
+    if options.by_length and options.split != "test":
+        parser.error("--by-length needs translations, and runs save those of the test set alone")
     return exit_status(lambda: _run(options))
 
 
@@ -87,6 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         samples=options.samples,
         out=out,
         figure_against=options.against if options.figure else None,
+        by_length=options.by_length,
     )
     # on stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:

@@ -114,7 +114,7 @@ def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
 
 
 def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
-    tokenize, lowercase = _scoring(run)
+    tokenize, lowercase = scoring(run)
     rows = paired_bootstrap(
         {"baseline": baseline.test_lines("hyp") or [], "system": run.test_lines("hyp") or []},
         run.test_lines("ref") or [],
@@ -129,7 +129,7 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
     return Trial(second.value - first.value, second.p_value)
 
 
-def _scoring(run: RunResult) -> tuple[str, bool]:
+def scoring(run: RunResult) -> tuple[str, bool]:
     """Return the tokenizer of a run's BLEU, and True if it ignores case."""
     # sacreBLEU's signature reads `nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...`
     words = (run.signatures("test") or [""])[0].split("|")

@@ -11,6 +11,7 @@ from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw
 from seq2seq.experiments.results import CollectedRuns, collect
 from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
+from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
 
 
@@ -22,6 +23,7 @@ def compare(
     samples: int,
     out: Path | None,
     figure_against: str | None,
+    by_length: int | None = None,
 ) -> CollectedRuns:
     """Print a table of the finished runs for each test set, and write them to a folder.
 
@@ -32,6 +34,7 @@ def compare(
         samples: Resamples of the paired bootstrap.
         out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
         figure_against: The axis of the curves, "time" or "updates", in a figure for each table; None draws none.
+        by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
 
     Returns:
         The runs that were compared, and what was left out.
@@ -48,13 +51,15 @@ def compare(
     texts = [
         _text(table, each, split, baseline, titled=len(sets) > 1) for table, each in zip(tables, sets, strict=True)
     ]
+    lengths = [score_by_length(table.groups, by_length) if by_length else None for table in tables]
+    texts = [f"{text}\n{length_table(each)}" if each else text for text, each in zip(texts, lengths, strict=True)]
     text = "\n".join(texts)
     # of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
     # printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against)))}")
+        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against, lengths)))}")
     return collected
 
 
@@ -77,7 +82,14 @@ def _text(table: Table, runs: ScoredSet, split: str, baseline: str | None, *, ti
     return f"{title}{markdown(table, split)}\n{notes(runs.runs, split)}{without}"
 
 
-def _write(out: Path, text: str, tables: Sequence[Table], split: str, figure_against: str | None) -> list[Path]:
+def _write(
+    out: Path,
+    text: str,
+    tables: Sequence[Table],
+    split: str,
+    figure_against: str | None,
+    lengths: Sequence[LengthScores | None],
+) -> list[Path]:
     """Write the comparison to a folder, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "comparison.csv", out / "comparison.md"]
@@ -86,9 +98,11 @@ def _write(out: Path, text: str, tables: Sequence[Table], split: str, figure_aga
     if figure_against is None:
         return files
     # the figure has the stem of the table, so that one glob names all files
-    for number, table in enumerate(tables, 1):
+    for number, (table, by_length) in enumerate(zip(tables, lengths, strict=True), 1):
         stem = out / (f"comparison-{number}" if len(tables) > 1 else "comparison")
         title = table.title if len(tables) > 1 else None
-        draw(table.groups, split, stem, figure_against, title=title)
-        files += [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg")]
+        drawn = [draw(table.groups, split, stem, figure_against, title=title)]
+        if by_length:
+            drawn.append(draw_by_length(by_length, stem.with_name(f"{stem.name}-length"), title=title))
+        files += [path.with_suffix(suffix) for path in drawn for suffix in (".png", ".svg")]
     return files

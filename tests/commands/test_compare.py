@@ -466,10 +466,45 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path):
     assert (out / "comparison.svg").read_text() == svg  # the same runs give the same file
 
 
+def test_bleu_by_source_length_is_sacrebleus_on_each_part(tmp_path, capsys):
+    """Parts of 4 words; fewer than 20 longer sentences join the last, and a run without its sources has no row."""
+    refs = [" ".join(random.choices(WORDS, k=length)) for length in [2, 4] * 15 + [5, 8] * 20 + [9, 30] * 4]
+    random.shuffle(refs)
+    paths = [write_run(tmp_path / f"a{seed}", refs, seed=seed) for seed in (1, 2)]
+    write_run(tmp_path / "b", refs, mixer="bahdanau")
+    RunFolder(tmp_path / "b").test_file("src").unlink()
+    assert compare.main([str(tmp_path), "--by-length", "4"]) == 0
+    table = capsys.readouterr().out.partition("by length of the source")[2]
+    counts, row = cells(table)
+    assert [counts[part] for part in ("1-4", "5-30")] == ["30", "48"]
+    assert row["source length"] == "lightconv"
+    for part, (least, most) in {"1-4": (1, 4), "5-30": (5, 30)}.items():
+        rows = [i for i, ref in enumerate(refs) if least <= len(ref.split()) <= most]
+        values = []
+        for path in paths:
+            hypotheses = (path / "test.hyp").read_text().splitlines()
+            chosen = [[lines[i] for i in rows] for lines in (hypotheses, refs)]
+            values.append(sacrebleu.metrics.BLEU().corpus_score(chosen[0], [chosen[1]]).score)
+        assert row[part] == f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def test_figure_of_bleu_by_source_length(tmp_path):
+    pytest.importorskip("matplotlib")
+    refs = [" ".join(random.choices(WORDS, k=length)) for length in [4, 8] * 20]
+    for mixer in ("lightconv", "bahdanau"):
+        write_run(tmp_path / mixer, refs, mixer=mixer)
+    out = tmp_path / "out"
+    assert compare.main([str(tmp_path), "--by-length", "4", "--out", str(out), "--figure"]) == 0
+    svg = (out / "comparison-length.svg").read_text()
+    assert svg.count("<!-- lightconv -->") == svg.count("<!-- bahdanau -->") == 1
+    assert "BLEU by length of the source" in (out / "comparison.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["runs", "--figure"], "--figure needs --out"),
+        (["runs", "--by-length", "10", "--split", "valid"], "--by-length needs translations"),
         ([], "required"),
         (["runs", "--samples", "0"], "whole number"),
     ],
