@@ -47,6 +47,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "kernel_size": _SIZE,
     "kernel_sizes": _SIZE,
     "window": _SIZE,
+    "half_window": _SIZE,
     "max_offset": _SIZE,
     "max_len": _SIZE,
     "reduction": _SIZE,
@@ -57,6 +58,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "readout": {"choices": ("linear", "maxout")},
     "initial": {"choices": ("mean", "backward")},
     "summary": {"choices": ("ends", "mean")},
+    "score": {"choices": ("dot", "general", "concat", "location")},
+    "scope": {"choices": ("global", "local_m", "local_p")},
     "pairwise": {"choices": ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")},
 }
 

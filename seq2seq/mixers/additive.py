@@ -24,24 +24,35 @@ class AdditiveScore(nn.Module):
     Args:
         query_dim: Width Q of the queries.
         score_dim: Width A of the hidden layer.
+        coverage: Add Z C_ij to the hidden layer, of a number C_ij for each query and key.
 
     Reference:
-        Bahdanau et al. 2015, appendix A.1.2.
+        Bahdanau et al. 2015, appendix A.1.2; Tu et al. 2016 (coverage), eq. 8.
     """
 
-    def __init__(self, *, query_dim: int, score_dim: int) -> None:
+    def __init__(self, *, query_dim: int, score_dim: int, coverage: bool = False) -> None:
         super().__init__()
         self.query = nn.Linear(query_dim, score_dim, bias=True)
         self.score = nn.Linear(score_dim, 1, bias=False)
         nn.init.xavier_uniform_(self.query.weight)
         nn.init.xavier_uniform_(self.score.weight)
         nn.init.zeros_(self.query.bias)
+        self.coverage = nn.Linear(1, score_dim, bias=False) if coverage else None  # Z
+        if self.coverage is not None:
+            nn.init.xavier_uniform_(self.coverage.weight)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights of query (B, T, Q) over keys (B, S, A) where mask (B, S)."""
+        return self.energy(query, keys).masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
+
+    def energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
+        """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), where asked for with coverage (B, T, S)."""
         # every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
-        energy = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)  # (B, T, S)
-        return energy.masked_fill(~mask[:, None], float("-inf")).softmax(-1)  # (B, T, S)
+        hidden = self.query(query)[:, :, None] + keys[:, None]
+        if self.coverage is not None:
+            assert coverage is not None
+            hidden = hidden + self.coverage(coverage[..., None].to(hidden.dtype))
+        return self.score(torch.tanh(hidden)).squeeze(-1)
 
 
 class AdditiveAttention(CrossMixer):

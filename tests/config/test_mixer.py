@@ -12,6 +12,7 @@ from seq2seq.kernels.dispatch import BACKENDS
 from seq2seq.mixers.bahdanau import INITIALS, READOUTS
 from seq2seq.mixers.fixed_context import SUMMARIES
 from seq2seq.mixers.gru import RESETS
+from seq2seq.mixers.luong import SCOPES, SCORES
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 from seq2seq.mixers.relative import ENCODINGS
 
@@ -99,6 +100,8 @@ def test_every_preset_passes_unchanged(name):
         ("readout", READOUTS),
         ("initial", INITIALS),
         ("summary", tuple(SUMMARIES)),
+        ("score", SCORES),
+        ("scope", SCOPES),
         ("pairwise", PAIRWISE),
     ],
 )

@@ -13,6 +13,16 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"slot": "cross", "summary": "mean", "reset": "before"},
         {"slot": "cross", "every_step": False},
     ],
+    "luong_attention": [
+        {"slot": "cross", "score": "dot", "scope": "local_m", "half_window": 2},
+        {"slot": "cross", "score": "concat", "scope": "local_p", "half_window": 2},
+        {"slot": "cross", "score": "location", "max_len": 150},
+    ],
+    "luong": [
+        {"slot": "cross", "input_feeding": False, "scope": "local_m", "half_window": 1},
+        {"slot": "cross", "input_feeding": False, "score": "concat", "coverage": True},
+        {"slot": "cross", "score": "location", "max_len": 150, "scope": "local_p", "half_window": 10},
+    ],
     "nonlocal": [{"pairwise": pairwise} for pairwise in PAIRWISE],
     "preconv_attention": [
         {"values": True, "kernel_size": 3},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from composed import lengths_mask
+from composed import config, lengths_mask
 from conftest import jiggle
 from torch import Tensor, nn
 
+from seq2seq.build import bounds
 from seq2seq.mixers.fixed_context import FixedContext
 from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.luong import SCOPES, SCORES, Luong, LuongAttention, LuongRead
 
 LENGTHS = [5, 1, 3]
 MASK = lengths_mask(LENGTHS)
@@ -70,3 +74,113 @@ def test_fixed_context_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="summary=mean"):
         FixedContext(dim=4, memory_dim=5)
     FixedContext(dim=4, memory_dim=5, summary="mean")
+
+
+# ---- Luong
+
+
+def luong_weights(read: LuongRead, s: Tensor, h: Tensor, i: int, covered: Tensor | None = None) -> Tensor:
+    """Return the weights of s (Q,) over a sentence's source h (S, M) at position i, a sum for each pair."""
+    length = len(h)
+    energy = []
+    for j in range(length):
+        if read.score == "dot":
+            energy.append(s @ h[j])
+        elif read.score == "general":
+            energy.append(s @ read.key.weight @ h[j])
+        elif read.score == "location":
+            energy.append(read.location.weight[j] @ s)
+        else:
+            hidden = read.additive.query(s) + read.key(h[j])
+            if covered is not None:
+                hidden = hidden + read.additive.coverage.weight[:, 0] * covered[j]
+            energy.append(read.additive.score.weight[0] @ torch.tanh(hidden))
+    weights = torch.stack(energy).exp()
+    if read.scope == "global":
+        return weights / weights.sum()
+    p = min(i, length - 1)
+    if read.scope == "local_p":
+        p = length * torch.sigmoid(read.place_score.weight[0] @ torch.tanh(read.place.weight @ s)).item()
+    inside = torch.tensor([abs(j - p) <= read.half_window for j in range(length)])
+    weights = weights * inside / (weights * inside).sum()
+    if read.scope == "local_p":
+        sigma = read.half_window / 2
+        weights = weights * torch.tensor([math.exp(-((j - p) ** 2) / (2 * sigma**2)) for j in range(length)])
+    return weights
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_luong_attention_by_hand(score, scope):
+    """y_i = tanh(W_c [sum_j w_ij h_j; x_i]); targets are longer than sources."""
+    sizes = {"dim": 4, "memory_dim": 4 if score == "dot" else 6, "max_len": 7 if score == "location" else None}
+    mixer = jiggle(LuongAttention(**sizes, score=score, scope=scope, half_window=1).double())
+    x, memory = wide(3, 8, 4), wide(3, 5, sizes["memory_dim"])
+    context = mixer.project(memory, MASK)
+    y, weights = mixer(x, context), mixer.read_weights(x, context)
+    for row, length in enumerate(LENGTHS):
+        h = memory[row, :length]
+        for i in range(8):
+            expected = luong_weights(mixer.read, x[row, i], h, i)
+            close(weights[row, 0, i, :length], expected)
+            assert not weights[row, 0, i, length:].any()
+            close(y[row, i], torch.tanh(mixer.read.out.weight @ torch.cat([expected @ h, x[row, i]])))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("input_feeding", [True, False])
+@pytest.mark.parametrize("coverage", [True, False])
+def test_luong_by_hand(scope, input_feeding, coverage):
+    """s_i = GRU([x_i; y_{i-1}], s_{i-1}); coverage is the sum of the weights before."""
+    score = "concat" if coverage else "general"
+    options = {"score": score, "scope": scope, "input_feeding": input_feeding, "coverage": coverage}
+    mixer = jiggle(Luong(dim=4, memory_dim=6, half_window=2, **options).double())
+    x, memory = wide(3, 6, 4), wide(3, 5, 6)
+    context = mixer.project(memory, MASK)
+    y, weights = mixer(x, context), mixer.read_weights(x, context)
+    gru = cell(mixer.unit, *([mixer.feed.weight] if input_feeding else []))
+    for row, length in enumerate(LENGTHS):
+        h = memory[row, :length]
+        s, out, covered = torch.tanh(mixer.start.weight @ h.mean(0)), torch.zeros(4).double(), torch.zeros(length)
+        for i in range(6):
+            s = gru(torch.cat([x[row, i], out]) if input_feeding else x[row, i], s)
+            read = luong_weights(mixer.read, s, h, i, covered.double() if coverage else None)
+            out, covered = torch.tanh(mixer.read.out.weight @ torch.cat([read @ h, s])), covered + read
+            close(weights[row, 0, i, :length], read, 1e-6)
+            close(y[row, i], out, 1e-6)
+
+
+def test_luong_without_feeding_has_no_loop(monkeypatch):
+    x, memory = torch.randn(3, 4, 4), torch.randn(3, 5, 4)
+    monkeypatch.setattr(GatedUnit, "update", None)
+    fast, slow = (Luong(dim=4, memory_dim=4, input_feeding=feeding) for feeding in (False, True))
+    assert fast(x, fast.project(memory, MASK)).shape == x.shape
+    with pytest.raises(TypeError):
+        slow(x, slow.project(memory, MASK))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"score": "cosine"}, "score is 'cosine'"),
+        ({"scope": "local"}, "scope is 'local'"),
+        ({"scope": "local_p", "half_window": 0}, "half_window is 0"),
+        ({"score": "dot"}, "equal widths, not 4 and 6"),
+        ({"score": "location"}, r"set max_len, for example to \$\{model.max_len\}"),
+        ({"score": "general", "max_len": 9}, "set max_len=null"),
+        ({"score": "dot", "coverage": True}, "score=concat"),
+    ],
+)
+def test_luong_refuses_what_it_does_not_know(settings, message):
+    memory_dim = 4 if "coverage" in settings else 6
+    with pytest.raises(ValueError, match=message):
+        Luong(dim=4, memory_dim=memory_dim, **settings)
+
+
+def test_location_bounds_the_source():
+    mixer = LuongAttention(dim=4, memory_dim=4, score="location", max_len=4)
+    with pytest.raises(ValueError, match="5 positions are more than max_len 4"):
+        mixer.project(torch.randn(3, 5, 4), MASK)
+    location = config("mixer=luong", "mixer.cross.score=location", "mixer.cross.max_len=${model.max_len}")
+    assert bounds(location) == {"mixer.cross.max_len": location["model"]["max_len"]}
+    assert bounds(config("mixer=luong")) == {}

@@ -1,0 +1,356 @@
+"""Luong's attention: its scores and windows, for any decoder and as a recurrent decoder with input feeding (2015)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.introspection import freeze_mixing, mark_mixing
+from seq2seq.mixer import CrossMixer
+from seq2seq.mixers.additive import AdditiveScore
+from seq2seq.mixers.gru import GatedUnit
+from seq2seq.mixers.projections import projection
+from seq2seq.mixers.summary import mean_position
+from seq2seq.state import NoState
+
+SCORES = ("dot", "general", "concat", "location")
+SCOPES = ("global", "local_m", "local_p")
+
+
+class LuongContext(NamedTuple):
+    """The memory (B, S, M), what scores read of it (B, S, K), and its mask (B, S)."""
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+class LuongRead(nn.Module):
+    """Attention weights and attentional vector of Luong et al. 2015.
+
+    w_ij = softmax_j of a score of s_i and h_j within a window; y_i = tanh(W_c [sum_j w_ij h_j; s_i]).
+
+    Scores: "dot", s'h; "general", s'W h; "concat", v' tanh(W [s; h]); "location", (W s)_j, which knows
+    no h. Windows: "global", all of the source; "local_m", |j - p| <= D around p_i = i, at most the
+    last position; "local_p", around p_i = S sigmoid(v_p' tanh(W_p s_i)), S the source's length, and
+    the weights times exp(-2 (j - p)^2 / D^2), a Gaussian of standard deviation D / 2.
+
+    Args:
+        query_dim: Width Q of s.
+        memory_dim: Width M of h.
+        out_dim: Width of y.
+        score: A name above.
+        scope: A name of windows above.
+        half_window: D, 1 or more.
+        max_len: Longest source, for "location" alone.
+        coverage: Add the number C_ij to the hidden layer of "concat", see AdditiveScore.
+    """
+
+    def __init__(
+        self,
+        *,
+        query_dim: int,
+        memory_dim: int,
+        out_dim: int,
+        score: str,
+        scope: str,
+        half_window: int,
+        max_len: int | None,
+        coverage: bool = False,
+    ) -> None:
+        super().__init__()
+        for value, options, name in ((score, SCORES, "score"), (scope, SCOPES, "scope")):
+            if value not in options:
+                raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
+        if half_window < 1:
+            raise ValueError(f"half_window is {half_window}; choose 1 or more positions")
+        if score == "dot" and query_dim != memory_dim:
+            raise ValueError(f"score=dot needs equal widths, not {query_dim} and {memory_dim}; set score=general")
+        if (score == "location") != (max_len is not None):
+            raise ValueError(
+                f"max_len is {max_len}, the longest source, which score=location alone needs; with score={score} set "
+                + ("max_len, for example to ${model.max_len}" if score == "location" else "max_len=null")
+            )
+        if coverage and score != "concat":
+            raise ValueError(
+                f"coverage is one more matrix of score=concat, not of score={score}; choose another of them"
+            )
+        self.score = score
+        self.scope = scope
+        self.half_window = half_window
+        self.max_len = max_len
+        # U of concat's [W, U], W of general; both are applied once per source sentence
+        widths = {"general": query_dim, "concat": query_dim}
+        self.key = projection(memory_dim, widths[score]) if score in widths else None
+        self.additive = (
+            AdditiveScore(query_dim=query_dim, score_dim=query_dim, coverage=coverage) if score == "concat" else None
+        )
+        self.location = None if max_len is None else projection(query_dim, max_len)
+        # W_p and v_p
+        self.place = projection(query_dim, query_dim) if scope == "local_p" else None
+        self.place_score = projection(query_dim, 1) if scope == "local_p" else None
+        self.out = projection(memory_dim + query_dim, out_dim)  # W_c
+        if score == "general":
+            # as large as a product of unit vectors: s'W h sums Q numbers
+            with torch.no_grad():
+                self.key.weight.mul_(query_dim**-0.5)  # type: ignore[union-attr]
+
+    def project(self, memory: Tensor, mask: Tensor) -> LuongContext:
+        """Compute what scores read of memory (B, S, M) under mask (B, S)."""
+        if self.max_len is not None and memory.shape[1] > self.max_len:
+            raise ValueError(
+                f"{memory.shape[1]} positions are more than max_len {self.max_len}, for which score=location has "
+                "weights; shorten the source, or train with a larger max_len"
+            )
+        return LuongContext(memory, memory if self.key is None else self.key(memory), mask)
+
+    def forward(
+        self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return y (B, n, out_dim) and the weights (B, n, S) of query s (B, n, Q) at position (B or 1, n)."""
+        weights = mark_mixing(self._weights(query, context, position, coverage))  # (B, n, S)
+        read = weights.to(context.memory.dtype) @ context.memory  # (B, n, M)
+        return torch.tanh(self.out(torch.cat([read, query], -1))), weights
+
+    def _weights(self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None) -> Tensor:
+        energy = self._energy(query, context.keys, coverage)
+        # positions need more than the 8 bits of bfloat16
+        energy = energy.to(torch.promote_types(energy.dtype, torch.float32))
+        allowed = context.mask[:, None]  # (B, 1, S)
+        if self.scope == "global":
+            return energy.masked_fill(~allowed, float("-inf")).softmax(-1)
+        center = self._center(query, context.mask, position)[..., None]  # (B, n, 1)
+        distance = torch.arange(energy.shape[-1], device=energy.device) - center  # (B, n, S)
+        allowed = allowed & (distance.abs() <= self.half_window)
+        weights = energy.masked_fill(~allowed, float("-inf")).softmax(-1)
+        if self.scope == "local_m":
+            return weights
+        return weights * torch.exp(-2.0 * (distance / self.half_window).square())
+
+    def _energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
+        """Return the scores (B, n, S) of query (B, n, Q)."""
+        if self.additive is not None:
+            return self.additive.energy(query, keys, coverage)
+        if self.location is not None:
+            return self.location(query)[..., : keys.shape[1]]
+        return query @ keys.transpose(-1, -2)
+
+    def _center(self, query: Tensor, mask: Tensor, position: Tensor) -> Tensor:
+        """Return p (B, n)."""
+        length = mask.sum(1, keepdim=True)  # (B, 1)
+        if self.place is None or self.place_score is None:
+            # beyond its end a source has no window
+            return torch.minimum(position, length - 1)
+        place = self.place_score(torch.tanh(self.place(query))).squeeze(-1)  # (B, n)
+        return length * torch.sigmoid(place.to(torch.promote_types(place.dtype, torch.float32)))
+
+
+class LuongAttention(CrossMixer):
+    """Luong's attention to the source, for any decoder.
+
+    y_i = tanh(W_c [sum_j w_ij h_j; x_i]), w_ij = softmax_j(x_i' W h_j) or another score in a window.
+
+    Scores: "dot", x'h, which has no scale and large values in wide layers; "general", x'W h; "concat",
+    v' tanh(W [x; h]); "location", (W x)_j. Windows: "global", "local_m", "local_p", see LuongRead.
+
+    Args:
+        dim: Width D of the target's side.
+        memory_dim: Width M of the encoder's output.
+        score: "dot", "general", "concat" or "location".
+        scope: "global"; "local_m", around the same position of the source; "local_p", around a
+            predicted one.
+        half_window: Positions on either side of a window's center.
+        max_len: Longest source, for score=location alone.
+
+    Cost:
+        (M + D) D parameters, and M D (general), (M + D + 2) D (concat) or D max_len (location), and D^2
+        + D for local_p; O(T S D) time, also in windows, which are masks; no state.
+
+    Reference:
+        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation',
+        section 3.
+    """
+
+    length_arguments = ("max_len",)
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        memory_dim: int,
+        score: str = "general",
+        scope: str = "global",
+        half_window: int = 10,
+        max_len: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.dim = self.out_dim = dim
+        self.memory_dim = memory_dim
+        self.read = LuongRead(
+            query_dim=dim,
+            memory_dim=memory_dim,
+            out_dim=dim,
+            score=score,
+            scope=scope,
+            half_window=half_window,
+            max_len=max_len,
+        )
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> LuongContext:
+        """Compute what scores read of memory (B, S, M)."""
+        return self.read.project(memory, memory_mask)
+
+    def forward(self, x: Tensor, context: LuongContext) -> Tensor:
+        """Read the source from each of x (B, T, D)."""
+        return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[0]
+
+    def read_weights(self, x: Tensor, context: LuongContext) -> Tensor:
+        """Return the attention weights of x (B, T, D), (B, 1, T, S); those of local_p sum to less than 1."""
+        return self.read(x, context, torch.arange(x.shape[1], device=x.device)[None])[1][:, None]
+
+    def step(self, x: Tensor, context: LuongContext, state: NoState, position: Tensor) -> tuple[Tensor, NoState]:
+        """Read the source at one position; a sentence's hypotheses are its queries."""
+        folded = x.view(context.mask.shape[0], -1, self.dim)  # (B, beam, D)
+        y, _ = self.read(folded, context, position.view(folded.shape[:2]))
+        return y.flatten(0, 1), NoState()
+
+
+class Luong(CrossMixer):
+    """Luong's recurrent decoder, whose attentional vector is part of its next input.
+
+    s_i = GRU([x_i; y_{i-1}], s_{i-1}), y_i = tanh(W_c [sum_j w_ij h_j; s_i]), s_0 = tanh(W mean_j h_j).
+
+    w_ij is as in LuongAttention, with s_i in place of x_i: unlike Bahdanau's decoder, this one attends
+    from the state after x_i. Without input feeding, s_i = GRU(x_i, s_{i-1}), no step waits for the
+    source, and all positions run in the fused loop of a GRU.
+
+    Args:
+        dim: Width D of input, state and output.
+        memory_dim: Width M of the encoder's output h.
+        score: "dot", "general", "concat" or "location", see LuongAttention.
+        scope: "global", "local_m" or "local_p".
+        half_window: Positions on either side of a window's center.
+        max_len: Longest source, for score=location alone.
+        input_feeding: Feed y_{i-1}, zero before the first.
+        coverage: Let score=concat know C_ij = sum_{k < i} w_kj, what it has read already: v' tanh(W [s;
+            h_j] + Z C_ij).
+
+    Cost:
+        (M + 1) D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, and those of score and
+        scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
+
+    Reference:
+        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation'; Tu
+        et al. 2016, 'Modeling Coverage for Neural Machine Translation'.
+    """
+
+    length_arguments = ("max_len",)
+    unrolls = True
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        memory_dim: int,
+        score: str = "general",
+        scope: str = "global",
+        half_window: int = 10,
+        max_len: int | None = None,
+        input_feeding: bool = True,
+        coverage: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dim = self.out_dim = dim
+        self.memory_dim = memory_dim
+        self.start = projection(memory_dim, dim)  # W of s_0
+        self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
+        # y's part of the gates, apart from x's, which is computed for all positions at once
+        self.feed = projection(dim, dim, dim, dim) if input_feeding else None
+        self.coverage = coverage
+        self.read = LuongRead(
+            query_dim=dim,
+            memory_dim=memory_dim,
+            out_dim=dim,
+            score=score,
+            scope=scope,
+            half_window=half_window,
+            max_len=max_len,
+            coverage=coverage,
+        )
+
+    class Context(NamedTuple):
+        """What LuongRead reads of the source, and the first state (B, D)."""
+
+        memory: Tensor
+        keys: Tensor
+        mask: Tensor
+        start: Tensor
+
+    class State(NamedTuple):
+        """The hidden state and the last output, (N, D) each, and what has been read of each position, (N, S)."""
+
+        hidden: Tensor
+        output: Tensor
+        coverage: Tensor
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> Luong.Context:
+        """Compute what scores read of memory (B, S, M), and the first hidden state."""
+        start = torch.tanh(self.start(mean_position(memory, memory_mask)))
+        return self.Context(*self.read.project(memory, memory_mask), start)
+
+    def forward(self, x: Tensor, context: Luong.Context) -> Tensor:
+        """Run the recurrence over x (B, T, D)."""
+        position = torch.arange(x.shape[1], device=x.device)[None]  # (1, T)
+        if self.feed is None and not self.coverage:
+            states = self.unit(x, context.start)  # (B, T, D)
+            return self.read(states, LuongContext(*context[:3]), position)[0]
+        gates = self.unit.input(x)  # (B, T, 3 D)
+        state = self._begin(context)
+        outputs = []
+        # the gates at t depend on the read at t - 1, so positions cannot run in parallel
+        for t in range(x.shape[1]):
+            state = self._advance(gates[:, t : t + 1], state, context, position[:, t : t + 1])
+            outputs.append(state.output)
+        return torch.cat(outputs, 1)
+
+    def introspect(self, x: Tensor, context: Luong.Context) -> dict[str, Tensor]:
+        """Return the weights of each step's own read, (B, 1, T, S), without those of earlier steps that s carries."""
+        return {"weights": self.read_weights(x, context)}
+
+    def read_weights(self, x: Tensor, context: Luong.Context) -> Tensor:
+        """Return the weights of each step's own read, (B, 1, T, S); those of local_p sum to less than 1."""
+        with freeze_mixing() as weights:
+            self.forward(x, context)
+        return torch.cat(weights, 1)[:, None]
+
+    def init_state(self, context: Luong.Context, max_len: int) -> Luong.State:
+        """Return s_0 of each sentence, zeros for its output, and nothing read."""
+        return self.State(*(part.squeeze(1) for part in self._begin(context)))
+
+    def step(
+        self, x: Tensor, context: Luong.Context, state: Luong.State, position: Tensor
+    ) -> tuple[Tensor, Luong.State]:
+        """Advance the recurrence by one position; a sentence's hypotheses are queries of one attention."""
+        batch_size = context.memory.shape[0]
+        gates = self.unit.input(x.view(batch_size, -1, self.dim))  # (B, beam, 3 D)
+        folded = self.State(*(part.view(batch_size, gates.shape[1], -1) for part in state))
+        following = self._advance(gates, folded, context, position.view(gates.shape[:2]))
+        following = self.State(*(part.flatten(0, 1) for part in following))
+        return following.output, following
+
+    def _begin(self, context: Luong.Context) -> Luong.State:
+        """Return the state before the first position, (B, 1, ...)."""
+        hidden = context.start[:, None]  # (B, 1, D)
+        # sums of many small parts
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return self.State(hidden, torch.zeros_like(hidden), torch.zeros_like(context.mask, dtype=wide)[:, None])
+
+    def _advance(self, gates: Tensor, state: Luong.State, context: Luong.Context, position: Tensor) -> Luong.State:
+        """Compute the next state from gates (B, n, 3 D), a state (B, n, ...) and position (B or 1, n)."""
+        if self.feed is not None:
+            gates = gates + self.feed(state.output)
+        hidden = self.unit.update(gates, state.hidden)
+        output, weights = self.read(hidden, LuongContext(*context[:3]), position, state.coverage)
+        return self.State(hidden, output, state.coverage + weights)
