@@ -1,4 +1,4 @@
-"""Projections of attention-like mixers, and their channels in heads."""
+"""Projections of attention-like mixers, their channels in heads, and inputs that count for nothing."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def projection(dim: int, *sizes: int) -> nn.Linear:
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block)
     return layer
+
+
+def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:
+    """Return y (B, T, D) as it is, with a gradient of zero to x (B, T, D), on which it does not depend.
+
+    A norm before a mixer that does not read its input would have no gradient, for which training on several devices
+    waits.
+    """
+    return y + (0.0 * x).to(y.dtype)

@@ -9,6 +9,8 @@ from seq2seq.mixers.nonlocal_ import PAIRWISE
 # {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
     "attention": [{"num_kv_heads": 1, "rotary": True}],
+    "lightconv": [{"slot": "cross", "kernel_size": 4, "rate": 0.7}],
+    "dynamicconv": [{"slot": "cross", "kernel_size": 2, "rate": 1.5}],
     "fixed_context": [
         {"slot": "cross", "summary": "mean", "reset": "before"},
         {"slot": "cross", "every_step": False},

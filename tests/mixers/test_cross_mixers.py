@@ -11,7 +11,9 @@ from conftest import jiggle
 from torch import Tensor, nn
 
 from seq2seq.build import bounds
+from seq2seq.mixers.cross_convolution import CrossConvolution
 from seq2seq.mixers.fixed_context import FixedContext
+from seq2seq.mixers.fixed_gaussian import FixedGaussian
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.luong import SCOPES, SCORES, Luong, LuongAttention, LuongRead
 
@@ -184,3 +186,54 @@ def test_location_bounds_the_source():
     location = config("mixer=luong", "mixer.cross.score=location", "mixer.cross.max_len=${model.max_len}")
     assert bounds(location) == {"mixer.cross.max_len": location["model"]["max_len"]}
     assert bounds(config("mixer=luong")) == {}
+
+
+# ---- without content
+
+
+def test_fixed_gaussian_by_hand():
+    """M_ts = softmax_s(-a (s - r t - o)^2) per head; the target's own content counts for nothing."""
+    mixer = jiggle(FixedGaussian(dim=6, memory_dim=4, num_heads=3).double())
+    x, memory = wide(3, 7, 6), wide(3, 5, 4)
+    context = mixer.project(memory, MASK)
+    y, weights = mixer(x, context), mixer.read_weights(x, context)
+    assert torch.equal(y, mixer(wide(3, 7, 6), context))
+    for row, length in enumerate(LENGTHS):
+        z = memory[row, :length] @ mixer.value.weight.T
+        for t in range(7):
+            heads = []
+            for head in range(3):
+                rate, center = mixer.rates[head], mixer.centers[head]
+                energy = [-mixer.log_sharpness[head].exp() * (s - rate * t - center) ** 2 for s in range(length)]
+                own = torch.stack(energy).softmax(0)
+                close(weights[row, head, t, :length], own)
+                heads.append(own @ z[:, 2 * head : 2 * head + 2])
+            close(y[row, t], mixer.out.weight @ torch.cat(heads))
+
+
+@pytest.mark.parametrize("predicted", [True, False])
+@pytest.mark.parametrize(("kernel_size", "rate"), [(3, 1.0), (4, 0.6), (9, 2.0)])
+def test_cross_convolution_by_hand(predicted, kernel_size, rate):
+    """One sum over taps per position and head; the taps outside the source keep their share of the softmax."""
+    sizes = {"dim": 6, "memory_dim": 4, "num_heads": 2, "kernel_size": kernel_size}
+    mixer = jiggle(CrossConvolution(**sizes, rate=rate, predicted=predicted).double()).eval()
+    x, memory = wide(3, 7, 6), wide(3, 5, 4)
+    context = mixer.project(memory, MASK)
+    y, weights = mixer(x, context), mixer.read_weights(x, context)
+    for row, length in enumerate(LENGTHS):
+        z = memory[row, :length] @ mixer.value.weight.T
+        for t in range(7):
+            logits = (mixer.kernel.weight @ x[row, t]).view(2, kernel_size) if predicted else mixer.weight
+            taps, heads = logits.softmax(1), torch.zeros(2, 3, dtype=torch.float64)
+            first = min(round(rate * t), length - 1) - kernel_size // 2
+            for k in range(kernel_size):
+                if 0 <= first + k < length:
+                    heads = heads + taps[:, k, None] * z[first + k].view(2, 3)
+                    close(weights[row, :, t, first + k], taps[:, k])
+            close(y[row, t], mixer.out.weight @ heads.flatten())
+
+
+def test_cross_convolution_refuses_impossible_sizes():
+    for wrong in ({"kernel_size": 0}, {"rate": 0.0}, {"num_heads": 3}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            CrossConvolution(**{"dim": 4, "memory_dim": 4, "num_heads": 2, "kernel_size": 3, **wrong})

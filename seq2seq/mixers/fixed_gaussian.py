@@ -1,0 +1,98 @@
+"""Attention to the source by fixed Gaussians: where each head reads depends on the position alone (You et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.introspection import mark_mixing
+from seq2seq.kernels.attention.reference import allow, weigh
+from seq2seq.mixer import CrossMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
+from seq2seq.state import NoState
+
+
+class FixedGaussian(CrossMixer):
+    """Attention to the source by a learned Gaussian per head, without content.
+
+    M_ts = softmax_s(-a (s - r t - o)^2), y = M h W_v W_o, with rate r, center o and sharpness a per head.
+
+    M is the same for all sentences but for their lengths: as in the quadratic encoding by which
+    attention is a convolution, here along a line of slope r. Beyond the source's end the last
+    positions have all the weight. At the start r is 1, o is -1, 0 or 1 in turns, and a is 1/2 for the
+    first head, geometrically, to 1/512 for the last.
+
+    Args:
+        dim: Width D of the target's side.
+        memory_dim: Width M of the encoder's output.
+        num_heads: H; must divide dim.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        M D + D^2 + 3 H parameters, O(T S D) time, no state.
+
+    Reference:
+        You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation'; Cordonnier et
+        al. 2020, 'On the Relationship between Self-Attention and Convolutional Layers'.
+    """
+
+    def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        self.dim = self.out_dim = dim
+        self.memory_dim = memory_dim
+        self.num_heads = num_heads
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.value = projection(memory_dim, dim)
+        self.out = projection(dim, dim)
+        self.rates = nn.Parameter(torch.ones(num_heads))  # r
+        self.centers = nn.Parameter(torch.arange(num_heads) % 3 - 1.0)  # o
+        self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))  # log a
+
+    class Context(NamedTuple):
+        """Values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
+
+        value: Tensor
+        mask: Tensor
+
+    def project(self, memory: Tensor, memory_mask: Tensor) -> FixedGaussian.Context:
+        """Compute values of memory (B, S, M)."""
+        return self.Context(split(self.value(memory), self.num_heads), memory_mask[:, None, None, :])
+
+    def forward(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
+        """Read the source at each position of x (B, T, D), whose content counts for nothing."""
+        y = self._read(torch.arange(x.shape[1], device=x.device)[None], context)
+        return with_zero_gradient(y, x)
+
+    def introspect(self, x: Tensor, context: FixedGaussian.Context) -> dict[str, Tensor]:
+        """Return each head's center, counted from r t, its sharpness and its rate, (H,) each."""
+        return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": self.rates}
+
+    def read_weights(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
+        """Return M of each sentence, (B, H, T, S)."""
+        position = torch.arange(x.shape[1], device=x.device)[None]
+        return allow(self._scores(position, context.mask.shape[-1]), context.mask, False).softmax(-1)
+
+    def step(
+        self, x: Tensor, context: FixedGaussian.Context, state: NoState, position: Tensor
+    ) -> tuple[Tensor, NoState]:
+        """Read the source at one position (N,); a sentence's hypotheses are its queries."""
+        return self._read(position.view(context.mask.shape[0], -1), context).flatten(0, 1), NoState()
+
+    def _read(self, position: Tensor, context: FixedGaussian.Context) -> Tensor:
+        """Read the source at position (B or 1, n): (B, n, D)."""
+        scores = mark_mixing(self._scores(position, context.mask.shape[-1]))
+        dropout = self.dropout if self.training else 0.0
+        return self.out(merge(weigh(scores, context.value, mask=context.mask, dropout=dropout)))
+
+    def _scores(self, position: Tensor, length: int) -> Tensor:
+        """Compute -a (s - r t - o)^2 of t = position (B or 1, n), (B or 1, H, n, S), in float32 at least."""
+        dtype = torch.promote_types(self.centers.dtype, torch.float32)
+        rates, centers, sharpness = (
+            part.to(dtype)[:, None, None] for part in (self.rates, self.centers, self.log_sharpness.exp())
+        )  # (H, 1, 1) each
+        source = torch.arange(length, device=position.device)  # (S,)
+        return -sharpness * (source - rates * position[:, None, :, None] - centers).square()
