@@ -202,21 +202,30 @@ class HeadCache(Cache):
         values = torch.zeros(batch_size, heads, slots, 1, head_dim, device=device, dtype=dtype)
         return cls(values, Ancestry(batch_size, slots, 1, device=device))
 
-    def attend(self, q: Tensor, values: HeadCache, position: Tensor, *, attention: Callable[..., Tensor]) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        values: HeadCache,
+        position: Tensor,
+        *,
+        attention: Callable[..., Tensor],
+        weights: str = "softmax",
+    ) -> Tensor:
         """Attend from q (B, H, beam, d) at position (N,) to the keys that each hypothesis has written here.
 
         Args:
             values: The cache of the values beside these keys; H / G heads share both.
             attention: Computes attention (`seq2seq.kernels.attention`).
+            weights: What stands in place of the softmax, as `attention` names it.
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
         bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)
         groups = q.shape[1] // k.shape[1]
         if groups == 1:
-            return attention(q, k, v, bias=bias)
+            return attention(q, k, v, bias=bias, weights=weights)
         # heads that share keys are further queries
         folded = q.unflatten(1, (-1, groups)).flatten(2, 3)  # (B, G, groups * beam, d)
-        y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1))
+        y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1), weights=weights)
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, window: Callable[..., Tensor]) -> Tensor:

@@ -54,6 +54,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "rank": _SIZE,
     "backend": {"choices": ("auto", "triton", "torch")},
     "reset": {"choices": ("before", "after")},
+    "weights": {"choices": ("softmax", "relu", "sparsemax", "entmax15")},
     "encoding": {"choices": ("learned", "sinusoidal")},
     "readout": {"choices": ("linear", "maxout")},
     "initial": {"choices": ("mean", "backward")},

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
+from seq2seq.kernels.attention.reference import allow
+from seq2seq.kernels.attention.weights import normalize, require_weights
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split
 from seq2seq.state import HeadCache, NoState
@@ -31,6 +33,36 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2).to(x.dtype)
 
 
+class GatedNorm(nn.Module):
+    """Gated root mean square norm after attention by ReLU, whose weights have no fixed sum.
+
+    g x / rms(x) sigmoid(u x), with gains g and gates u per channel.
+
+    Args:
+        dim: Width D of x.
+
+    Reference:
+        Zhang et al. 2021, 'Sparse Attention with Linear Units', section 3.
+    """
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(dim, eps=1e-6)  # g
+        self.gate = nn.Parameter(torch.zeros(dim))  # u
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm x (..., D)."""
+        x = x.to(self.gate.dtype)  # under autocast wider than what it comes from
+        return self.norm(x) * torch.sigmoid(self.gate * x)
+
+
+def _norm_of(weights: str, dim: int, *, packed: bool) -> GatedNorm | None:
+    """Return the norm that attention with these weights has before its output projection, after checking them."""
+    if packed and require_weights(weights) != "softmax":
+        raise ValueError(f"packed computes a softmax alone, not weights={weights}; set packed=false")
+    return GatedNorm(dim=dim) if require_weights(weights) == "relu" else None
+
+
 class Attention(SelfMixer):
     """Multi-head scaled dot-product attention within a sequence.
 
@@ -48,13 +80,16 @@ class Attention(SelfMixer):
         dropout: Probability to drop an attention weight.
         packed: Train without a mask, through torch's kernel for rows of many lengths; on a GPU in half precision, not
             where causal, which needs no mask.
+        weights: "softmax", or in its place, on a slower path, "relu", then a gated norm of the heads side by side;
+            "sparsemax" or "entmax15", whose weights are often zero and which need the package entmax.
 
     Cost:
-        2 D^2 (1 + G / H) parameters, O(T^2 D + T D^2) time, O(T D G / H) state.
+        2 D^2 (1 + G / H) parameters, 2 D more for relu, O(T^2 D + T D^2) time, O(T D G / H) state.
 
     Reference:
         Vaswani et al. 2017, 'Attention Is All You Need', eq. 1; Su et al. 2021 (rotary); Shazeer
-        2019 (G = 1); Ainslie et al. 2023 (grouped queries).
+        2019 (G = 1); Ainslie et al. 2023 (grouped queries); Zhang et al. 2021 (relu); Martins &
+        Astudillo 2016 (sparsemax); Peters et al. 2019 (entmax).
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
@@ -69,6 +104,7 @@ class Attention(SelfMixer):
         rotary: bool = False,
         dropout: float = 0.0,
         packed: bool = False,
+        weights: str = "softmax",
     ) -> None:
         super().__init__()
         self.head_dim = require_divisible(dim, num_heads)
@@ -87,6 +123,8 @@ class Attention(SelfMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.groups = num_heads // self.num_kv_heads
         self.kv_dim = self.num_kv_heads * self.head_dim
+        self.weights = weights
+        self.norm = _norm_of(weights, dim, packed=packed)
         self.qkv = projection(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 
@@ -105,8 +143,8 @@ class Attention(SelfMixer):
             return self.out(merge(packed_attention(q, k, v, mask, dropout=dropout)))
         allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)
         # (B, H, T, d)
-        y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout)
-        return self.out(merge(y))
+        y = attention(q, k, v, mask=allowed, causal=self.causal, dropout=dropout, weights=self.weights)
+        return self._output(merge(y))
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,8 +171,12 @@ class Attention(SelfMixer):
             cache.append(part, position)
         # a sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
-        y = state.keys.attend(q, state.values, position, attention=attention)
-        return self.out(merge(y)).view(x.shape[0], -1), state
+        y = state.keys.attend(q, state.values, position, attention=attention, weights=self.weights)
+        return self._output(merge(y)).view(x.shape[0], -1), state
+
+    def _output(self, y: Tensor) -> Tensor:
+        """Project the heads side by side, (..., D)."""
+        return self.out(y if self.norm is None else self.norm(y))
 
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Project x (..., D) at positions (...): queries (..., D), keys and values side by side (..., 2 G d)."""
@@ -158,16 +200,24 @@ class CrossAttention(CrossMixer):
         num_heads: H; must divide dim.
         dropout: Probability to drop an attention weight.
         packed: As in `Attention`.
+        weights: As in `Attention`.
 
     Cost:
-        2 D^2 + 2 D M parameters, O(T S D) time, no state.
+        2 D^2 + 2 D M parameters, 2 D more for relu, O(T S D) time, no state.
 
     Reference:
         Vaswani et al. 2017, 'Attention Is All You Need', section 3.2.3.
     """
 
     def __init__(
-        self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, packed: bool = False
+        self,
+        *,
+        dim: int,
+        memory_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        packed: bool = False,
+        weights: str = "softmax",
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
@@ -176,6 +226,8 @@ class CrossAttention(CrossMixer):
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.packed = packed
+        self.weights = weights
+        self.norm = _norm_of(weights, dim, packed=packed)
         self.query = projection(dim, dim)
         self.out = projection(dim, dim)
         self.key_value = projection(memory_dim, dim, dim)
@@ -199,13 +251,14 @@ class CrossAttention(CrossMixer):
         dropout = self.dropout if self.training else 0.0
         if self.packed and self.training:
             return self.out(merge(packed_attention(q, k, v, context.mask[:, 0, 0], dropout=dropout)))
-        return self.out(merge(attention(q, k, v, mask=context.mask, dropout=dropout)))
+        y = merge(attention(q, k, v, mask=context.mask, dropout=dropout, weights=self.weights))
+        return self.out(y if self.norm is None else self.norm(y))
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
-        """Return the attention weights of x (B, T, D), (B, H, T, S)."""
+        """Return the attention weights of x (B, T, D), (B, H, T, S); those of relu have no fixed sum."""
         q = split(self.query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
-        return scores.float().masked_fill(~context.mask, float("-inf")).softmax(-1)
+        return normalize(allow(scores.float(), context.mask, False), self.weights)
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:

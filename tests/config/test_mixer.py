@@ -8,6 +8,7 @@ import pytest
 
 from seq2seq.config.compose import presets, resolved_settings
 from seq2seq.config.mixer import LIMITS, check_mixer
+from seq2seq.kernels.attention.weights import WEIGHTS
 from seq2seq.kernels.dispatch import BACKENDS
 from seq2seq.mixers.bahdanau import INITIALS, READOUTS
 from seq2seq.mixers.fixed_context import SUMMARIES
@@ -96,6 +97,7 @@ def test_every_preset_passes_unchanged(name):
     [
         ("backend", BACKENDS),
         ("reset", RESETS),
+        ("weights", WEIGHTS),
         ("encoding", ENCODINGS),
         ("readout", READOUTS),
         ("initial", INITIALS),

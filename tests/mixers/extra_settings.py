@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 
+# What the optional package entmax computes, where it is installed.
+SPARSE = ("sparsemax", "entmax15") if importlib.util.find_spec("entmax") else ()
 # {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
-    "attention": [{"num_kv_heads": 1, "rotary": True}],
+    "attention": [
+        {"num_kv_heads": 1, "rotary": True},
+        *({"weights": weights} for weights in SPARSE),
+        *({"slot": "cross", "weights": weights} for weights in SPARSE),
+    ],
+    "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
     "lightconv": [{"slot": "cross", "kernel_size": 4, "rate": 0.7}],
     "dynamicconv": [{"slot": "cross", "kernel_size": 2, "rate": 1.5}],
     "fixed_context": [

@@ -21,6 +21,7 @@ from seq2seq.inference.export.int8 import in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
+from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.model import Seq2Seq
 from seq2seq.state import HeadCache
@@ -111,8 +112,10 @@ class _TracedHeadCache(_TracedCache):
         """See `Cache.append`."""
         self.appended = value.to(self.values.dtype)
 
-    def attend(self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, attention: Any) -> Tensor:
-        """See `HeadCache.attend`: the same softmax, over the scores of the past and of the position itself."""
+    def attend(
+        self, q: Tensor, values: _TracedHeadCache, position: Tensor, *, attention: Any, weights: str = "softmax"
+    ) -> Tensor:
+        """See `HeadCache.attend`: the same weights, of the scores of the past and of the position itself."""
         heads, size = self.values.shape[1], self.values.shape[-1]
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
@@ -120,8 +123,8 @@ class _TracedHeadCache(_TracedCache):
         # the slots before the position itself
         visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
-        weights = torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1).softmax(-1)
-        before, here = weights.split([scores.shape[-1], 1], -1)
+        both = normalize(torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1), weights)
+        before, here = both.split([scores.shape[-1], 1], -1)
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
 
     def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, window: Any) -> Tensor:

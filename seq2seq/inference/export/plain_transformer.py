@@ -75,6 +75,8 @@ def _wrong_mixers(config: Mapping[str, Any]) -> list[str]:
         heads.add(values.get("num_heads"))
         if target != _ATTENTION[slot]:
             reasons[slot] = f"mixer.{slot} is {target.rpartition('.')[2]}, not attention"
+        elif values.get("weights", "softmax") != "softmax":
+            reasons[slot] = f"mixer.{slot}.weights is {values['weights']}"
         elif values.get("rotary"):
             reasons[slot] = f"mixer.{slot}.rotary is true"
         elif values.get("num_kv_heads") not in (None, values.get("num_heads")):

@@ -27,6 +27,7 @@ def attention(
     mask: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    weights: str = "softmax",
 ) -> Tensor:
     """Compute softmax(q k' / sqrt(d) + bias where allowed) v through torch's SDPA.
 
@@ -39,12 +40,13 @@ def attention(
         mask: Boolean, True where a query may see a key.
         causal: Query t sees keys s <= t only; with a mask too, there must be a bias (SDPA takes one or the other).
         dropout: Probability to drop a weight.
+        weights: What stands in place of the softmax, see `weights.normalize`; there is no fast path for others.
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
     # a graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
-    if torch.compiler.is_exporting():
-        return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout)
+    if torch.compiler.is_exporting() or weights != "softmax":
+        return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout, weights=weights)
     # in bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
     # against 2.6 ms; 512: 24.6 against 18.6 ms)
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():

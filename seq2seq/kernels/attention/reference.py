@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.dropout import dropout as dropout_
 
 
@@ -17,8 +18,11 @@ def attention_reference(
     mask: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    weights: str = "softmax",
 ) -> Tensor:
     """Compute softmax(q k' / sqrt(d) + bias where allowed) v, with dropout on the weights.
+
+    `weights` names what stands in place of the softmax, see `weights.normalize`.
 
     Shape:
         q: (..., T, d); k and v: (..., S, d); returns (..., T, d).
@@ -29,7 +33,7 @@ def attention_reference(
     """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (..., T, S)
     scores = scores if bias is None else scores + bias
-    return weigh(scores, v, mask=mask, causal=causal, dropout=dropout)
+    return weigh(scores, v, mask=mask, causal=causal, dropout=dropout, weights=weights)
 
 
 def varlen_reference(
@@ -52,11 +56,20 @@ def varlen_reference(
 
 
 def weigh(
-    scores: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False, dropout: float = 0.0
+    scores: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    weights: str = "softmax",
 ) -> Tensor:
-    """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast."""
+    """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast.
+
+    `weights` names what stands in place of the softmax, see `weights.normalize`.
+    """
     # the softmax is taken in the scores' type, which may be wider than v's
-    return dropout_(allow(scores, mask, causal).softmax(-1).to(v.dtype), dropout) @ v
+    return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
 
 
 def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -1,0 +1,42 @@
+"""Weights of attention from its scores: softmax, and what may stand in its place."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+import torch
+from torch import Tensor
+
+WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
+# Computed by an optional package.
+_OF_PACKAGE = ("sparsemax", "entmax15")
+
+
+def require_weights(weights: str) -> str:
+    """Return the name of a function from scores to weights, checked.
+
+    Raises:
+        ValueError: There is none of this name, or the package that computes it is not installed.
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights is {weights!r}; choose one of {', '.join(WEIGHTS)}")
+    if weights in _OF_PACKAGE and importlib.util.find_spec("entmax") is None:
+        raise ValueError(f"weights={weights} needs the package entmax: pip install -c constraints.txt -e '.[entmax]'")
+    return weights
+
+
+def normalize(scores: Tensor, weights: str) -> Tensor:
+    """Compute weights (..., T, S) of scores, -inf where there is none; those of "relu" have no fixed sum.
+
+    Reference:
+        Zhang et al. 2021, 'Sparse Attention with Linear Units'; Martins & Astudillo 2016 (sparsemax); Peters et al.
+        2019 (1.5-entmax).
+    """
+    if weights == "softmax":
+        return scores.softmax(-1)
+    if weights == "relu":
+        return scores.relu()
+    function = getattr(importlib.import_module("entmax"), weights)
+    # thresholds of sorted sums need more than the 8 bits of bfloat16
+    return function(scores.to(torch.promote_types(scores.dtype, torch.float32)), dim=-1)
