@@ -26,6 +26,7 @@ PACKAGE = ROOT / "seq2seq"
 LINK = re.compile(r"(\[[^\]\n]*\])\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 CODE_MARK = re.compile(r"<!-- code: (\S+) -->")
 PRESETS_MARK = "<!-- table of presets -->"
+CROSS_MARK = "<!-- table of cross mixers -->"
 SETTINGS_MARK = "<!-- tables of settings -->"
 SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
@@ -71,7 +72,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = LINK.sub(site_link, markdown)
     markdown = CODE_MARK.sub(code_block, markdown)
-    for mark, table in ((PRESETS_MARK, preset_table), (SETTINGS_MARK, settings_tables)):
+    for mark, table in ((PRESETS_MARK, preset_table), (CROSS_MARK, cross_table), (SETTINGS_MARK, settings_tables)):
         if mark in markdown:
             markdown = markdown.replace(mark, table())
     return markdown
@@ -140,6 +141,15 @@ def preset_table(presets: Sequence[str] = ()) -> str:
     return head + "".join(rows)
 
 
+def cross_table() -> str:
+    """Return the table of cross mixers: what conf/mixer/cross composes, and what the docstrings say."""
+    names = sorted(path.stem for path in (ROOT / "conf/mixer/cross").glob("*.yaml"))
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        slots = {f"cross/{name}": plain(compose(f"mixer/cross/{name}")) for name in names}
+    rows = [preset_row(name, {"encoder": {}, "decoder": {}, **slot}) for name, slot in slots.items()]
+    return "| cross mixer | reads the source by | published in |\n|---|---|---|\n" + "".join(rows)
+
+
 def plain(config: Any) -> dict[str, Any]:
     """Return a composed preset as a dictionary; interpolations stay as they are written."""
     values = OmegaConf.to_container(config)
@@ -148,7 +158,7 @@ def plain(config: Any) -> dict[str, Any]:
 
 
 def preset_row(name: str, mixer: dict[str, Any]) -> str:
-    """Return one row of the table, of the class that gives the preset its name."""
+    """Return one row of the table, of the class that gives the preset its name, a path below conf/mixer."""
     target = own_class(mixer)
     module, _, cls = target.rpartition(".")
     summary, equation, papers = describe(module, cls)
@@ -158,7 +168,7 @@ def preset_row(name: str, mixer: dict[str, Any]) -> str:
         what.append(code(equation, "equation"))
     if settings := slot_settings(mixer):
         what.append(f"Settings: {settings}")
-    return f"| [`{name}`][{target}] | {'<br>'.join(what)} | {in_cell(papers)} |\n"
+    return f"| [`{posixpath.basename(name)}`][{target}] | {'<br>'.join(what)} | {in_cell(papers)} |\n"
 
 
 def own_class(mixer: dict[str, Any]) -> str:

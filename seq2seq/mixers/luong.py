@@ -238,8 +238,8 @@ class Luong(CrossMixer):
             h_j] + Z C_ij).
 
     Cost:
-        (M + 1) D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, and those of score and
-        scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
+        M D + 6 D^2 + 6 D + (M + D) D parameters, 3 D^2 for input feeding, D for coverage, and those of
+        score and scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
 
     Reference:
         Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation'; Tu

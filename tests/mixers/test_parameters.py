@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from composed import Case, config
 
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, resolve, without_memory
+from seq2seq.mixer import CrossMixer
 
 REPRESENTATIVE = {
     "test_sizes_are_as_published": ["60.9", "213.2", "208.9"],
@@ -118,6 +119,50 @@ COUNTS = {
     "separable": lambda m: 4 * m.dim**2 + 4 * m.dim + m.positions.weight.shape[0] * 256**2,
     "talk": lambda m: gated_convolution(m, (1 if m.causal else 2) * (m.dim + 1) * m.num_heads),
 }
+
+
+def luong(m: Any) -> int:
+    """The output, the score, and the window."""
+    read, d, memory = m.read, m.dim, m.memory_dim
+    score = {"general": memory * d, "concat": (memory + d + 2) * d + d * getattr(m, "coverage", 0)}[read.score]
+    return (memory + d) * d + score + (d**2 + d) * (read.scope == "local_p")
+
+
+def recurrent_luong(m: Any) -> int:
+    return m.memory_dim * m.dim + 6 * m.dim**2 + 6 * m.dim + 3 * m.dim**2 * (m.feed is not None) + luong(m)
+
+
+def cross_convolution(m: Any) -> int:
+    kernels = m.num_heads * m.kernel_size
+    return m.memory_dim * m.dim + m.dim**2 + kernels * (1 if m.kernel is None else m.dim)
+
+
+def fixed_context(m: Any) -> int:
+    d, memory = m.dim, m.memory_dim
+    return 3 * (d + memory + d + 2) * d + (memory + 1) * d + (d + memory + 1) * d
+
+
+# The same of cross mixers, with a memory of another width: m.memory_dim is M.
+CROSS_COUNTS = {
+    "attention": lambda m: 2 * m.dim**2 + 2 * m.dim * m.memory_dim,
+    "coverage": recurrent_luong,
+    "dynamicconv": cross_convolution,
+    "fixed_context": fixed_context,
+    "fixed_gaussian": lambda m: m.memory_dim * m.dim + m.dim**2 + 3 * m.num_heads,
+    "lightconv": cross_convolution,
+    "luong": recurrent_luong,
+    "luong_attention": luong,
+    "luong_local": recurrent_luong,
+    "relu_attention": lambda m: 2 * m.dim**2 + 2 * m.dim * m.memory_dim + 2 * m.dim,
+}
+
+
+@pytest.mark.parametrize("name", CROSS_COUNTS)
+def test_parameters_of_cross_mixers_are_as_documented(name):
+    values = Case("cross", name).settings("model.num_heads=4")
+    arguments = {key: value for key, value in values.items() if key != "_target_"}
+    mixer = resolve(values["_target_"], CrossMixer)(dim=16, memory_dim=24, **arguments)
+    assert sum(p.numel() for p in mixer.parameters()) == CROSS_COUNTS[name](mixer)
 
 
 @pytest.mark.parametrize("name", COUNTS)
