@@ -101,6 +101,7 @@ COUNTS = {
     "lightconv": lambda m: gated_convolution(m, m.num_heads * m.kernel_size),
     "linear_attention": attention,
     "local": attention,
+    "local_bias": lambda m: attention(m, m.num_heads * m.window),
     "local_blocks": attention,
     "lowrank": lambda m: attention(m, 2 * m.rank * m.max_len),
     "lstm": lambda m: (8 if m.causal else 6) * m.dim**2 + 4 * m.dim,
@@ -116,6 +117,7 @@ COUNTS = {
     "retention": lambda m: 5 * m.dim**2,
     "rotary": attention,
     "separable": lambda m: 4 * m.dim**2 + 4 * m.dim + m.positions.weight.shape[0] * 256**2,
+    "swin": lambda m: attention(m, m.num_heads * (m.window if m.causal else 2 * m.window - 1)),
     "talk": lambda m: gated_convolution(m, (1 if m.causal else 2) * (m.dim + 1) * m.num_heads),
 }
 
