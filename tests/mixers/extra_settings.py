@@ -18,6 +18,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "postconv_attention": [{"kernel_size": 1}, {"kernel_size": 6}],
     "pyramid": [{"reduction": 1}, {"reduction": 3}, {"reduction": 8}],
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
+    "lowrank_mlp": [{"rank": 1}],
+    "local_mlp": [{"window": 4}],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],
     "relative": [

@@ -91,6 +91,7 @@ COUNTS = {
     "depthwise": lambda m: gated_convolution(m, m.dim * m.kernel_size),
     "dynamic_depthwise": lambda m: ((13 + m.kernel_size) * m.dim**2 + 13 * m.dim) // 4 + m.dim * m.kernel_size,
     "dynamicconv": lambda m: gated_convolution(m, m.dim * m.num_heads * m.kernel_size),
+    "full_mlp": lambda m: 2 * m.dim * m.hidden_dim + m.dim + (m.max_len * m.hidden_dim) ** 2,
     "gated_delta": lambda m: (
         5 * m.dim**2 + 3 * m.dim * m.kernel_size + 2 * (m.dim + 1) * m.num_heads + m.dim // m.num_heads
     ),
@@ -103,7 +104,9 @@ COUNTS = {
     "local": attention,
     "local_bias": lambda m: attention(m, m.num_heads * m.window),
     "local_blocks": attention,
+    "local_mlp": lambda m: 2 * m.dim**2 + m.dim + m.num_heads * m.max_len * m.window,
     "lowrank": lambda m: attention(m, 2 * m.rank * m.max_len),
+    "lowrank_mlp": lambda m: 2 * m.dim**2 + m.dim + 2 * m.num_heads * m.max_len * m.rank,
     "lstm": lambda m: (8 if m.causal else 6) * m.dim**2 + 4 * m.dim,
     "mlp": lambda m: 2 * m.dim**2 + m.dim + m.positions.weight.shape[0] * 256**2,
     "multiscale": lambda m: gated_convolution(m, m.dim * (sum(m.kernel_sizes) + len(m.kernel_sizes))),
