@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer
-from seq2seq.mixers.mlp import check_length, random_convolutions
+from seq2seq.mixers.mlp import check_length, random_convolutions, require_max_len
 from seq2seq.state import Cache
 
 # Most weights over positions and channels of a layer: half a GiB in float32.
@@ -50,7 +50,7 @@ class FullMLP(SelfMixer):
         width = dim if hidden_dim is None else hidden_dim  # C
         if width < 1:
             raise ValueError(f"hidden_dim is {width}; choose 1 or more")
-        count = (max_len * width) ** 2
+        count = (require_max_len(max_len) * width) ** 2
         if count > LIMIT:
             raise ValueError(
                 f"max_len {max_len} and hidden_dim {width} make {count:,} weights, more than {LIMIT:,}: "

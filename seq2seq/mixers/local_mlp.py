@@ -14,7 +14,7 @@ from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.conv_step import window as convolve_window
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.mixer import SelfMixer, require_divisible
-from seq2seq.mixers.mlp import check_length
+from seq2seq.mixers.mlp import check_length, require_max_len
 from seq2seq.state import HeadCache
 
 
@@ -52,13 +52,13 @@ class LocalMLP(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if min(window, max_len) < 1:
-            raise ValueError(f"window is {window}, max_len {max_len}; choose 1 or more positions")
+        if window < 1:
+            raise ValueError(f"window is {window}; choose 1 or more positions")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
         self.window = window
-        self.max_len = max_len
+        self.max_len = require_max_len(max_len)
         self.backend = require_backend(backend)
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)

@@ -69,14 +69,20 @@ class PositionMatrix(nn.Module):
 
 def random_convolutions(count: int, max_len: int, *, causal: bool, std: float) -> Tensor:
     """Draw `count` matrices (count, N, N) as PositionMatrix starts with, N = max_len."""
-    if max_len < 1:
-        raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
+    require_max_len(max_len)
     offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
     scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
     used = scale[:max_len] if causal else scale  # taps that a causal matrix keeps: d <= 0
     # w, (count, 2 N - 1)
     taps = torch.randn(count, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
     return taps[:, offset + max_len - 1]
+
+
+def require_max_len(max_len: int) -> int:
+    """Return `max_len` if it is 1 or more, else raise ValueError."""
+    if max_len < 1:
+        raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
+    return max_len
 
 
 def check_length(length: int, max_len: int) -> None:

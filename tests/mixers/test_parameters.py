@@ -99,6 +99,9 @@ COUNTS = {
     "grouped_query": lambda m: 2 * m.dim**2 + 2 * m.dim**2 * 2 // m.num_heads,
     "gru": lambda m: (12 * m.dim**2 if m.causal else 9 * m.dim**2) // 2 + 6 * m.dim,
     "identity": lambda m: m.dim**2 + m.dim,
+    "inhomogeneous_depthwise": lambda m: gated_convolution(
+        m, m.rank * (m.dim + 1) + (m.rank + 1) * m.kernel_size * m.dim
+    ),
     "lightconv": lambda m: gated_convolution(m, m.num_heads * m.kernel_size),
     "linear_attention": attention,
     "local": attention,

@@ -173,7 +173,14 @@ def test_matrices_start_as_convolutions_of_the_right_size():
     assert weight.diagonal(0, 1, 2).std() > 3 * weight.diagonal(10, 1, 2).std()
 
 
-LONGEST = {MLP: {"num_heads": 2}, Separable: {"num_heads": 2}, GatedMLP: {}}
+LONGEST = {
+    MLP: {"num_heads": 2},
+    Separable: {"num_heads": 2},
+    GatedMLP: {},
+    LocalMLP: {"num_heads": 2, "window": 3},
+    LowRankMLP: {"num_heads": 2},
+    FullMLP: {},
+}
 
 
 @pytest.mark.parametrize("kind", LONGEST)
@@ -190,7 +197,7 @@ def test_more_positions_than_weights_are_refused(kind):
         kind(dim=4, causal=True, max_len=0, **LONGEST[kind])
 
 
-@pytest.mark.parametrize("name", ["mlp", "separable", "gmlp"])
+@pytest.mark.parametrize("name", ["mlp", "separable", "gmlp", "local_mlp", "lowrank_mlp", "full_mlp"])
 def test_defaults_reach_to_the_longest_training_sentence(name):
     """Training by `mixer=<name>` alone is not refused."""
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
