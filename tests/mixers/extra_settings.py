@@ -21,6 +21,8 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "lowrank_mlp": [{"rank": 1}],
     "local_mlp": [{"window": 4}],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
+    "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
+    "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],
     "relative": [
         {"encoding": "sinusoidal"},

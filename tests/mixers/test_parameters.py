@@ -88,6 +88,7 @@ COUNTS = {
     "average": lambda m: m.dim**2 + m.dim,
     "bigru": lambda m: 6 * (m.dim + m.dim // 2 + 2) * (m.dim // 2),
     "conv": lambda m: m.kernel_size * m.dim**2 + m.dim,
+    "criss_cross": attention,
     "depthwise": lambda m: gated_convolution(m, m.dim * m.kernel_size),
     "dynamic_depthwise": lambda m: ((13 + m.kernel_size) * m.dim**2 + 13 * m.dim) // 4 + m.dim * m.kernel_size,
     "dynamicconv": lambda m: gated_convolution(m, m.dim * m.num_heads * m.kernel_size),
@@ -102,6 +103,7 @@ COUNTS = {
     "inhomogeneous_depthwise": lambda m: gated_convolution(
         m, m.rank * (m.dim + 1) + (m.rank + 1) * m.kernel_size * m.dim
     ),
+    "interlaced": lambda m: 6 * m.dim**2,
     "lightconv": lambda m: gated_convolution(m, m.num_heads * m.kernel_size),
     "linear_attention": attention,
     "local": attention,
