@@ -20,6 +20,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
     "lowrank_mlp": [{"rank": 1}],
     "local_mlp": [{"window": 4}],
+    "resolutions": [{"slot": "encoder", "resolutions": [3]}, {"slot": "encoder", "resolutions": [8, 1]}],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
     "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
     "interlaced": [{"grid_width": 1}, {"grid_width": 3}],

@@ -122,6 +122,7 @@ COUNTS = {
     "quadratic": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
     "relative": lambda m: 5 * m.dim**2 + 2 * m.dim + m.dim * ((1 if m.causal else 2) * m.max_offset + 1),
     "relative_bias": lambda m: attention(m, m.num_heads * ((1 if m.causal else 2) * m.max_offset + 1)),
+    "resolutions": attention,
     "retention": lambda m: 5 * m.dim**2,
     "rotary": attention,
     "separable": lambda m: 4 * m.dim**2 + 4 * m.dim + m.positions.weight.shape[0] * 256**2,
@@ -133,6 +134,6 @@ COUNTS = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_are_as_documented(name):
     """Both forms of a self mixer, and every kernel size of its list but one that leaves a side of `talk` empty."""
-    for slot in ("encoder",) if name == "bigru" else ("encoder", "decoder"):
+    for slot in ("encoder",) if name in ("bigru", "resolutions") else ("encoder", "decoder"):
         for mixer in Case(slot, name).variants("model.num_heads=4"):
             assert sum(p.numel() for p in mixer.parameters()) == COUNTS[name](mixer)

@@ -15,6 +15,7 @@ from seq2seq.mixers.criss_cross import CrissCross
 from seq2seq.mixers.depthwise import Depthwise
 from seq2seq.mixers.inhomogeneous_depthwise import InhomogeneousDepthwise
 from seq2seq.mixers.interlaced import Interlaced
+from seq2seq.mixers.resolutions import Resolutions
 
 
 @both_forms
@@ -131,3 +132,27 @@ def test_an_image_brings_its_own_columns(preset):
     model = build_model(config(f"mixer={preset}", *TINY, "model.tie=target", patches=patches))
     assert {layer.self_mixer.grid_width for layer in model.encoder.layers} == {5}
     assert {layer.self_mixer.grid_width for layer in model.decoder.layers} == {8}
+
+
+@pytest.mark.parametrize("sizes", [[1], [2], [3, 1], [1, 2, 4], [9, 1, 1, 2, 3]])
+def test_resolutions_by_hand(sizes):
+    """One sentence, one head, one block after another."""
+    mixer, x = made(Resolutions, causal=False, num_heads=3, resolutions=sizes), sequences()
+    q, k, v = (part.unflatten(-1, (3, -1)) for part in mixer.qkv(x).chunk(3, -1))
+    # three heads: as torch.tensor_split divides them, the first ones go to the first resolutions
+    of_head = {1: sizes * 3, 2: [sizes[0], sizes[0], sizes[-1]]}.get(len(sizes), sizes[:3])
+    y = torch.zeros_like(q)
+    for row, length in enumerate(LENGTHS):
+        for head, size in enumerate(of_head):
+            blocks = [range(first, min(first + size, length)) for first in range(0, length, size)]
+            means = [torch.stack([part[row, list(block), head].mean(0) for block in blocks]) for part in (q, k, v)]
+            mixed = (means[0] @ means[1].t() * q.shape[-1] ** -0.5).softmax(-1) @ means[2]
+            for block, value in zip(blocks, mixed, strict=True):
+                y[row, list(block), head] = value
+    exactly(mixer(x, MASK), mixer.out(y.flatten(2)))
+
+
+def test_resolutions_refuses_nothing_to_do():
+    for sizes in ([], [2, 0]):
+        with pytest.raises(ValueError, match="resolutions is"):
+            Resolutions(dim=4, causal=False, num_heads=2, resolutions=sizes)
