@@ -51,6 +51,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "max_len": _SIZE,
     "reduction": _SIZE,
     "rank": _SIZE,
+    "grid_width": _SIZE,
+    "dilation": _SIZE,
     "backend": {"choices": ("auto", "triton", "torch")},
     "reset": {"choices": ("before", "after")},
     "encoding": {"choices": ("learned", "sinusoidal")},

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
+from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, split
@@ -31,7 +32,9 @@ class Quadratic(SelfMixer):
 
     Centers start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for
     the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
-    1 to 1/4.
+    1 to 1/4. With `dilation` centers start at the taps of a convolution instead, sqrt(H) x sqrt(H)
+    of them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Every
+    s-th position of the output is then a convolution of stride s.
 
     Args:
         dim: Width D of input and output.
@@ -41,6 +44,8 @@ class Quadratic(SelfMixer):
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
             r_d, which has no bound, is left out.
         centre_std: Standard deviation of the centers at the start.
+        dilation: Positions between the taps at which centers start; 1 for those of a plain
+            convolution, None for random centers.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
 
@@ -62,6 +67,7 @@ class Quadratic(SelfMixer):
         head_dim: int | None = None,
         content: bool = False,
         centre_std: float = 2.0,
+        dilation: int | None = None,
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -88,10 +94,15 @@ class Quadratic(SelfMixer):
         for block in (*self.inner.weight.split(self.width), self.out.weight):
             nn.init.xavier_uniform_(block)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
-        centers = centre_std * torch.randn(num_heads, axes)
-        self.centers = nn.Parameter(-centers.abs() if causal else centers)  # (H, axes): what each head looks at
-        # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
-        halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
+        if dilation is None:
+            centers = centre_std * torch.randn(num_heads, axes)
+            centers = -centers.abs() if causal else centers
+            # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
+            halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
+        else:
+            centers = _taps(num_heads, axes, causal=causal, dilation=dilation)
+            halvings = torch.full((num_heads,), -2.0)  # 2^2
+        self.centers = nn.Parameter(centers)  # (H, axes): what each head looks at
         self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
@@ -159,3 +170,14 @@ class Quadratic(SelfMixer):
         # (axes, ..., H, T, S)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)
+
+
+def _taps(count: int, axes: int, *, causal: bool, dilation: int) -> Tensor:
+    """Return the offsets of a convolution's `count` taps, on a grid as many to a row as to a column: (count, axes)."""
+    if dilation < 1:
+        raise ValueError(f"dilation is {dilation}; choose 1 or more, or null for random centers")
+    side = count if axes == 1 else math.isqrt(count)
+    if side**axes != count:
+        raise ValueError(f"num_heads is {count}, not those of a square kernel; choose {side**2} or {(side + 1) ** 2}")
+    line = (torch.arange(side) - left_padding(side, causal)) * float(dilation)
+    return torch.cartesian_prod(*[line] * axes).view(count, axes)
