@@ -35,6 +35,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "relative_bias": [{"max_offset": 3}],
     "quadratic": [
+        {"dilation": 2},
         {"content": True},
         {"head_dim": 3},
         {"slot": "encoder", "grid_width": 4, "content": True},

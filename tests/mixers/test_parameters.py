@@ -120,7 +120,6 @@ COUNTS = {
     "preconv_attention": lambda m: attention(m, 2 * m.dim * m.kernel_size),
     "pyramid": attention,
     "quadratic": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
-    "quadratic_taps": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
     "relative": lambda m: 5 * m.dim**2 + 2 * m.dim + m.dim * ((1 if m.causal else 2) * m.max_offset + 1),
     "relative_bias": lambda m: attention(m, m.num_heads * ((1 if m.causal else 2) * m.max_offset + 1)),
     "resolutions": attention,

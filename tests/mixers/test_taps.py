@@ -76,10 +76,11 @@ def test_refusals():
         Quadratic(dim=12, num_heads=6, dilation=0, causal=False)
 
 
-def test_the_preset_takes_the_grid_of_an_image():
+def test_taps_on_the_grid_of_an_image():
     patches = {"height": 6, "width": 10, "size": 2, "bits": 8}
     sizes = ("model.dim=36", "model.num_heads=9")
-    model = build_model(config("mixer=quadratic_taps", *TINY, *sizes, "model.tie=target", patches=patches))
+    taps = ("mixer.encoder.dilation=1", "mixer.decoder.dilation=1")
+    model = build_model(config("mixer=quadratic", *TINY, *sizes, *taps, "model.tie=target", patches=patches))
     centers = [layer.self_mixer.centers for layer in model.encoder.layers]
     assert all(sorted(c.tolist()) == [[i, j] for i in (-1, 0, 1) for j in (-1, 0, 1)] for c in centers)
     assert all(layer.self_mixer.centers.flatten().tolist() == list(range(-8, 1)) for layer in model.decoder.layers)
