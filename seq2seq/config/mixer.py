@@ -52,7 +52,6 @@ LIMITS: dict[str, dict[str, Any]] = {
     "reduction": _SIZE,
     "rank": _SIZE,
     "grid_width": _SIZE,
-    "dilation": _SIZE,
     "backend": {"choices": ("auto", "triton", "torch")},
     "reset": {"choices": ("before", "after")},
     "encoding": {"choices": ("learned", "sinusoidal")},
