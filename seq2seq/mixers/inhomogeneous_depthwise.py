@@ -18,10 +18,10 @@ class InhomogeneousDepthwise(SelfMixer):
 
     y_t = W_o sum_k w_{t,k} * z_{t+k-l}, w_t = V gelu(U z_t) + w_0, z = GLU(W_i x).
 
-    l = K // 2, or K - 1 when causal. `dynamicconv` predicts kernels of H heads and normalizes them;
-    here each of D channels has its own, and `dynamic_depthwise` predicts one set of them for all
-    positions. The bottleneck of r numbers between U and V stands in place of K D^2 weights. M is
-    sparse and dynamic, and nothing is shared.
+    Taps begin l = K // 2 positions before t, K - 1 when causal. `dynamicconv` predicts kernels of H
+    heads and normalizes them; here each of D channels has its own, and `dynamic_depthwise` predicts
+    one set of them for all positions. The bottleneck of r numbers between U and V stands in place of
+    K D^2 weights. M is sparse and dynamic, and nothing is shared.
 
     Args:
         dim: Width D of input and output.
