@@ -26,7 +26,6 @@ from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
 
-
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -345,6 +344,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
     add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
     add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
+    add("--shortlist", type=nonempty, metavar="FILE", help="score the pieces of python -m seq2seq.shortlist alone")
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
@@ -378,10 +378,10 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
-        # one piece and eos
-        max_len=max(2, options.max_len),
+        max_len=max(2, options.max_len),  # one piece and eos
         tgt_lang=options.tgt_lang,
         ensemble=options.ensemble,
+        shortlist=options.shortlist,
     )
     # options are named like the settings, so KEPT serves for both
     chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}

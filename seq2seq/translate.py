@@ -228,7 +228,7 @@ def _partial_output(
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)
-    for name in ("ckpt", "input", "prefixes", "phrases"):
+    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist"):
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
     made_by["ensemble"] = [identity(path) for path in options.ensemble]

@@ -23,7 +23,7 @@ LEVELS = (
     ("files", "streams", "archive", "resources", "distributed", "introspection", "evaluation.score_names"),
     ("kernels", "config", "state"),
     ("mixer", "data"),
-    ("mixers", "embedding", "evaluation.metrics"),
+    ("mixers", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
     ("build", "search", "upgrade"),
     ("checkpoint",),
@@ -32,7 +32,19 @@ LEVELS = (
     ("evaluation",),
     ("analysis", "training"),
 )
-COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw", "export", "serve"}
+COMMANDS = {
+    "train",
+    "translate",
+    "score",
+    "prepare",
+    "average",
+    "compare",
+    "inspect",
+    "draw",
+    "export",
+    "serve",
+    "shortlist",
+}
 HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
@@ -137,7 +149,7 @@ def loaded(*modules):
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
-commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve")
+commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve", "shortlist")
 light = loaded(*commands, "files", "resources", "cli") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}

@@ -23,6 +23,7 @@ from seq2seq.search.hypothesis import target_limits as target_limits
 from seq2seq.search.rows import Model as Model
 from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running
+from seq2seq.search.running import Shortlist as Shortlist
 from seq2seq.search.running import Source as Source
 from seq2seq.search.selection import BestFirst, Diverse
 from seq2seq.search.selection import Drawn as Drawn
@@ -37,6 +38,7 @@ def search(
     settings: SearchSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
     suppress: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
 
@@ -50,6 +52,7 @@ def search(
         settings: Width of the beam, limits of length, ranking, rules.
         prefixes: Tokens that each translation begins with.
         suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; the softmax is over them alone.
 
     Returns:
         For each sentence settings.n_best hypotheses, or as many as have ended, which is one at least.
@@ -57,7 +60,8 @@ def search(
     Raises:
         NotFiniteError: The model's logits are not finite.
     """
-    return _in_order(model, _sources(src, src_mask, prefixes), special, settings, src.device, suppress=suppress)
+    sources = _sources(src, src_mask, prefixes)
+    return _in_order(model, sources, special, settings, src.device, suppress=suppress, shortlist=shortlist)
 
 
 def sample(
@@ -106,10 +110,12 @@ def _in_order(
     device: torch.device,
     selection: Selection | None = None,
     suppress: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
 ) -> list[list[Hypothesis]]:
     """Search all sentences at a time; return their hypotheses in their own order."""
-    how = {"special": special, "settings": settings, "device": device, "selection": selection, "suppress": suppress}
-    found = dict(search_stream(model, sources, rows=len(sources), **how))  # type: ignore[arg-type]
+    how: dict[str, Any] = {"special": special, "settings": settings, "device": device, "selection": selection}
+    how |= {"suppress": suppress, "shortlist": shortlist}
+    found = dict(search_stream(model, sources, rows=len(sources), **how))
     return [found[row] for row in range(len(sources))]
 
 
@@ -123,6 +129,7 @@ def search_stream(
     device: torch.device,
     selection: Selection | None = None,
     suppress: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Search the translations of a stream of sentences, in rows that others take when theirs are done.
 
@@ -131,11 +138,12 @@ def search_stream(
         rows: Sentences that are searched at a time, at most; or a function that says so of the first one's length.
         selection: How extensions are chosen (default: as `settings` say).
         suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; the softmax is over them alone.
 
     Yields:
         The number of a sentence, from 0, and its n best hypotheses, as soon as they are there.
     """
-    plan = Plan(model, special, settings, selection or _selection(special, settings), device, suppress)
+    plan = Plan(model, special, settings, selection or _selection(special, settings), device, suppress, shortlist)
     waiting = enumerate(sources)
     ahead = list(islice(waiting, 1))
     while ahead:
@@ -176,9 +184,11 @@ def _turn_over(
 def _nothing_ended(plan: Plan) -> Exception:
     """Return the error of a sentence every continuation of which has probability 0."""
     # of the model's own distribution the end is always a part, unless its scores are damaged
-    rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress
+    rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress or plan.shortlist
     if rules or isinstance(plan.selection, Constrained):
-        return ValueError("no translation meets min_len, no_repeat_ngram, suppressed tokens and phrases together")
+        return ValueError(
+            "no translation meets min_len, no_repeat_ngram, suppressed tokens, phrases and the shortlist together"
+        )
     return NotFiniteError()
 
 
