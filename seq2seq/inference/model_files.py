@@ -15,7 +15,7 @@ from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, folder_format
 
 WEIGHTS = "model.safetensors"
 # What is fetched of a repository on the hub: nothing that could be run.
-_HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", *TOKENIZER_FILES.values())
+_HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
