@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def test_estimates_can_be_repeated(ckpt, corpus, made):
 def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
     """With the lines beside them and alone, searched, drawn, begun and with phrases."""
     translator = Translator.load(ckpt, device="cpu", settings=HOW, shortlist=made)
-    ways = [
+    ways: list[dict[str, Any]] = [
         {},
         {"sampling": SamplingSettings(seed=3)},
         {"prefixes": ["the cat"] * len(LINES)},
@@ -177,7 +178,7 @@ def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
     for how in ways:
         together = translator.translate(LINES, **how)
         for number, line in enumerate(LINES[:3]):
-            own = {name: given[:1] if isinstance(given, list) else given for name, given in how.items()}
+            own: dict[str, Any] = {name: given[:1] if isinstance(given, list) else given for name, given in how.items()}
             (alone,) = translator.translate([line], **own)
             assert [each.text for each in alone] == [each.text for each in together[number]]
             assert [each.score for each in alone] == pytest.approx([each.score for each in together[number]], abs=1e-4)
