@@ -129,7 +129,7 @@ def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
         for job in read_jobs(sweep):
             settings = dict(word.split("=", 1) for word in job.overrides if "=" in word)
             if KEY in settings:
-                jobs[settings[KEY], settings.get("seed", "")] = job.checked()
+                jobs[settings[KEY], settings.get("seed", "default")] = job.checked()
     if not jobs:
         raise ValueError(f"no job sets {KEY}: start the sweep with experiment=ablation_wu")
     return {row.name: _outcome({seed: job for (name, seed), job in jobs.items() if name == row.name}) for row in ROWS}
