@@ -1,0 +1,142 @@
+"""A twin of CUDA graphs on a CPU: it captures the operations of a step, and replays them in the very same memory.
+
+As on a GPU, a capture runs nothing (what it wrote outside is restored), numbers of the host are those of the capture, a
+step that waits cannot be captured, and what a replay computes is lost to all but itself (it is spoiled afterwards).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Functions that read a tensor on the host, and operations that do so or copy from it.
+READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero", "lift_fresh"}
+
+
+class Call(NamedTuple):
+    """A captured operation."""
+
+    func: Any
+    args: Any
+    kwargs: Any
+    writes: bool
+    found: list[Tensor]
+
+    def again(self) -> None:
+        """Run it, with its results where they were."""
+        if self.writes:
+            self.func(*self.args, **self.kwargs)
+        elif own := outside(self.found, (self.args, self.kwargs)):
+            results = tensors(self.func(*self.args, **self.kwargs))
+            for old, new in zip(self.found, results, strict=True):
+                if any(old is each for each in own):
+                    old.copy_(new)
+
+
+class _NoReads(TorchFunctionMode):
+    """What refuses functions that make the host wait."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS:
+            raise RuntimeError(f"{name} is not permitted while a step is captured")
+        return func(*args, **(kwargs or {}))
+
+
+class Capture(TorchDispatchMode):
+    """Collector of operations, and of the memory that they write and do not own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.before: dict[int, tuple[Tensor, Tensor]] = {}
+        self.own: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.name().split("::")[1].split(".")[0]
+        masks = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
+        if name in WAITS or masks:
+            raise RuntimeError(f"{name} is not permitted while a step is captured")
+        named = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | kwargs
+        written = [each.name for each in func._schema.arguments if each.alias_info and each.alias_info.is_write]
+        for tensor in tensors([named.get(each) for each in written]):
+            address = tensor.untyped_storage().data_ptr()
+            if address not in self.own and address not in self.before:
+                memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+                self.before[address] = memory, memory.clone()
+        found = func(*args, **kwargs)
+        call = Call(func, args, kwargs, bool(written), tensors(found))
+        self.own |= {each.untyped_storage().data_ptr(): each for each in outside(call.found, (args, kwargs))}
+        self.calls.append(call)
+        return found
+
+    def restore(self) -> None:
+        """Undo what was written outside."""
+        for memory, copy in self.before.values():
+            memory.copy_(copy)
+        self.spoil()
+
+    def spoil(self) -> None:
+        """Overwrite all results, as the next graph of the pool does."""
+        for each in self.own.values():
+            each.fill_(torch.nan if each.is_floating_point() else 1 if each.dtype == torch.bool else 2**30)
+
+    def replay(self) -> None:
+        """Run all operations again."""
+        for call in self.calls:
+            call.again()
+        self.spoil()
+
+
+class TwinRecorder:
+    """A recorder whose captures run on a CPU; it counts them and their replays in the dictionary of the caller."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        self.counts = counts
+        self.released = False
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def warm_up(self, step: Callable[[], None]) -> None:
+        assert not self.released
+        self._count("plain")
+        step()
+
+    def record(self, step: Callable[[], None]) -> Callable[[], None]:
+        assert not self.released
+        capture = Capture()
+        try:
+            with capture, _NoReads():
+                step()
+        finally:
+            capture.restore()
+        self._count("captured")
+
+        def replay() -> None:
+            assert not self.released
+            self._count("replayed")
+            capture.replay()
+
+        return replay
+
+    def release(self) -> None:
+        self.released = True
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def outside(found: list[Tensor], given: Any) -> list[Tensor]:
+    """Those results that do not lie in the memory of an argument."""
+    known = {each.untyped_storage().data_ptr() for each in tensors(given)}
+    return [each for each in found if each.numel() and each.untyped_storage().data_ptr() not in known]
