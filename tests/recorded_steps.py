@@ -15,9 +15,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+CPU = torch.device("cpu")
 # Functions that read a tensor on the host, and operations that do so or copy from it.
 READS = {"item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__", "__array__"}
-WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero", "lift_fresh"}
+WAITS = {
+    *("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero"),
+    "lift_fresh",
+}
 
 
 class Call(NamedTuple):
@@ -26,18 +30,27 @@ class Call(NamedTuple):
     func: Any
     args: Any
     kwargs: Any
-    writes: bool
-    found: list[Tensor]
+    places: list[Tensor | None]  # of its results; None for one in the memory of an argument
 
     def again(self) -> None:
         """Run it, with its results where they were."""
-        if self.writes:
-            self.func(*self.args, **self.kwargs)
-        elif own := outside(self.found, (self.args, self.kwargs)):
-            results = tensors(self.func(*self.args, **self.kwargs))
-            for old, new in zip(self.found, results, strict=True):
-                if any(old is each for each in own):
-                    old.copy_(new)
+        results = tensors(self.func(*self.args, **self.kwargs))
+        for old, new in zip(self.places, results, strict=True):
+            if old is not None:
+                old.copy_(new)
+
+
+class PretendedGPU(TorchFunctionMode):
+    """What lets tensors claim to be on a GPU, so that its branches run."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__self__.__name__ if getattr(func, "__name__", "") == "__get__" else ""
+        if name in ("device", "is_cuda"):
+            return torch.device("cuda", 0) if name == "device" else True
+        kwargs = kwargs or {}
+        if "device" in kwargs:
+            kwargs = kwargs | {"device": "cpu"}
+        return func(*(CPU if isinstance(each, torch.device) else each for each in args), **kwargs)
 
 
 class _NoReads(TorchFunctionMode):
@@ -58,6 +71,7 @@ class Capture(TorchDispatchMode):
         self.calls: list[Call] = []
         self.before: dict[int, tuple[Tensor, Tensor]] = {}
         self.own: dict[int, Tensor] = {}
+        self.kept: list[Any] = []  # so that no memory is used twice
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -73,9 +87,14 @@ class Capture(TorchDispatchMode):
                 memory = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
                 self.before[address] = memory, memory.clone()
         found = func(*args, **kwargs)
-        call = Call(func, args, kwargs, bool(written), tensors(found))
-        self.own |= {each.untyped_storage().data_ptr(): each for each in outside(call.found, (args, kwargs))}
-        self.calls.append(call)
+        known = {each.untyped_storage().data_ptr() for each in tensors((args, kwargs))}
+        results = tensors(found)
+        places = [each if each.untyped_storage().data_ptr() not in known else None for each in results]
+        self.own |= {each.untyped_storage().data_ptr(): each for each in places if each is not None and each.numel()}
+        self.kept.append(results)
+        # a view stays one
+        if written or any(each is not None for each in places):
+            self.calls.append(Call(func, args, kwargs, places))
         return found
 
     def restore(self) -> None:
@@ -91,9 +110,10 @@ class Capture(TorchDispatchMode):
 
     def replay(self) -> None:
         """Run all operations again."""
-        for call in self.calls:
-            call.again()
-        self.spoil()
+        with torch._C.DisableTorchFunction():
+            for call in self.calls:
+                call.again()
+            self.spoil()
 
 
 class TwinRecorder:
@@ -134,9 +154,3 @@ class TwinRecorder:
 
 def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def outside(found: list[Tensor], given: Any) -> list[Tensor]:
-    """Those results that do not lie in the memory of an argument."""
-    known = {each.untyped_storage().data_ptr() for each in tensors(given)}
-    return [each for each in found if each.numel() and each.untyped_storage().data_ptr() not in known]
