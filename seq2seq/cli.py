@@ -26,7 +26,6 @@ from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
 
-
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
@@ -69,8 +68,7 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
-    # What is parsed.
-    _words: Sequence[str] = ()
+    _words: Sequence[str] = ()  # that are parsed
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
         super().__init__(
@@ -348,6 +346,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
     add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
     add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
+    add("--cuda-graphs", action="store_true", help="on a GPU, replay decoding steps that are captured once")
     add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
@@ -382,6 +381,7 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
         ensemble=options.ensemble,
+        cuda_graphs=options.cuda_graphs,
     )
     # options are named like the settings, so KEPT serves for both
     chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}

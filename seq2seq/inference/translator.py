@@ -25,7 +25,8 @@ from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Hypothesis, Specials, search, search_stream
+from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, search, search_stream
+from seq2seq.search.graphs import cuda_graphs as graphs_on
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Translator:
         self.max_tokens = max_tokens
         self.max_len = max_len
         self.tags = list(tags)
+        self.graphs: Graphs | None = None
 
     @classmethod
     def load(
@@ -86,6 +88,7 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
+        cuda_graphs: bool = False,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
@@ -98,12 +101,14 @@ class Translator:
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
+            cuda_graphs: On a GPU, replay decoding steps that are captured once.
 
         Raises:
             ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        graphs = graphs_on(torch.device(device)) if cuda_graphs else None
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -111,7 +116,7 @@ class Translator:
             _require_vocabulary(member, each, loaded, paths[0])
             store_weights_in(dtype, member.model)
         positions = _fewest_positions(members, trust)
-        return cls(
+        translator = cls(
             model=Ensemble([member.model for member in members]) if ensemble else loaded.model,
             tokenizer=loaded.tokenizer,
             meta=loaded.meta,
@@ -121,6 +126,8 @@ class Translator:
             max_len=min(max_len, positions or max_len),
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
         )
+        translator.graphs = graphs
+        return translator
 
     def translate(
         self,
@@ -257,6 +264,7 @@ def _search_parts(
         device=torch.device(translator.device),
         selection=job.selection,
         suppress=job.suppress,
+        graphs=translator.graphs,
     )
     try:
         with torch.autocast(torch.device(translator.device).type, enabled=False):

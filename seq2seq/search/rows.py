@@ -131,6 +131,11 @@ class Selection(Protocol):
         """Equal parts of the beam, each of which has its own endings."""
         ...
 
+    @property
+    def waits(self) -> bool:
+        """True if it reads on the host what the device has computed."""
+        ...
+
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose."""
         ...

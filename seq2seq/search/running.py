@@ -13,6 +13,7 @@ from torch import Tensor
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
 from seq2seq.search.constraints import STOP, flatten
+from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, Open, Rows, Selection
@@ -40,7 +41,12 @@ class Source(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Plan of a search, whatever is searched; `suppress` are tokens that no translation has."""
+    """Plan of a search, whatever is searched.
+
+    Attributes:
+        suppress: Tokens that no translation has.
+        graphs: Lets steps be captured and replayed; None for plain ones.
+    """
 
     model: Model
     special: Specials
@@ -48,6 +54,7 @@ class Plan(NamedTuple):
     selection: Selection
     device: torch.device
     suppress: Sequence[int] = ()
+    graphs: Graphs | None = None
 
 
 class Running:
@@ -82,6 +89,7 @@ class Running:
             selection=plan.selection,
             characters=self.characters,
         )
+        self._advance = Steps(self.rows, plan.graphs)
 
     @property
     def free(self) -> list[int]:
@@ -100,7 +108,8 @@ class Running:
         Raises:
             NotFiniteError: The model's scores are not finite.
         """
-        packed = self.rows.advance().to("cpu", non_blocking=True)
+        # copied in any case: sentences keep what they read, and replayed steps write to one place
+        packed = self._advance().to("cpu", non_blocking=True, copy=True)
         self._asked.append((list(self.seated), packed, _mark(self.plan.device)))
         for sentence in self.seated:
             sentence.steps += 1
@@ -146,8 +155,13 @@ class Running:
         for source, target in zip(sources, targets, strict=True):
             self.seated[target] = self.seated[source]
         del self.seated[count:]
+        self._advance.release()
         moves = torch.tensor([sources, targets], dtype=torch.int64).to(self.plan.device)
         self.rows.shrink(moves[0], moves[1], count, self._longest())
+
+    def close(self) -> None:
+        """End the search."""
+        self._advance.release()
 
     def _longest(self) -> int:
         return max((sentence.steps for sentence in self.seated if not sentence.done), default=0)

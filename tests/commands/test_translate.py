@@ -141,6 +141,12 @@ def test_wrong_options(tmp_path, ckpt, capsys, options, message):
     assert message in capsys.readouterr().err
 
 
+def test_graphs_need_a_gpu(tmp_path, ckpt, capsys):
+    assert run_main(tmp_path, ckpt, b"x\n", "--device", "cpu", "--cuda-graphs") == (2, b"")
+    error = "error: CUDA graphs need a GPU, and this runs on 'cpu'; leave out --cuda-graphs\n"
+    assert capsys.readouterr().err == error
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "gpu", "cuda:x"])
 def test_a_device_that_is_not_there(tmp_path, ckpt, capsys, device):

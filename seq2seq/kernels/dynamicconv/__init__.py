@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
@@ -138,16 +137,3 @@ def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None,
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.seq2seq.dynamicconv)
-def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count a multiply-add for each channel, position and tap."""
-    batch_size, length, channels = x
-    return 2 * batch_size * length * channels * logits[3]  # logits[3] is K
-
-
-@register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
-def _count_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
-    return 2 * _count_forward(x, logits)
