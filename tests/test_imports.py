@@ -29,7 +29,7 @@ LEVELS = (
     ("checkpoint",),
     ("inference", "experiments"),
     ("cli",),
-    ("evaluation",),
+    ("translation_options", "evaluation"),
     ("analysis", "training"),
 )
 COMMANDS = {
@@ -150,7 +150,7 @@ def loaded(*modules):
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
 commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve", "shortlist")
-light = loaded(*commands, "files", "resources", "cli") & heavy
+light = loaded(*commands, "files", "resources", "cli", "translation_options") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
 needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")

@@ -26,7 +26,8 @@ from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Hypothesis, Specials, search, search_stream
+from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, search, search_stream
+from seq2seq.search.graphs import cuda_graphs as on_gpu
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Translator:
         max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
         tags: Ids before every source, which ask for a target language.
         shortlist: The pieces that translations may have, by their sources; None for all.
+        graphs: Lets decoding steps be captured and replayed; None for plain ones.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         tags: Sequence[int] = (),
         shortlist: Shortlist | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -76,6 +79,7 @@ class Translator:
         self.max_len = max_len
         self.tags = list(tags)
         self.shortlist = shortlist
+        self.graphs = graphs
 
     @classmethod
     def load(
@@ -91,6 +95,7 @@ class Translator:
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
         shortlist: str | os.PathLike[str] | None = None,
+        cuda_graphs: bool = False,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
@@ -104,12 +109,14 @@ class Translator:
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
             shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
+            cuda_graphs: On a GPU, replay decoding steps that are captured once.
 
         Raises:
             ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        graphs = on_gpu(torch.device(device)) if cuda_graphs else None
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -127,6 +134,7 @@ class Translator:
             max_len=min(max_len, positions or max_len),
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
+            graphs=graphs,
         )
 
     def translate(
@@ -267,6 +275,7 @@ def _search_parts(
         selection=job.selection,
         suppress=job.suppress,
         shortlist=translator.shortlist,
+        graphs=translator.graphs,
     )
     try:
         with torch.autocast(torch.device(translator.device).type, enabled=False):

@@ -144,6 +144,11 @@ class Selection(Protocol):
         """Equal parts of the beam, each of which has its own endings."""
         ...
 
+    @property
+    def waits(self) -> bool:
+        """True if it reads on the host what the device has computed."""
+        ...
+
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose."""
         ...
@@ -192,6 +197,11 @@ class Rows:
         self._columns: Columns | None = None
         self._output: Any = None
         self._narrow()
+
+    @property
+    def narrowed(self) -> bool:
+        """True if the tokens of the rows' lists alone are scored."""
+        return self._named is not None
 
     def advance(self) -> Tensor:
         """Extend every open hypothesis by one token, and return what the host needs to know, (B, 6 beam) int32.

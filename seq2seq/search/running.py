@@ -15,6 +15,7 @@ from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
 from seq2seq.search.columns import Named
 from seq2seq.search.constraints import STOP, flatten
+from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, Open, Rows, Selection
@@ -46,7 +47,13 @@ Shortlist = Callable[[Sequence[int]], Tensor]
 
 
 class Plan(NamedTuple):
-    """Plan of a search, whatever is searched; `suppress` are tokens that no translation has."""
+    """Plan of a search, whatever is searched.
+
+    Attributes:
+        suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; None for all.
+        graphs: Lets steps be captured and replayed; None for plain ones.
+    """
 
     model: Model
     special: Specials
@@ -55,6 +62,7 @@ class Plan(NamedTuple):
     device: torch.device
     suppress: Sequence[int] = ()
     shortlist: Shortlist | None = None
+    graphs: Graphs | None = None
 
 
 class Running:
@@ -93,6 +101,7 @@ class Running:
             characters=self.characters,
             named=None if named is None else torch.tensor(named.ids).to(plan.device),
         )
+        self._advance = Steps(self.rows, plan.graphs)
 
     @property
     def free(self) -> list[int]:
@@ -111,7 +120,8 @@ class Running:
         Raises:
             NotFiniteError: The model's scores are not finite.
         """
-        packed = self.rows.advance().to("cpu", non_blocking=True)
+        # copied in any case: sentences keep what they read, and replayed steps write to one place
+        packed = self._advance().to("cpu", non_blocking=True, copy=True)
         self._asked.append((list(self.seated), packed, _mark(self.plan.device)))
         for sentence in self.seated:
             sentence.steps += 1
@@ -157,8 +167,13 @@ class Running:
         for source, target in zip(sources, targets, strict=True):
             self.seated[target] = self.seated[source]
         del self.seated[count:]
+        self._advance.release()
         moves = torch.tensor([sources, targets], dtype=torch.int64).to(self.plan.device)
         self.rows.shrink(moves[0], moves[1], count, self._longest())
+
+    def close(self) -> None:
+        """End the search."""
+        self._advance.release()
 
     def _longest(self) -> int:
         return max((sentence.steps for sentence in self.seated if not sentence.done), default=0)
