@@ -43,6 +43,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "head_dim": _SIZE,
     "out_dim": _SIZE,
     "hidden_dim": _SIZE,
+    "ffn_dim": _SIZE,
     "score_dim": _SIZE,
     "kernel_size": _SIZE,
     "kernel_sizes": _SIZE,

@@ -8,6 +8,10 @@ from seq2seq.mixers.nonlocal_ import PAIRWISE
 
 # {"slot": ...} restricts a line to one slot; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
+    "aan": [{"gate": False}],
+    "depthwise": [{"weight_dropout": 0.2}],
+    "lightconv": [{"softmax": False}, {"softmax": False, "glu": False, "kernel_size": 5}],
+    "dynamicconv": [{"softmax": False}, {"softmax": False, "glu": False, "kernel_size": 5}],
     "attention": [{"num_kv_heads": 1, "rotary": True}],
     "nonlocal": [{"pairwise": pairwise} for pairwise in PAIRWISE],
     "preconv_attention": [

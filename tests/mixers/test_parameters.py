@@ -84,6 +84,7 @@ def gated_convolution(m: Any, kernels: int) -> int:
 # What docstrings say, with the settings of conf, by self mixer: m.dim is D, and so on. A new mixer may, and need not,
 # have a line here.
 COUNTS = {
+    "aan": lambda m: 2 * m.dim * m.up.out_features + m.up.out_features + 4 * m.dim**2 + 3 * m.dim,
     "attention": attention,
     "average": lambda m: m.dim**2 + m.dim,
     "bigru": lambda m: 6 * (m.dim + m.dim // 2 + 2) * (m.dim // 2),
