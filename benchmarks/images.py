@@ -4,7 +4,8 @@
 
 The figure is of the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
 layer the center of every head (a dot, in patches to the right and below of the position that it looks from) with a
-circle of one standard deviation and a line from where the center was before training.
+circle of one standard deviation and its way from where it was before training, through the checkpoints that the run
+kept (trainer.keep_last), a point each.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks import harness
 from seq2seq import checkpoint
 from seq2seq.build import build_model
 from seq2seq.data.images import unpack
+from seq2seq.experiments.averaging import step_checkpoints
 from seq2seq.experiments.figures import look, new_figure
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.experiments.results import RunResult, Unusable, read_run
@@ -90,12 +92,20 @@ def untrained(run: Path) -> Seq2Seq:
     return build_model(payload[checkpoint.KEY]["model"])
 
 
+def progress(run: Path) -> list[torch.Tensor]:
+    """Return the centers of each layer before training, in the checkpoints kept, and in the best: (C, H, 2) each."""
+    folder = run / "checkpoints"
+    kept = [checkpoint.load(path).model for path in [*step_checkpoints(folder), folder / "best.ckpt"]]
+    moments = [[positions for positions, _ in centers(model)] for model in (untrained(run), *kept)]
+    return [torch.stack(layer) for layer in zip(*moments, strict=True)]
+
+
 def draw(run: Path, path: Path) -> None:
     """Write the figure of a run."""
     tested = finished(run)
     loaded = checkpoint.load(run / "checkpoints" / "best.ckpt")
     trained = centers(loaded.model)
-    initial = centers(untrained(run))
+    ways = progress(run)
     figure = new_figure(1.9 * max(len(trained), 4), 3.6)
     parts: Any = figure.subfigures(2, 1, height_ratios=[1, 2.2])
     above, below = parts
@@ -109,11 +119,11 @@ def draw(run: Path, path: Path) -> None:
         axes.set_title(hyp, fontsize=7, pad=2)
         axes.set_axis_off()
     panels = below.subplots(1, len(trained), sharex=True, sharey=True, squeeze=False)[0]
-    for layer, (axes, now, (start, _)) in enumerate(zip(panels, trained, initial, strict=True), 1):
-        _draw_layer(axes, *now, start)
+    for layer, (axes, (_, sharpness), way) in enumerate(zip(panels, trained, ways, strict=True), 1):
+        _draw_layer(axes, way, sharpness)
         axes.set_title(f"layer {layer}", fontsize=8)
     # one scale for all layers, wide enough for every center before and after training
-    reach = 1 + max(float(positions.abs().max()) for positions, _ in (*trained, *initial))
+    reach = 1 + max(float(way.abs().max()) for way in ways)
     # all panels share the axes: rows are counted downwards
     panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))
     panels[0].set_ylabel("rows", fontsize=7)
@@ -121,17 +131,17 @@ def draw(run: Path, path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def _draw_layer(axes: Any, positions: torch.Tensor, sharpness: torch.Tensor, start: torch.Tensor) -> None:
-    """Draw the centers (H, 2) of a layer's heads, their standard deviations, and the way from where they started."""
+def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
+    """Draw the way (C, H, 2) of a layer's centers, the heads' markers at its end, and their standard deviations."""
     from matplotlib.patches import Circle
 
-    heads = zip(positions.tolist(), sharpness.tolist(), start.tolist(), strict=True)
-    for head, ((row, column), a, (old_row, old_column)) in enumerate(heads):
+    for head, (places, a) in enumerate(zip(way.unbind(1), sharpness.tolist(), strict=True)):
         style = look(head)
-        axes.plot([old_column, column], [old_row, row], color=style["color"], linewidth=0.6)
-        axes.plot(column, row, marker=style["marker"], markersize=3, color=style["color"])
+        rows, columns = places.t().tolist()
+        axes.plot(columns, rows, color=style["color"], linewidth=0.6, marker=".", markersize=1.5)
+        axes.plot(columns[-1], rows[-1], marker=style["marker"], markersize=3, color=style["color"])
         bell = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.7, "alpha": 0.7}
-        axes.add_patch(Circle((column, row), (2 * a) ** -0.5, fill=False, **bell))
+        axes.add_patch(Circle((columns[-1], rows[-1]), (2 * a) ** -0.5, fill=False, **bell))
     # the position that the head looks from
     axes.plot(0, 0, marker="+", color="black")
     axes.set(aspect="equal")

@@ -24,8 +24,8 @@ class TargetError(ValueError):
     """Error of a `_target_` that is not a mixer of this package or of a package that the user trusts."""
 
 
-class _Uninitialized(TorchFunctionMode):
-    """Leave tensors as they are: drawing random numbers on the meta device loads torch's compiler, for seconds."""
+class Uninitialized(TorchFunctionMode):
+    """Context in which modules are built without initializing their weights, which others are about to replace."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -39,7 +39,8 @@ class _Uninitialized(TorchFunctionMode):
 @contextmanager
 def without_memory() -> Iterator[None]:
     """Build modules of shapes alone, on torch's meta device, and initialize none of their weights."""
-    with torch.device("meta"), _Uninitialized():
+    # drawing random numbers on the meta device would load torch's compiler, for seconds
+    with torch.device("meta"), Uninitialized():
         yield
 
 

@@ -21,7 +21,7 @@ import torch
 
 import seq2seq
 from seq2seq.archive import CheckpointError, check_archive, check_tree
-from seq2seq.build import TargetError, build_model, without_memory
+from seq2seq.build import TargetError, Uninitialized, build_model, without_memory
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
@@ -226,7 +226,8 @@ def _build(
     # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
     with without_memory():
         _check_weights(_model(meta, path, trust).state_dict(keep_vars=True), weights, path)
-    model = _model(meta, path, trust)
+    with Uninitialized():
+        model = _model(meta, path, trust)
     try:
         model.load_state_dict(weights)
     except Exception as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
-import dataclasses
 import math
 import os
 import signal
@@ -13,19 +12,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from seq2seq.config.names import suggestion
-from seq2seq.config.search import KEPT, SearchSettings
-from seq2seq.config.settings import keys
 from seq2seq.config.values import shown
 from seq2seq.files import disk_message
-from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
-
-if TYPE_CHECKING:
-    from seq2seq.inference.translator import Translator
-
 
 _OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
@@ -69,7 +61,7 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
-    # What is parsed.
+    # the command line that is parsed
     _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
@@ -304,95 +296,6 @@ def _same_file(path: Path, other: str | Path | int) -> bool:
         # by inode: two paths, a link or an open descriptor may be the same file
         return os.path.samestat(path.stat(), os.stat(other))
     return False
-
-
-def search_range(name: str) -> tuple[Any, Any]:
-    """Return the least and the largest value of a setting of a search."""
-    limits = keys(SearchSettings)[name].metadata
-    return limits["least"], limits["most"]
-
-
-# Where a command's option is explained in other words than the setting.
-_SEARCH_HELP = {
-    "beam_size": "hypotheses kept at each step; 1 is greedy",
-    "length_penalty": "alpha in log-probability / length^alpha; larger favors longer output",
-    "max_len_ratio": "longest translation in pieces: this times the source's ...",
-    "max_len_extra": "... plus this",
-}
-
-
-def value_of(cls: type, name: str) -> dict[str, Any]:
-    """Return how argparse reads a setting: by its type and range, or one of its choices."""
-    limits = keys(cls)[name].metadata
-    if "choices" in limits:
-        return {"choices": limits["choices"]}
-    # a negative exponent favors short output, which is no penalty
-    least = 0 if name == "length_penalty" else limits.get("least", 0)
-    kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
-    return {"type": kind(least, limits["most"]), "metavar": letter}
-
-
-def add_model_options(parser: argparse._ActionsContainer) -> None:
-    """Add the options of every command that translates with a checkpoint."""
-    add = parser.add_argument
-    # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
-    for name, field in keys(SearchSettings).items():
-        if name in KEPT:
-            text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
-            add(f"--{name.replace('_', '-')}", help=text, **value_of(SearchSettings, name))
-    text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
-    add("--max-tokens", type=positive, metavar="N", help=text)
-    text = f"longest source line in pieces ({LONGEST_SOURCE})"
-    add("--max-len", type=whole_number(1, MOST_SOURCE), default=LONGEST_SOURCE, metavar="N", help=text)
-    add("--ensemble", nargs="+", type=nonempty, default=[], metavar="FILE", help="average it with these checkpoints")
-    add("--tgt-lang", type=nonempty, metavar="LANG", help="target language, of a checkpoint that has several")
-    add("--device", default="auto", metavar="DEVICE", help="cpu, cuda, cuda:N or auto (auto)")
-    add("--dtype", choices=DTYPES, help="number format of the weights (float32; on a GPU bfloat16, but to score)")
-    add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
-    text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
-    add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
-
-
-def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
-    """Load the translator that the options of `add_model_options` ask for.
-
-    Search settings that the options leave open are the checkpoint's.
-
-    Raises:
-        ValueError: The checkpoint, the device or an option cannot be used.
-    """
-    # imported here, so that --help and wrong options do not wait for torch
-    import torch
-
-    from seq2seq.inference.translator import Translator, choose_device
-
-    # cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
-    choose_device(options.device)
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    # float32 means float32: cuDNN would otherwise round convolutions to TF32
-    torch.backends.cudnn.allow_tf32 = False
-    translator = Translator.load(
-        options.ckpt,
-        device=options.device,
-        dtype=options.dtype,
-        trust=options.trust,
-        max_tokens=options.max_tokens,
-        # one piece and eos
-        max_len=max(2, options.max_len),
-        tgt_lang=options.tgt_lang,
-        ensemble=options.ensemble,
-    )
-    # options are named like the settings, so KEPT serves for both
-    chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}
-    settings = dataclasses.replace(translator.settings, **chosen)
-    # where --beam-size is left open, only the checkpoint says how large the beam is
-    if n_best > settings.beam_size:
-        raise UsageError(
-            f"--n-best {n_best} needs at least as large a --beam-size, not {settings.beam_size}, which is the run's"
-        )
-    translator.settings = dataclasses.replace(settings, n_best=n_best)
-    return translator
 
 
 def exit_status(work: Callable[[], int]) -> int:

@@ -30,6 +30,9 @@ Size of the letters, place, ink, paper and noise are random: a function of --see
 output is the base64 of a PNG, as `base64 -w0 word.png` makes it; a blank line stays blank. Examples:
   python -m seq2seq.draw --height 10 --width 32 < words.txt > words.png64
   python -m seq2seq.draw --corpus .cache/drawn_words       # train, valid and test, of .png64 and .en
+  python -m seq2seq.draw --digits .cache/digits
+
+--digits writes scikit-learn's 1,797 handwritten digits, 8 x 8 pixels, with their names as texts.
 
 --corpus takes words, and pairs of words, of up to 6 letters from the English side of the embedded phrasebook; no text
 is in two of the three parts.
@@ -44,7 +47,9 @@ def _parser() -> Parser:
     add("--height", type=pixels, default=10, metavar="N", help="pixels from top to bottom (10)")
     add("--width", type=pixels, default=32, metavar="N", help="pixels from left to right (32)")
     add("--seed", type=seed, default=1, metavar="N", help="another number, other pictures (1)")
-    add("--corpus", type=nonempty, metavar="DIR", help="write a corpus to this folder instead of reading lines")
+    corpus = parser.add_mutually_exclusive_group()
+    corpus.add_argument("--corpus", type=nonempty, metavar="DIR", help="write a corpus here instead of reading lines")
+    corpus.add_argument("--digits", type=nonempty, metavar="DIR", help="write scikit-learn's digits to this folder")
     add(
         "--letters", type=whole_number(1, 100), default=6, metavar="N", help="at most so many in a text of --corpus (6)"
     )
@@ -55,7 +60,13 @@ def _parser() -> Parser:
         metavar="N",
         help="pictures to train on, of --corpus (8000)",
     )
-    add("--held-out", type=positive, default=200, metavar="N", help="... for each of validation and test (200)")
+    add(
+        "--held-out",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="... for validation and test each; of --digits too (200)",
+    )
     return parser
 
 
@@ -66,10 +77,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _draw(options: argparse.Namespace) -> int:
-    """Draw the lines of standard input, or a corpus with --corpus."""
-    if not options.corpus:
+    """Draw the lines of standard input, or write a corpus with --corpus or --digits."""
+    if not options.corpus and not options.digits:
         return _draw_lines(options)
     files = [f"{split}.{side}" for split in ("train", "valid", "test") for side in ("png64", "en")]
+    if options.digits:
+        folder = require_folder(Path(options.digits), "--digits", files=files)
+        from seq2seq.data import digit_images
+
+        written = digit_images.write_corpus(folder, held_out=options.held_out, seed=options.seed)
+        print(f"{', '.join(f'{size:,} {split}' for split, size in written.items())} pictures in {folder}")
+        return 0
     folder = require_folder(Path(options.corpus), "--corpus", files=files)
     from seq2seq.data.word_images import WordPictures, write_corpus
 

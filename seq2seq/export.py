@@ -30,7 +30,8 @@ NAMES = {
         "source.spm", "target.spm",
     ),
     "onnx": (
-        "config.json", "encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "source.spm", "target.spm",
+        "config.json", "encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "output.npz", "source.spm",
+        "target.spm",
     ),
     "huggingface": ("config.json", "model.safetensors", "README.md", "marian", "source.spm", "target.spm"),
 }  # fmt: skip

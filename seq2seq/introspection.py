@@ -17,7 +17,7 @@ class MixingProperties(NamedTuple):
     M excludes the maps of single positions before mixing (v) and after it (g_i: projections, output gates).
 
     Attributes:
-        sparse: M_ij = 0 outside a window of bounded size.
+        sparse: M_ij = 0 for all but few j: those of a window, or of the lines of a grid that meet in i.
         shares_positions: M_ij depends on j - i alone, up to a factor for each i (such as a softmax over the
             positions that exist).
         shares_channels: All channels of a head have the same M.

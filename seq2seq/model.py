@@ -15,6 +15,7 @@ from seq2seq.embedding import Embedding
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.mixer import CrossMixer, SelfMixer
+from seq2seq.output import NarrowOutput, rows_of
 from seq2seq.state import Context, State, expand
 
 NORMS = ("pre", "post", "none")
@@ -284,9 +285,13 @@ class Seq2Seq(nn.Module):
         states = [layer.init_state(part, **sizes) for layer, part in zip(layers, context, strict=True)]
         return expand(states, beam_size)  # B rows become N
 
+    def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
+        """Return an output layer of the tokens ids (U,), of which each sentence has those in allowed (B, U)."""
+        return NarrowOutput(rows_of(self.output, ids), allowed)
+
     def step(
-        self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor
+        self, token: Tensor, context: list[Context], state: list[LayerState], position: Tensor, output: Any = None
     ) -> tuple[Tensor, list[LayerState]]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state."""
         x, state = self.decoder.step(token, context, state, position)
-        return self.output(x), state
+        return (self.output if output is None else output)(x), state

@@ -12,10 +12,8 @@ from typing import Any
 from seq2seq.cli import (
     Parser,
     UsageError,
-    add_model_options,
     exit_status,
     fail,
-    load_translator,
     nonempty,
     positive,
     require_standard_output,
@@ -25,6 +23,7 @@ from seq2seq.cli import (
     whole_number,
 )
 from seq2seq.evaluation.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
+from seq2seq.translation_options import add_model_options, load_translator
 
 EPILOG = """\
 Examples:

@@ -6,20 +6,11 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from seq2seq.cli import (
-    Parser,
-    UsageError,
-    add_model_options,
-    exit_status,
-    fail,
-    load_translator,
-    nonempty,
-    run_command,
-    value_of,
-)
+from seq2seq.cli import Parser, UsageError, exit_status, fail, nonempty, run_command
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
 from seq2seq.streams import print_error
+from seq2seq.translation_options import add_model_options, load_translator, value_of
 
 EPILOG = """\
 Examples:

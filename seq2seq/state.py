@@ -43,7 +43,15 @@ class Ancestry:
     @property
     def limit(self) -> int:
         """Slots in use, at most; rounded up to 16, so that a compiled step meets few shapes."""
-        used = -(-self.length // self.stride)
+        return self._limit(self.length)
+
+    @property
+    def next_limit(self) -> int:
+        """The limit during the next step."""
+        return self._limit(self.length + 1)
+
+    def _limit(self, length: int) -> int:
+        used = -(-length // self.stride)
         return min(-(-used // 16) * 16, self.slots)
 
     def begin(self, position: Tensor) -> None:
@@ -52,11 +60,12 @@ class Ancestry:
         self.length += 1
         slot = position // self.stride % self.slots
         self.owner.scatter_(1, slot[:, None], self.row[:, None])
-        self._forget()
-        self._places = {}
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop what is computed once a step."""
         self._visible = self._bias = None
+        self._places = {}
 
     def places(self, slots: int, position: Tensor, parts: int = 1) -> Tensor:
         """Return where each hypothesis writes in the flat memory of a cache of so many slots, (N * parts,)."""
@@ -91,7 +100,7 @@ class Ancestry:
         """Let hypothesis n continue hypothesis index[n] of the same sentence, in place."""
         used = self.owner[:, : self.limit]
         used.copy_(used.index_select(0, index))
-        self._forget()
+        self.forget()
 
     def of_rows(self, rows: Tensor, batch_size: int) -> Ancestry:
         """Return the ancestry of these hypotheses (N',) of `batch_size` sentences."""
@@ -330,6 +339,31 @@ def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
     rows = hypotheses(sentences, beam)
     for tensor, new in zip(_tensors(state), _tensors(fresh), strict=True):
         tensor.index_copy_(0, rows, new.to(tensor.dtype))
+
+
+def difference(state: Any, other: Any) -> str:
+    """Say why a state cannot be written over another; nothing where it can."""
+    mine, theirs = _leaves(state), _leaves(other)
+    if len(mine) != len(theirs):
+        return f"a step returns a state of {len(theirs)} parts, not {len(mine)}"
+    for old, new in zip(mine, theirs, strict=True):
+        if not (isinstance(old, Tensor) and isinstance(new, Tensor)):
+            if old is not new:
+                return "a step returns another cache than it was given"
+        elif (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
+            shapes = f"{tuple(new.shape)} of {new.dtype}, not {tuple(old.shape)} of {old.dtype}"
+            return f"a step returns a state of {shapes}"
+    return ""
+
+
+def overwrite(state: Any, new: Any) -> None:
+    """Write a state that does not differ in shapes over another, in place; both have the same caches."""
+    pairs = [(old, part) for old, part in zip(_tensors(state), _tensors(new), strict=True) if old is not part]
+    memory = {old.untyped_storage().data_ptr() for old in _tensors(state)}
+    # a part may have been another part, which must not be written before it is read
+    apart = [part.clone() if part.untyped_storage().data_ptr() in memory else part for _, part in pairs]
+    for (old, _), part in zip(pairs, apart, strict=True):
+        old.copy_(part)
 
 
 def set_length(state: Any, length: int) -> None:

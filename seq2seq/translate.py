@@ -15,18 +15,14 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 from seq2seq.cli import (
     Parser,
     UsageError,
-    add_model_options,
     exit_status,
     fail,
-    load_translator,
     nonempty,
     require_no_corpus,
     require_standard_output,
     require_text_output,
     run_command,
-    search_range,
     sentence,
-    value_of,
     warn,
     whole_number,
 )
@@ -37,6 +33,7 @@ from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.progress import ProgressLine, count_lines
 from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
+from seq2seq.translation_options import add_model_options, load_translator, search_range, value_of
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -228,7 +225,7 @@ def _partial_output(
     made_by = {name: getattr(options, name) for name in how}
     made_by["dtype"] = translator.dtype
     made_by["search"] = dataclasses.asdict(translator.settings)
-    for name in ("ckpt", "input", "prefixes", "phrases"):
+    for name in ("ckpt", "input", "prefixes", "phrases", "shortlist"):
         path = getattr(options, name)
         made_by[name] = None if path is None else identity(path)
     made_by["ensemble"] = [identity(path) for path in options.ensemble]

@@ -23,16 +23,28 @@ LEVELS = (
     ("files", "streams", "archive", "resources", "distributed", "introspection", "evaluation.score_names"),
     ("kernels", "config", "state"),
     ("mixer", "data"),
-    ("mixers", "embedding", "evaluation.metrics"),
+    ("mixers", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),
     ("build", "search", "upgrade"),
     ("checkpoint",),
     ("inference", "experiments"),
     ("cli",),
-    ("evaluation",),
+    ("translation_options", "evaluation"),
     ("analysis", "training"),
 )
-COMMANDS = {"train", "translate", "score", "prepare", "average", "compare", "inspect", "draw", "export", "serve"}
+COMMANDS = {
+    "train",
+    "translate",
+    "score",
+    "prepare",
+    "average",
+    "compare",
+    "inspect",
+    "draw",
+    "export",
+    "serve",
+    "shortlist",
+}
 HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
 
 
@@ -137,8 +149,8 @@ def loaded(*modules):
         __import__(f"seq2seq.{module}")
     return {name.split(".")[0] for name in sys.modules}
 heavy = {"torch", "lightning", "pytorch_lightning", "datasets", "hydra", "sacrebleu", "sentencepiece", "matplotlib"}
-commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve")
-light = loaded(*commands, "files", "resources", "cli") & heavy
+commands = ("translate", "score", "compare", "average", "inspect", "draw", "export", "serve", "shortlist")
+light = loaded(*commands, "files", "resources", "cli", "translation_options") & heavy
 assert not light, light
 framework = {"lightning", "pytorch_lightning", "hydra", "datasets", "omegaconf"}
 needed = loaded("checkpoint", "search", "build", "data.tokenizer", "evaluation.metrics", "inference.translator")

@@ -55,6 +55,7 @@ MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
         "model.norm=post",
     ),
     "conv-bahdanau": ("mixer=dynamicconv", "mixer/cross=bahdanau", "model.positions=learned", "model.tie=target"),
+    "dynamicconv-unnormalized": ("mixer=dynamicconv", "+mixer.encoder.softmax=false", "+mixer.decoder.softmax=false"),
     "rnnsearch": RNNSEARCH,
 }
 every_model = pytest.mark.parametrize("overrides", MODELS.values(), ids=MODELS.keys())

@@ -21,11 +21,19 @@ from seq2seq.search import Hypothesis
 
 
 @torch.no_grad()
-def next_log_probs(model: Seq2Seq, src: Tensor, prefixes: list[list[int]]) -> list[list[float]]:
-    """log p of every next token after each prefix of the same length, given one source (1, S)."""
+def next_log_probs(
+    model: Seq2Seq, src: Tensor, prefixes: list[list[int]], shortlist: Tensor | None = None
+) -> list[list[float]]:
+    """log p of every next token after each prefix of the same length, given one source (1, S).
+
+    With a shortlist (V,) the logits of all other tokens are -inf.
+    """
     given = torch.tensor([[BOS, *ids] for ids in prefixes])
     many = src.expand(len(prefixes), -1)
-    return model(many, torch.ones_like(many).bool(), given)[:, -1].double().log_softmax(-1).tolist()
+    logits = model(many, torch.ones_like(many).bool(), given)[:, -1].double()
+    if shortlist is not None:
+        logits[:, ~shortlist] = -torch.inf
+    return logits.log_softmax(-1).tolist()
 
 
 def beam_search(
@@ -35,6 +43,7 @@ def beam_search(
     prefix: Sequence[int] = (),
     suppress: Sequence[int] = (),
     byte_of: Mapping[int, int] | None = None,
+    shortlist: Tensor | None = None,
 ) -> list[Hypothesis]:
     """Return the n best hypotheses of one source (1, S), best first."""
     limit = int(how.max_len_ratio * src.shape[1]) + how.max_len_extra
@@ -46,12 +55,13 @@ def beam_search(
         chosen: Counter[int] = Counter()  # by earlier groups, at this step
         for group, beam in enumerate(beams):
             extended = []
-            rows = next_log_probs(model, src, [ids for _, ids in beam]) if beam else []
+            rows = next_log_probs(model, src, [ids for _, ids in beam], shortlist) if beam else []
             for (total, ids), log_probs in zip(beam, rows, strict=True):
                 tokens = allowed(ids, limit, how, prefix, suppress, byte_of or {})
                 for token in tokens:
                     price = how.diversity * chosen[token] if len(tokens) > 1 else 0.0
-                    extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
+                    if log_probs[token] > -torch.inf:
+                        extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
             extended.sort(key=lambda each: -each[0])
             for _, total, ids in extended[:size]:
                 if ids[-1] == EOS and len(ended[group]) < size:

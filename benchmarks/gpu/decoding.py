@@ -1,4 +1,8 @@
-"""Time beam search of base models with random weights, in float32 and in bf16, and count the host's waits."""
+"""Time beam search of base models with random weights, in float32 and in bf16, and count the host's waits.
+
+A stream of sentences, whose rows are filled again as by `translate`, is searched both with plain steps and with steps
+that are captured as CUDA graphs and replayed.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,16 @@ from benchmarks.headline.data import Prepared, synthetic
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Specials, search
+from seq2seq.search import Graphs, Source, Specials, search, search_stream
+from seq2seq.search.graphs import cuda_graphs
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
 # Sentences as long as the trained ones, and translations that end where these do: random weights give them no end.
 _ROWS, _LENGTH, _BEAM = 64, 27, 5
+# A stream has so many times as many sentences as rows.
+_TURNS = 4
 
 
 def run(job: Job) -> None:
@@ -44,7 +51,46 @@ def run(job: Job) -> None:
             with torch.autocast(device.type, torch.bfloat16, enabled=enabled):
                 took = seconds_of(decode, device)
                 found[name] = {"ms a step": 1e3 * took / (length + 1), "tokens/s": rows * (length + 1) / took}
-        job.save(**{mixer: found | {"waits a step": waits_of(decode, device, length + 1)}})
+        found["waits a step"] = waits_of(decode, device, length + 1)
+        job.save(**{mixer: found})
+        given = sources(_TURNS * rows, length, config["src_vocab_size"])
+        for name in ("float32", "bfloat16"):
+            # as `translate` stores them
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(getattr(torch, name))
+            stream = {"special": special, "settings": settings, "rows": rows, "device": device}
+            found[f"replayed {name}"] = both_ways(model, given, stream, device)
+            job.save(**{mixer: found})
+
+
+def sources(count: int, longest: int, vocabulary: int) -> list[Source]:
+    """Draw sentences of half the greatest length or more, the longest first, whose translations are as long."""
+    lengths = torch.randint(longest // 2, longest + 1, (count,)).sort(descending=True).values.tolist()
+    return [Source(torch.randint(4, vocabulary, (length,)).tolist()) for length in lengths]
+
+
+def both_ways(model: Seq2Seq, given: list[Source], how: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Search a stream with plain and with replayed steps; on a CPU both are plain, and nothing is captured."""
+    tokens = sum(len(source.ids) + 1 for source in given)
+    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    graphs: Graphs | None = None
+    for way in ("plain", "replayed"):
+
+        def work(way: str = way) -> None:
+            nonlocal graphs
+            graphs = cuda_graphs(device) if way == "replayed" and device.type == "cuda" else None
+            results[way] = dict(search_stream(model, given, graphs=graphs, **how))
+
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        found[f"{way} tokens/s"] = tokens / seconds_of(work, device)
+        if device.type == "cuda":
+            found[f"{way} GiB"] = torch.cuda.max_memory_reserved() / 2**30
+    same = sum(results["plain"][i][0].ids == results["replayed"][i][0].ids for i in range(len(given)))
+    found |= {"ratio": found["replayed tokens/s"] / found["plain tokens/s"], "equal": same, "sentences": len(given)}
+    return found | ({"graphs": graphs.count, "capture s": graphs.seconds, "failed": graphs.failed} if graphs else {})
 
 
 def never_ending(model: Seq2Seq, eos: int) -> None:

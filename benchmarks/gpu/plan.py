@@ -46,7 +46,7 @@ def _parts() -> list[Part]:
         Part("kernels", 150, 40, data=False),
         *first,
         *(part for part in steps if part.name not in {one.name for one in first}),
-        Part("decode", 120, 30),
+        Part("decode", 150, 40),
         Part("memory", 90, 20),
         # what has passed is not repeated when these go on
         Part("pytest/kernels", 240, 30, data=False),

@@ -189,6 +189,19 @@ def _decoding(results: Results) -> Iterator[str]:
             rate = number(found["bf16"]["tokens/s"])
             waits = found["waits a step"]
             yield f"- {mixer}: ms a step {', '.join(times)}; {rate} tokens/s in bf16; waits a step {waits}"
+            yield from _replays(found)
+
+
+def _replays(found: dict[str, Any]) -> Iterator[str]:
+    """Compare plain steps with captured ones."""
+    for name, one in found.items():
+        if name.startswith("replayed "):
+            rates = " -> ".join(number(one[f"{way} tokens/s"]) for way in ("plain", "replayed"))
+            memory = " -> ".join(number(one.get(f"{way} GiB"), ".2f") for way in ("plain", "replayed"))
+            cost = f"{one['graphs']} graphs in {number(one['capture s'], '.2f')} s" if "graphs" in one else "no graphs"
+            cost += ", FAILED" if one.get("failed") else ""
+            same = f"{one['equal']} of {one['sentences']} equal"
+            yield f"  - {name}: {number(one['ratio'], '.2f')}x ({rates} tokens/s), {memory} GiB, {cost}, {same}"
 
 
 def _memory(results: Results) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seq2seq.analysis import html_report
+from seq2seq.analysis import html_report, picture_maps
 from seq2seq.analysis.html_report import Pair
 from seq2seq.analysis.mixing_matrix import views
 from seq2seq.build import build_model
@@ -208,6 +208,8 @@ def write(subject: Subject) -> Path:
     columns = subject.grid.columns if subject.grid else None
     seen = views(subject.model, subject.src, subject.tgt, columns=columns, report=report)
     sections = list(html_report.sections(seen, subject.pair))
+    if subject.grid:
+        sections += picture_maps.sections(seen, subject.src, subject.pair, subject.grid)
     page = html_report.write(subject.folder, subject.title, subject.facts, sections)
     print(f"written: {page} and {len(sections)} figures", flush=True)
     return page

@@ -241,8 +241,10 @@ def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:
     params = OmegaConf.select(composed, "hydra.sweeper.params")
     if not isinstance(params, DictConfig):
         return ""
-    words = [f"{key}={value}" for key, value in flat(OmegaConf.to_container(params)).items()]  # type: ignore[arg-type]
-    # Its own settings are not read again, or this would not end.
+    values = flat(OmegaConf.to_container(params))  # type: ignore[arg-type]
+    # Its own settings, of the command line or of an experiment, are not read again, or this would not end.
+    given = {_parse(word).get_key_element() for word in chosen}
+    words = [f"{key}={value}" for key, value in values.items() if key not in given]
     kept = [word for word in chosen if "hydra.sweeper.params" not in word and "hydra/sweeper" not in word]
     message = explain([*kept, *words]) if words else ""
     return f"hydra.sweeper.params: {message}" if message else ""

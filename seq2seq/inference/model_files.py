@@ -9,12 +9,13 @@ from pathlib import Path
 
 from seq2seq import checkpoint
 from seq2seq.archive import CheckpointError
-from seq2seq.checkpoint import Loaded
+from seq2seq.checkpoint import KEY, Loaded
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, folder_format, read_description
 
 WEIGHTS = "model.safetensors"
 # What is fetched of a repository on the hub: nothing that could be run.
-_HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", *TOKENIZER_FILES.values())
+_HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER_FILES.values())
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
@@ -47,6 +48,16 @@ def locate(name: str | os.PathLike[str]) -> Path:
 def runs_on_cpu_alone(path: Path) -> bool:
     """Return True for a folder of ONNX graphs."""
     return path.is_dir() and folder_format(path) == "onnx"
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Load the tokenizer of a checkpoint or an exported folder, without its weights.
+
+    Raises:
+        CheckpointError: The file or folder cannot be used.
+    """
+    meta = read_description(path).meta if path.is_dir() else checkpoint.read(path)[KEY]
+    return checkpoint.load_tokenizer(meta, path)
 
 
 def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequence[str] = ()) -> Loaded:

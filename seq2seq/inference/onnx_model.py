@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.archive import CheckpointError
@@ -16,11 +19,14 @@ from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
+from seq2seq.output import NarrowOutput
 from seq2seq.state import Ancestry, Cache
 from seq2seq.upgrade import upgrade
 
 # The encoder's graph, and the step's.
 GRAPHS = ("encoder.onnx", "step.onnx")
+# The weights of the output layer, of which a shortlist needs some rows.
+OUTPUT = "output.npz"
 # Of the inputs and outputs of the graphs.
 FORMAT = 1
 
@@ -58,14 +64,17 @@ class OnnxModel(Seq2Seq):
         form: The model, built without memory.
         encoder: Session of the encoder's graph.
         decoder: Session of the step's graph.
+        weights: File of the output layer's weights.
     """
 
     normalized = True  # the step's graph ends with a log-softmax
 
-    def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any) -> None:
+    def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any, weights: Path = Path(OUTPUT)) -> None:
         super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)
         self.graphs = (_Graph(encoder), _Graph(decoder))
         self.context_form = _context_form(form)
+        self._weights = weights
+        self._rows: dict[str, Tensor] | None = None
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Refuse whole targets, for which there is no graph."""
@@ -75,8 +84,22 @@ class OnnxModel(Seq2Seq):
         """Compute what each decoder layer reads of the source src (B, S)."""
         return rebuild(self.context_form, self.graphs[0].run({"src": src, "mask": src_mask}))
 
-    def step(self, token: Tensor, context: Any, state: Any, position: Tensor) -> tuple[Tensor, Any]:
-        """Return log p (N, V) of the token after `token` (N,) at position (N,), and the next state."""
+    def narrow(self, ids: Tensor, allowed: Tensor) -> NarrowOutput:
+        """Return an output layer of the tokens ids (U,), which torch computes; of integers in whole numbers."""
+        if self._rows is None:
+            self._rows = _read_output(self._weights, "scored" in self.graphs[1].shapes)
+        part = {name: array[ids] for name, array in self._rows.items()}
+        weight, scale, bias = part["weight"].float(), part.get("scale"), part.get("bias")
+
+        def project(x: Tensor) -> Tensor:
+            return F.linear(x, weight, bias) if scale is None else int8_linear(x, weight, scale, bias)
+
+        return NarrowOutput(project, allowed)
+
+    def step(
+        self, token: Tensor, context: Any, state: Any, position: Tensor, output: NarrowOutput | None = None
+    ) -> tuple[Tensor, Any]:
+        """Return log p (N, V), or (N, U) of a narrow output, of the token after `token` (N,), and the next state."""
         parts = leaves(state)
         sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
         ancestries, numbers = shared(parts)
@@ -85,6 +108,8 @@ class OnnxModel(Seq2Seq):
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
         feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
+        # the graph scores none where another layer does
+        feeds["scored"] = torch.arange(len(token) if output is None else 0)
         feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
         caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
         for (i, cache), number in zip(caches.items(), numbers, strict=True):
@@ -92,6 +117,10 @@ class OnnxModel(Seq2Seq):
                 _fit(cache, ancestries[number].limit)
             feeds[f"values.{i}"] = cache.values
         log_probs, *following = self.graphs[1].run(feeds)
+        # graphs of earlier versions lack it
+        if "scored" in self.graphs[1].shapes:
+            features, *following = following
+            log_probs = log_probs if output is None else output(features).log_softmax(-1)
         for i, cache in caches.items():
             # written in place, as by our own layers
             cache.append(following[i], position)
@@ -138,7 +167,31 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
         reason = " ".join(str(error).split())[:300]
         raise CheckpointError(f"{folder / CONFIG}: its settings build no model ({reason})") from None
     encoder, step = (_session(folder / name) for name in GRAPHS)
-    return Loaded(OnnxModel(form, encoder, step).eval(), tokenizer, meta)
+    return Loaded(OnnxModel(form, encoder, step, folder / OUTPUT).eval(), tokenizer, meta)
+
+
+def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Transform x (N, D) as `export.int8.Int8Linear` does, with integers (U, D) as floating-point numbers."""
+    size = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    step = torch.tensor(1.0 / 127)
+    y = F.linear((x / size / step).round(), integers) * (step * scale) * size
+    return y if bias is None else y + bias
+
+
+def _read_output(path: Path, scored: bool) -> dict[str, Tensor]:
+    """Read the weights of the output layer.
+
+    Raises:
+        ValueError: The folder was written without them.
+        CheckpointError: The file is damaged.
+    """
+    if not scored or not path.is_file():
+        raise ValueError(f"{path.parent} was exported without {OUTPUT}, which a shortlist needs; export it again")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: torch.from_numpy(file[name]) for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        raise CheckpointError(f"{path}: is damaged; copy the folder again") from None
 
 
 def _session(path: Path) -> Any:

@@ -24,8 +24,10 @@ from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts
+from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Hypothesis, Specials, search, search_stream
+from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, search, search_stream
+from seq2seq.search.graphs import cuda_graphs as on_gpu
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,8 @@ class Translator:
         max_tokens: Source pieces in a batch, padding counted.
         max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
         tags: Ids before every source, which ask for a target language.
+        shortlist: The pieces that translations may have, by their sources; None for all.
+        graphs: Lets decoding steps be captured and replayed; None for plain ones.
     """
 
     def __init__(
@@ -63,6 +67,8 @@ class Translator:
         max_tokens: int = CPU_TOKENS,
         max_len: int = LONGEST_SOURCE,
         tags: Sequence[int] = (),
+        shortlist: Shortlist | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
@@ -72,6 +78,8 @@ class Translator:
         self.max_tokens = max_tokens
         self.max_len = max_len
         self.tags = list(tags)
+        self.shortlist = shortlist
+        self.graphs = graphs
 
     @classmethod
     def load(
@@ -86,6 +94,8 @@ class Translator:
         max_len: int = LONGEST_SOURCE,
         tgt_lang: str | None = None,
         ensemble: Sequence[str | os.PathLike[str]] = (),
+        shortlist: str | os.PathLike[str] | None = None,
+        cuda_graphs: bool = False,
     ) -> Translator:
         """Load a checkpoint, a folder that `export` wrote with weights or ONNX graphs, or one on a hub.
 
@@ -98,12 +108,15 @@ class Translator:
             max_tokens: Source pieces in a batch, padding counted (default: by device).
             tgt_lang: Target language, of a checkpoint that has several (default: the one it names first).
             ensemble: Further checkpoints with the same tokenizer, of any mixers, whose probabilities are averaged.
+            shortlist: File of `python -m seq2seq.shortlist`, whose pieces alone translations may have.
+            cuda_graphs: On a GPU, replay decoding steps that are captured once.
 
         Raises:
-            ValueError: The checkpoint, device, dtype or language cannot be used; the message is one line.
+            ValueError: The checkpoint, device, dtype, language or shortlist cannot be used; the message is one line.
         """
         paths = [locate(path), *map(locate, ensemble)]
         device = "cpu" if device == "auto" and any(map(runs_on_cpu_alone, paths)) else choose_device(device)
+        graphs = on_gpu(torch.device(device)) if cuda_graphs else None
         dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
@@ -120,6 +133,8 @@ class Translator:
             max_tokens=max_tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
+            shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
+            graphs=graphs,
         )
 
     def translate(
@@ -194,7 +209,9 @@ class Translator:
             hypotheses = [
                 [Joined([each.ids], each.score) for each in beams]
                 for rows, mask in zip(src.split(size), src_mask.split(size), strict=True)
-                for beams in search(self.model, rows, mask, settings=settings, special=self.special)
+                for beams in search(
+                    self.model, rows, mask, settings=settings, special=self.special, shortlist=self.shortlist
+                )
             ]
         return _as_text(self.tokenizer, hypotheses)
 
@@ -257,6 +274,8 @@ def _search_parts(
         device=torch.device(translator.device),
         selection=job.selection,
         suppress=job.suppress,
+        shortlist=translator.shortlist,
+        graphs=translator.graphs,
     )
     try:
         with torch.autocast(torch.device(translator.device).type, enabled=False):

@@ -19,6 +19,16 @@ def left_padding(kernel_size: int, causal: bool) -> int:
     return kernel_size - 1 if causal else kernel_size // 2
 
 
+def tap_inputs(x: Tensor, taps: int, *, left: int) -> Tensor:
+    """Copy what the taps of each position read of x (B, T, D), (B, T, K, D), zeros outside the sequence.
+
+    For kernels of every position and channel a product with this copy is several times as fast as band matrices, and
+    as the product with overlapping views.
+    """
+    padded = F.pad(x, (0, 0, left, taps - 1 - left))
+    return torch.stack([padded[:, k : k + x.shape[1]] for k in range(taps)], 2)
+
+
 def skew(weights: Tensor) -> Tensor:
     """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]

@@ -50,7 +50,15 @@ def is_plain(op: str, backend: str, x: Tensor) -> bool:
     return True
 
 
-def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1) -> bool:
+def takes_triton(
+    op: str,
+    backend: str,
+    x: Tensor,
+    *others: Tensor,
+    heads: int | None = None,
+    taps: int = 1,
+    unserved: str | None = None,
+) -> bool:
     """Return True if an operator runs its Triton kernel, and log the reason once.
 
     Args:
@@ -60,6 +68,7 @@ def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int |
         others: Its other floating-point inputs.
         heads: Heads that the channels of x are divided into; None for what is no convolution.
         taps: Width of its kernels.
+        unserved: What the call asks for that no Triton kernel does; None if there is nothing.
 
     Raises:
         ValueError: backend="triton", and Triton cannot serve the call.
@@ -68,7 +77,7 @@ def takes_triton(op: str, backend: str, x: Tensor, *others: Tensor, heads: int |
         _report_torch(op, backend, x)
         return False
     # "auto" falls back to torch with a warning; "triton" is a demand, so failing it is an error
-    problem = obstacle(x, *others, heads=heads, taps=taps)
+    problem = unserved or obstacle(x, *others, heads=heads, taps=taps)
     if problem is None:
         _say(logging.INFO, f"{op}: Triton kernel ({'as asked' if backend == 'triton' else 'tensors are on a GPU'})")
         return True

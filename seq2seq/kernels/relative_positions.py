@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -46,3 +47,20 @@ def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
     """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
     # the cache lays a position's beam slots side by side, so slot s is position s // beam
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)
+
+
+def to_grid(x: Tensor, grid_width: int) -> Tensor:
+    """Lay positions out row by row, zeros after the end: (B, T, C) -> (B, rows, grid_width, C)."""
+    return F.pad(x, (0, 0, 0, -x.shape[1] % grid_width)).unflatten(1, (-1, grid_width))
+
+
+def seen_in_line(real: Tensor, *, causal: bool) -> Tensor:
+    """Return who sees whom in each line of real (..., n), (..., n, n): real positions, and oneself in padding too.
+
+    Args:
+        causal: Position i sees positions <= i only.
+    """
+    size = real.shape[-1]
+    own = torch.eye(size, dtype=torch.bool, device=real.device)
+    seen = real[..., None, :].expand(*real.shape, size)
+    return (seen.tril() if causal else seen) | own

@@ -11,6 +11,19 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.mixer import SelfMixer
 
 
+def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
+    """Average the real positions of x (B, T, D): those up to each position if causal, else all."""
+    # sums over a long sequence lose digits in half precision
+    wide = torch.promote_types(x.dtype, torch.float32)
+    x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
+    if causal:
+        # padding is on the right, so before any real position all t are real
+        mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+    else:
+        mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)  # (B, T, D)
+    return mean.to(x.dtype)
+
+
 class Average(SelfMixer):
     """Cumulative mean of the past.
 
@@ -23,7 +36,7 @@ class Average(SelfMixer):
 
     Reference:
         Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network', here
-        without their feed-forward and gate.
+        without their feed-forward and gate, which `seq2seq.mixers.aan` has.
     """
 
     state_growth = "constant"
@@ -40,15 +53,7 @@ class Average(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Average x (B, T, D) over real positions."""
-        # sums over a long sequence lose digits in half precision
-        wide = torch.promote_types(x.dtype, torch.float32)
-        x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
-        if self.causal:
-            # padding is on the right, so before any real position all t are real
-            mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
-        else:
-            mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)  # (B, T, D)
-        return self.out(mean.to(x.dtype))
+        return self.out(running_mean(x, mask, causal=self.causal))
 
     class State(NamedTuple):
         """The sum of the past (N, D), in float32 at least."""

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_probability
 
 
 class Depthwise(SelfMixer):
@@ -29,6 +30,7 @@ class Depthwise(SelfMixer):
         causal: Position t sees positions <= t only.
         kernel_size: K taps.
         glu: Gate the input.
+        weight_dropout: DropConnect on the kernels, [D, K] once per forward.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
@@ -42,7 +44,16 @@ class Depthwise(SelfMixer):
 
     state_growth = "constant"
 
-    def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        kernel_size: int,
+        glu: bool = True,
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
@@ -51,6 +62,7 @@ class Depthwise(SelfMixer):
         self.causal = causal
         self.glu = glu
         self.kernel_size = kernel_size
+        self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
@@ -68,12 +80,24 @@ class Depthwise(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
+        keep = None
+        if self.training and self.weight_dropout:
+            keep = keep_words(
+                self.weight.shape[:1],
+                self.kernel_size,
+                self.weight_dropout,
+                device=x.device,
+                backend=self.backend,
+            )
         # LightConv's operator with a head for every channel: for short sentences faster than a grouped F.conv1d
         y = lightconv(
             self.inner(x),
             self.weight,
             causal=self.causal,
             glu=self.glu,
+            keep=keep,
+            keep_prob=keep_probability(self.weight_dropout),
             end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
@@ -82,7 +83,8 @@ class DynamicDepthwise(SelfMixer):
         count = torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         mean = z.cumsum(1, dtype=exact) / count  # (B, T, D)
         weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
-        return self.out((weights * self._windows(z)).sum(2))  # (B, T, D)
+        inputs = tap_inputs(z, self.kernel_size, left=self.kernel_size - 1)  # (B, T, K, D)
+        return self.out((weights * inputs).sum(2))  # (B, T, D)
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,11 +118,6 @@ class DynamicDepthwise(SelfMixer):
     def _weights(self, mean: Tensor) -> Tensor:
         """Predict kernels (..., K, D) from means (..., D)."""
         return self.weight(F.gelu(self.squeeze(mean))).unflatten(-1, (self.kernel_size, self.dim))
-
-    def _windows(self, z: Tensor) -> Tensor:
-        """Copy what each position of z (B, T, D) reads, (B, T, K, D); overlapping views multiply slowly."""
-        padded = F.pad(z, (0, 0, self.kernel_size - 1, 0))
-        return torch.stack([padded[:, k : k + z.shape[1]] for k in range(self.kernel_size)], 2)
 
     def _homogeneous(self, z: Tensor, weights: Tensor) -> Tensor:
         """Convolve z (B, T, D) with one set of kernels a sentence, (B, K, D): sentences are so many more channels."""

@@ -33,6 +33,7 @@ class DynamicConv(SelfMixer):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
+        softmax: Normalize the kernels; without it training diverged in the paper, and no Triton kernel serves them.
         weight_dropout: DropConnect on the normalized kernels, per (b, t, h, k).
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
@@ -55,6 +56,7 @@ class DynamicConv(SelfMixer):
         num_heads: int,
         kernel_size: int,
         glu: bool = True,
+        softmax: bool = True,
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
@@ -65,6 +67,7 @@ class DynamicConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal = causal
         self.glu = glu
+        self.softmax = softmax
         self.num_heads = num_heads
         self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
@@ -97,13 +100,15 @@ class DynamicConv(SelfMixer):
             keep=keep,
             keep_prob=keep_probability(self.weight_dropout),
             end=mask.sum(1),  # the operator zeroes padding itself
+            softmax=self.softmax,
             backend=self.backend,
         )
         return self.out(y)
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Return the normalized kernels that x (B, T, D) predicts, (B, T, H, K)."""
-        return {"predicted kernels": self._logits(self._inner(x)).softmax(-1)}
+        """Return the kernels that x (B, T, D) predicts, (B, T, H, K)."""
+        logits = self._logits(self._inner(x))
+        return {"predicted kernels": logits.softmax(-1) if self.softmax else logits}
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +132,8 @@ class DynamicConv(SelfMixer):
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)
         weigh = partial(window, backend=self.backend)
-        return self.out(state.past.convolve(self._logits(z), position, softmax=True, window=weigh)), state
+        y = state.past.convolve(self._logits(z), position, softmax=self.softmax, window=weigh)  # (N, D)
+        return self.out(y), state
 
     def _inner(self, x: Tensor) -> Tensor:
         z = self.inner(x)

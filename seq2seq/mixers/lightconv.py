@@ -33,6 +33,7 @@ class LightConv(SelfMixer):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
+        softmax: Normalize the kernels; without it they are the parameters w_h themselves.
         weight_dropout: DropConnect on the normalized kernels, [H, K] once per forward.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
@@ -54,6 +55,7 @@ class LightConv(SelfMixer):
         num_heads: int,
         kernel_size: int,
         glu: bool = True,
+        softmax: bool = True,
         weight_dropout: float = 0.0,
         backend: str = "auto",
     ) -> None:
@@ -64,6 +66,7 @@ class LightConv(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal = causal
         self.glu = glu
+        self.softmax = softmax
         self.num_heads = num_heads
         self.kernel_size = kernel_size
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
@@ -73,8 +76,12 @@ class LightConv(SelfMixer):
         )
         self.inner = nn.Linear(dim, 2 * dim if glu else dim)
         self.out = nn.Linear(dim, dim)
-        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # logits of the kernels
-        nn.init.xavier_uniform_(self.weight)
+        self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # the kernels, or their logits
+        if softmax:
+            nn.init.xavier_uniform_(self.weight)
+        else:
+            # as Depthwise: each output sums K products, variance 1 for inputs of variance 1
+            nn.init.normal_(self.weight, std=kernel_size**-0.5)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
@@ -93,7 +100,7 @@ class LightConv(SelfMixer):
             )
         y = lightconv(
             self.inner(x),
-            self.weight.softmax(-1),  # (H, K), each kernel sums to 1
+            self._kernels(),
             causal=self.causal,
             glu=self.glu,
             keep=keep,
@@ -104,8 +111,8 @@ class LightConv(SelfMixer):
         return self.out(y)
 
     def introspect(self, x: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Return the normalized kernels (H, K)."""
-        return {"kernels": self.weight.softmax(-1)}
+        """Return the kernels (H, K)."""
+        return {"kernels": self._kernels()}
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +135,9 @@ class LightConv(SelfMixer):
         """Append this position's input, then convolve the last K."""
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
-        weights = self.weight.softmax(-1)[None]  # (1, H, K)
+        weights = self._kernels()[None]  # (1, H, K)
         weigh = partial(window, backend=self.backend)
         return self.out(state.past.convolve(weights, position, softmax=False, window=weigh)), state
+
+    def _kernels(self) -> Tensor:
+        return self.weight.softmax(-1) if self.softmax else self.weight  # (H, K); normalized, each sums to 1

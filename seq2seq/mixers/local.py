@@ -10,13 +10,17 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
+from seq2seq.kernels.relative_positions import offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 
 
 class Local(SelfMixer):
     """Attention within a sliding window or a block.
 
-    M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H), y = M x W_v W_o.
+    M_qk = softmax over the k that q sees of x_q' W_q' W_k x_k / sqrt(D / H) [+ b_{h,k-q}].
+
+    y = M x W_v W_o. The bias b (`relative_bias`) is a static weight of each offset in the softmax of
+    the dynamic ones; it starts at zero.
 
     Sliding: q sees |k - q| <= w // 2, or the last w positions when causal, its own included. In
     blocks: q sees the block of w that it lies in, (p + shift) // w, and no other, as in Swin, which
@@ -30,14 +34,17 @@ class Local(SelfMixer):
         window: w positions.
         blocks: See blocks instead of sliding windows.
         shift: Positions by which blocks are shifted, 0 up to window - 1.
+        relative_bias: Add a learned bias b for each head and offset to the scores.
         dropout: Probability to drop an attention weight.
 
     Cost:
-        4 D^2 parameters, O(T w D + T D^2) time, 2 w D numbers of state: the last w keys and values.
+        4 D^2 parameters, and H for each offset with relative_bias; O(T w D + T D^2) time, 2 w D
+        numbers of state: the last w keys and values.
 
     Reference:
-        Luong et al. 2015; Ramachandran et al. 2019; Beltagy et al. 2020 (sliding); Liu et al. 2021
-        (blocks); Han et al. 2022, who compare blocks with depthwise convolution.
+        Luong et al. 2015; Ramachandran et al. 2019; Beltagy et al. 2020 (sliding); Liu et al. 2021,
+        'Swin Transformer' (blocks, relative bias); Han et al. 2022, who compare blocks with depthwise
+        convolution.
     """
 
     state_growth = "constant"
@@ -52,6 +59,7 @@ class Local(SelfMixer):
         window: int,
         blocks: bool = False,
         shift: int = 0,
+        relative_bias: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -71,6 +79,10 @@ class Local(SelfMixer):
         self.out = nn.Linear(dim, dim, bias=False)
         for block in (*self.qkv.weight.chunk(3), self.out.weight):
             nn.init.xavier_uniform_(block)
+        # (offsets, H), the most negative offset first; zeros: plain attention at first
+        before, after = (window - 1, 0 if causal else window - 1) if blocks else self._reach()
+        self.first_offset = -before
+        self.bias = nn.Parameter(torch.zeros(before + 1 + after, num_heads)) if relative_bias else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
@@ -86,7 +98,7 @@ class Local(SelfMixer):
         """Attend with all queries (B, T, H, d) to all keys, which costs T^2."""
         position = torch.arange(q.shape[1], device=q.device)
         allowed = self._allowed(position, position, mask[:, None])  # (B, T, T)
-        return self._attend(q, k, v, allowed)
+        return self._attend(q, k, v, allowed, self._bias(offsets(position, position)[0]))
 
     def _blocked(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
         """Attend with each block of w queries (B, T, H, d) to the span of keys that any of them sees."""
@@ -107,14 +119,23 @@ class Local(SelfMixer):
         query = first + torch.arange(window, device=q.device)  # (blocks, w)
         key = first + torch.arange(-before, window + after, device=q.device)  # (blocks, span)
         allowed = self._allowed(query, key, F.pad(mask, sides).unfold(1, span, window)[:, :, None]).flatten(0, 1)
-        y = self._attend(q, k, v, allowed).reshape(batch_size, -1, *q.shape[2:])  # (B, blocks w, H, d)
+        bias = self._bias(offsets(query[0], key[0])[0])  # the same for every block, (H, w, span)
+        y = self._attend(q, k, v, allowed, bias).reshape(batch_size, -1, *q.shape[2:])  # (B, blocks w, H, d)
         return y[:, self.shift : self.shift + length]  # without the padding of either side
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor) -> Tensor:
-        """Attend with q (B, Q, H, d) to k and v (B, K, H, d) where allowed (B, Q, K): (B, Q, H, d)."""
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor | None) -> Tensor:
+        """Attend with q (B, Q, H, d) to k and v (B, K, H, d) where allowed (B, Q, K), under bias (..., H, Q, K)."""
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # (B, H, Q or K, d)
         dropout = self.dropout if self.training else 0.0
-        return attention(q, k, v, mask=allowed[:, None], dropout=dropout).transpose(1, 2)
+        y = attention(q, k, v, bias=bias, mask=allowed[:, None], dropout=dropout)  # (B, H, Q, d)
+        return y.transpose(1, 2)
+
+    def _bias(self, offset: Tensor) -> Tensor | None:
+        """Look up b of offset (..., Q, K): (..., H, Q, K); what lies outside the window is masked anyway."""
+        if self.bias is None:
+            return None
+        index = (offset - self.first_offset).clamp(0, len(self.bias) - 1)
+        return F.embedding(index, mark_mixing(self.bias)).movedim(-1, -3)
 
     class State(NamedTuple):
         """A ring of the last w keys and values side by side, (N, w, 2 D): position p is at p + shift mod w."""
@@ -139,7 +160,8 @@ class Local(SelfMixer):
         q, k, v = (
             part.unflatten(-1, (self.num_heads, -1)) for part in (query[:, None], *past.to(query.dtype).chunk(2, -1))
         )
-        return self.out(self._attend(q, k, v, visible[:, None]).flatten(1)), self.State(past)
+        bias = self._bias((time - position[:, None])[:, None])  # (N, H, 1, w)
+        return self.out(self._attend(q, k, v, visible[:, None], bias).flatten(1)), self.State(past)
 
     def _reach(self) -> tuple[int, int]:
         """Return how many positions before and after a block of w its queries see."""

@@ -32,35 +32,20 @@ class PositionMatrix(nn.Module):
 
     def __init__(self, *, num_heads: int, max_len: int, causal: bool, std: float = 1.0) -> None:
         super().__init__()
-        if max_len < 1:
-            raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
         self.max_len = max_len
         self.causal = causal
-        offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
-        scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
-        used = scale[:max_len] if causal else scale  # taps that a causal matrix keeps: d <= 0
-        # w, (H, 2 N - 1)
-        taps = torch.randn(num_heads, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
-        self.weight = nn.Parameter(taps[:, offset + max_len - 1])  # (H, N, N)
+        self.weight = nn.Parameter(random_convolutions(num_heads, max_len, causal=causal, std=std))  # (H, N, N)
 
     def check(self, length: int) -> None:
         """Raise ValueError if the matrix does not reach to `length` positions."""
-        if length > self.max_len:
-            raise ValueError(
-                f"a sequence of {length} positions exceeds the {self.max_len} that the mixer has weights for; "
-                "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
-            )
+        check_length(length, self.max_len)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:
         """Mix z (B, T, D); padding counts as zero."""
-        batch_size, length, _ = z.shape
+        length = z.shape[1]
         self.check(length)
         weight = self.weight[:, :length, :length]  # (H, T, T)
-        weight = weight.tril() if self.causal else weight
-        values = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (weight.shape[0], -1))  # (B, T, H, R)
-        columns = values.permute(2, 1, 0, 3).flatten(2)  # (H, T, B R): one product per head serves the whole batch
-        mixed = (weight.to(z.dtype) @ columns).unflatten(2, (batch_size, -1))  # (H, T, B, R)
-        return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
+        return mix_positions(z, mask, weight.tril() if self.causal else weight)
 
     def init_cache(self, batch_size: int, max_len: int, width: int, **place: Any) -> Cache:
         """Allocate a cache of max_len inputs of `width` channels."""
@@ -80,6 +65,43 @@ class PositionMatrix(nn.Module):
         weights = weights.masked_fill(~visible, 0.0).transpose(0, 1)
         values = slots.unflatten(-1, (self.weight.shape[0], -1)).transpose(1, 2)  # (B, H, slots, R)
         return (weights.to(values.dtype) @ values).transpose(1, 2).reshape(z.shape).to(z.dtype)
+
+
+def random_convolutions(count: int, max_len: int, *, causal: bool, std: float) -> Tensor:
+    """Draw `count` matrices (count, N, N) as PositionMatrix starts with, N = max_len."""
+    require_max_len(max_len)
+    offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
+    scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
+    used = scale[:max_len] if causal else scale  # taps that a causal matrix keeps: d <= 0
+    # w, (count, 2 N - 1)
+    taps = torch.randn(count, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
+    return taps[:, offset + max_len - 1]
+
+
+def require_max_len(max_len: int) -> int:
+    """Return `max_len` if it is 1 or more, else raise ValueError."""
+    if max_len < 1:
+        raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
+    return max_len
+
+
+def check_length(length: int, max_len: int) -> None:
+    """Raise ValueError if a mixer with weights for max_len positions does not reach to `length`."""
+    if length > max_len:
+        raise ValueError(
+            f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "
+            "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
+        )
+
+
+def mix_positions(z: Tensor, mask: Tensor, *factors: Tensor) -> Tensor:
+    """Multiply z (B, T, D) along positions by the product of matrices (H, ., .); padding counts as zero."""
+    values = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (len(factors[0]), -1))  # (B, T, H, R)
+    columns = values.permute(2, 1, 0, 3).flatten(2)  # (H, T, B R): one product per head serves the whole batch
+    for factor in reversed(factors):
+        columns = factor.to(z.dtype) @ columns
+    mixed = columns.unflatten(2, (len(z), -1))  # (H, T, B, R)
+    return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
 
 
 class MLP(SelfMixer):

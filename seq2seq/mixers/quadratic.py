@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
+from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, split
@@ -31,7 +32,9 @@ class Quadratic(SelfMixer):
 
     Centers start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for
     the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
-    1 to 1/4.
+    1 to 1/4. Without centre_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
+    them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Centers r
+    times as far are a convolution of dilation r, every s-th output one of stride s.
 
     Args:
         dim: Width D of input and output.
@@ -40,7 +43,7 @@ class Quadratic(SelfMixer):
         head_dim: Channels of a head (default: D / H); E = H head_dim.
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
             r_d, which has no bound, is left out.
-        centre_std: Standard deviation of the centers at the start.
+        centre_std: Standard deviation of the centers at the start; None puts them at the taps.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
 
@@ -61,7 +64,7 @@ class Quadratic(SelfMixer):
         num_heads: int,
         head_dim: int | None = None,
         content: bool = False,
-        centre_std: float = 2.0,
+        centre_std: float | None = 2.0,
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -70,7 +73,7 @@ class Quadratic(SelfMixer):
             head_dim = require_divisible(dim, num_heads)
         if min(num_heads, head_dim) < 1:
             raise ValueError(f"num_heads is {num_heads}, head_dim {head_dim}; choose 1 or more")
-        if centre_std < 0:
+        if centre_std is not None and centre_std < 0:
             raise ValueError(f"centre_std is {centre_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
@@ -88,10 +91,15 @@ class Quadratic(SelfMixer):
         for block in (*self.inner.weight.split(self.width), self.out.weight):
             nn.init.xavier_uniform_(block)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
-        centers = centre_std * torch.randn(num_heads, axes)
-        self.centers = nn.Parameter(-centers.abs() if causal else centers)  # (H, axes): what each head looks at
-        # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
-        halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
+        if centre_std is None:
+            centers = _taps(num_heads, axes, causal=causal)
+            halvings = torch.full((num_heads,), -2.0)  # 2^2
+        else:
+            centers = centre_std * torch.randn(num_heads, axes)
+            centers = -centers.abs() if causal else centers
+            # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
+            halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)
+        self.centers = nn.Parameter(centers)  # (H, axes): what each head looks at
         self.log_sharpness = nn.Parameter(-math.log(2.0) * halvings)
 
     @property
@@ -159,3 +167,12 @@ class Quadratic(SelfMixer):
         # (axes, ..., H, T, S)
         distance = offset - centers.T.view(-1, *[1] * (offset.dim() - 4), self.num_heads, 1, 1)
         return -sharpness[:, None, None] * distance.square().sum(0)
+
+
+def _taps(count: int, axes: int, *, causal: bool) -> Tensor:
+    """Return the offsets of a convolution's `count` taps, on a grid as many to a row as to a column: (count, axes)."""
+    side = count if axes == 1 else math.isqrt(count)
+    if side**axes != count:
+        raise ValueError(f"num_heads is {count}, not those of a square kernel; choose {side**2} or {(side + 1) ** 2}")
+    line = torch.arange(side).float() - left_padding(side, causal)
+    return torch.cartesian_prod(*[line] * axes).view(count, axes)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.constraints import Constrained as Constrained
 from seq2seq.search.ensemble import Ensemble as Ensemble
+from seq2seq.search.graphs import Graphs as Graphs
 from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteError as NotFiniteError
 from seq2seq.search.hypothesis import Specials as Specials
@@ -23,6 +25,7 @@ from seq2seq.search.hypothesis import target_limits as target_limits
 from seq2seq.search.rows import Model as Model
 from seq2seq.search.rows import Selection as Selection
 from seq2seq.search.running import SHARE, Plan, Running
+from seq2seq.search.running import Shortlist as Shortlist
 from seq2seq.search.running import Source as Source
 from seq2seq.search.selection import BestFirst, Diverse
 from seq2seq.search.selection import Drawn as Drawn
@@ -37,6 +40,8 @@ def search(
     settings: SearchSettings,
     prefixes: Sequence[Sequence[int]] | None = None,
     suppress: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
+    graphs: Graphs | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence of src (B, S), best first; beam_size 1 is greedy decoding.
 
@@ -50,6 +55,8 @@ def search(
         settings: Width of the beam, limits of length, ranking, rules.
         prefixes: Tokens that each translation begins with.
         suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; the softmax is over them alone.
+        graphs: Lets steps be captured and replayed (default: plain steps).
 
     Returns:
         For each sentence settings.n_best hypotheses, or as many as have ended, which is one at least.
@@ -57,7 +64,9 @@ def search(
     Raises:
         NotFiniteError: The model's logits are not finite.
     """
-    return _in_order(model, _sources(src, src_mask, prefixes), special, settings, src.device, suppress=suppress)
+    sources = _sources(src, src_mask, prefixes)
+    how = {"suppress": suppress, "shortlist": shortlist, "graphs": graphs}
+    return _in_order(model, sources, special, settings, src.device, **how)
 
 
 def sample(
@@ -105,11 +114,11 @@ def _in_order(
     settings: SearchSettings,
     device: torch.device,
     selection: Selection | None = None,
-    suppress: Sequence[int] = (),
+    **how: Any,
 ) -> list[list[Hypothesis]]:
     """Search all sentences at a time; return their hypotheses in their own order."""
-    how = {"special": special, "settings": settings, "device": device, "selection": selection, "suppress": suppress}
-    found = dict(search_stream(model, sources, rows=len(sources), **how))  # type: ignore[arg-type]
+    how |= {"special": special, "settings": settings, "device": device, "selection": selection}
+    found = dict(search_stream(model, sources, rows=len(sources), **how))
     return [found[row] for row in range(len(sources))]
 
 
@@ -123,6 +132,8 @@ def search_stream(
     device: torch.device,
     selection: Selection | None = None,
     suppress: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
+    graphs: Graphs | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Search the translations of a stream of sentences, in rows that others take when theirs are done.
 
@@ -131,31 +142,34 @@ def search_stream(
         rows: Sentences that are searched at a time, at most; or a function that says so of the first one's length.
         selection: How extensions are chosen (default: as `settings` say).
         suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; the softmax is over them alone.
+        graphs: Lets steps be captured and replayed (default: plain steps).
 
     Yields:
         The number of a sentence, from 0, and its n best hypotheses, as soon as they are there.
     """
-    plan = Plan(model, special, settings, selection or _selection(special, settings), device, suppress)
+    selection = selection or _selection(special, settings)
+    plan = Plan(model, special, settings, selection, device, suppress, shortlist, graphs)
     waiting = enumerate(sources)
     ahead = list(islice(waiting, 1))
     while ahead:
         most = rows(len(ahead[0][1].ids)) if callable(rows) else rows
         ahead += islice(waiting, most - 1)
-        running = Running(plan, ahead)
-        ahead = list(islice(waiting, 1))
-        while True:
-            running.step()
-            for sentence in running.finished:
-                found = sentence.best(settings.n_best)
-                if not found:
-                    raise _nothing_ended(plan)
-                yield sentence.key, found
-            running.finished.clear()
-            free = len(running.free)
-            if free == len(running.seated) and not (ahead and running.fits(ahead[0][1])):
-                break
-            if free * SHARE >= len(running.seated):
-                ahead = _turn_over(running, ahead, waiting, free)
+        with closing(Running(plan, ahead)) as running:
+            ahead = list(islice(waiting, 1))
+            while True:
+                running.step()
+                for sentence in running.finished:
+                    found = sentence.best(settings.n_best)
+                    if not found:
+                        raise _nothing_ended(plan)
+                    yield sentence.key, found
+                running.finished.clear()
+                free = len(running.free)
+                if free == len(running.seated) and not (ahead and running.fits(ahead[0][1])):
+                    break
+                if free * SHARE >= len(running.seated):
+                    ahead = _turn_over(running, ahead, waiting, free)
 
 
 def _turn_over(
@@ -176,9 +190,11 @@ def _turn_over(
 def _nothing_ended(plan: Plan) -> Exception:
     """Return the error of a sentence every continuation of which has probability 0."""
     # of the model's own distribution the end is always a part, unless its scores are damaged
-    rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress
+    rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress or plan.shortlist
     if rules or isinstance(plan.selection, Constrained):
-        return ValueError("no translation meets min_len, no_repeat_ngram, suppressed tokens and phrases together")
+        return ValueError(
+            "no translation meets min_len, no_repeat_ngram, suppressed tokens, phrases and the shortlist together"
+        )
     return NotFiniteError()
 
 

@@ -73,6 +73,7 @@ class Constrained:
     reorders = True
     reads_tokens = True
     groups = 1
+    waits = True
 
     eos: int
 

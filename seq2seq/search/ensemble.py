@@ -34,11 +34,18 @@ class Ensemble:
             for model, own in zip(self.models, context, strict=True)
         ]
 
-    def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
+    def narrow(self, ids: Tensor, allowed: Tensor) -> list[Any]:
+        """Return an output layer of each model, of the tokens ids (U,) alone."""
+        return [model.narrow(ids, allowed) for model in self.models]
+
+    def step(
+        self, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: list[Any] | None = None
+    ) -> tuple[Tensor, list[Any]]:
         """Return log-probabilities (N, V) of the token after `token` (N,) at position (N,), and the next states."""
         log_probs, states = [], []
-        for model, own, old in zip(self.models, context, state, strict=True):
-            scores, new = step_log_probs(model, token, own, old, position)
+        outputs = output or [None] * len(self.models)
+        for model, own, old, layer in zip(self.models, context, state, outputs, strict=True):
+            scores, new = step_log_probs(model, token, own, old, position, layer)
             log_probs.append(scores)
             states.append(new)
         return torch.stack(log_probs).logsumexp(0) - math.log(len(self.models)), states

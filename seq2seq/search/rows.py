@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.search.characters import Characters
+from seq2seq.search.columns import Columns
 from seq2seq.search.hypothesis import Specials
 from seq2seq.state import first, move, refill, reorder, set_length
 
@@ -26,19 +27,29 @@ class Model(Protocol):
         """Return the state before the first position."""
         ...
 
-    def step(self, token: Tensor, context: list[Any], state: list[Any], position: Tensor) -> tuple[Tensor, list[Any]]:
+    def narrow(self, ids: Tensor, allowed: Tensor) -> Any:
+        """Return an output layer for `step`, of the tokens ids (U,), -inf where allowed (B, U) says so."""
+        ...
+
+    def step(
+        self, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: Any = None
+    ) -> tuple[Tensor, list[Any]]:
         """Return logits (N, V) of the token after `token` (N,) at position (N,), and the next state.
 
         A model whose logits are log p already says so by an attribute `normalized`.
+
+        Args:
+            output: An output layer that `narrow` has made, whose logits (N, U) are returned instead.
         """
         ...
 
 
 def step_log_probs(
-    model: Model, token: Tensor, context: list[Any], state: list[Any], position: Tensor
+    model: Model, token: Tensor, context: list[Any], state: list[Any], position: Tensor, output: Any = None
 ) -> tuple[Tensor, list[Any]]:
-    """Take a model's step, and return log p (N, V) in float32 with the next state."""
-    logits, state = model.step(token, context, state, position)
+    """Take a model's step, and return log p (N, V), or (N, U) of a narrow output, in float32 with the next state."""
+    given = () if output is None else (output,)
+    logits, state = model.step(token, context, state, position, *given)
     logits = logits.float()
     return (logits if getattr(model, "normalized", False) else logits.log_softmax(-1)), state
 
@@ -56,6 +67,7 @@ class Open(NamedTuple):
         draws: A uniform number for each sample and position, (B, beam, L), for sampling; else (B, beam, 0).
         phrases: What the translation must have, as `constraints.flatten` writes it, (B, tokens).
         partial: State of the character that byte pieces write, (B, beam), where there are such; else (B, 0).
+        allowed: The tokens that the translation may have, (B, V), where not all; else (B, 0).
     """
 
     last: Tensor
@@ -67,6 +79,7 @@ class Open(NamedTuple):
     draws: Tensor
     phrases: Tensor
     partial: Tensor
+    allowed: Tensor
 
 
 class Scores(NamedTuple):
@@ -131,6 +144,11 @@ class Selection(Protocol):
         """Equal parts of the beam, each of which has its own endings."""
         ...
 
+    @property
+    def waits(self) -> bool:
+        """True if it reads on the host what the device has computed."""
+        ...
+
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose."""
         ...
@@ -147,6 +165,8 @@ class Rows:
         rules: What is forbidden, applied in order.
         selection: How extensions are chosen.
         characters: The state of byte pieces, where there are any.
+        named: Where rows have lists of tokens: those whose places are the columns that rules, selection and characters
+            know them by, (n,).
     """
 
     def __init__(
@@ -160,6 +180,7 @@ class Rows:
         rules: tuple[Rule, ...],
         selection: Selection,
         characters: Characters | None = None,
+        named: Tensor | None = None,
     ) -> None:
         self.model = model
         self.special = special
@@ -172,27 +193,47 @@ class Rows:
         self.characters = characters
         # where the rows of hypotheses begin, (B, 1)
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
+        self._named = named
+        self._columns: Columns | None = None
+        self._output: Any = None
+        self._narrow()
+
+    @property
+    def narrowed(self) -> bool:
+        """True if the tokens of the rows' lists alone are scored."""
+        return self._named is not None
 
     def advance(self) -> Tensor:
         """Extend every open hypothesis by one token, and return what the host needs to know, (B, 6 beam) int32.
 
         Nothing here waits for the device.
         """
-        choice = self.selection(self._scores(), self.open)
+        columns = self._columns
+        # what is remembered are tokens, what is scored are columns
+        rows = self.open if columns is None else columns.of_rows(self.open)
+        choice = self.selection(self._scores(rows), rows)
+        if self.characters:
+            partial = rows.partial.gather(1, choice.kept.parent)
+            rows.partial.copy_(self.characters.after(partial, choice.kept.token))
+        if columns is not None:
+            choice = columns.tokens_of(choice)
         self._follow(choice.kept)
         parts = [part for extensions in choice for part in extensions]
         # one tensor, so that it is one copy; floats as their bits
         return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
 
-    def _scores(self) -> Scores:
-        rows = self.open
+    def _scores(self, rows: Open) -> Scores:
         position = rows.position.repeat_interleave(self.beam)  # (N,)
         # of all tokens, before some are ruled out: log_prob is the model's own
-        log_probs, self.state = step_log_probs(self.model, rows.last.flatten(), self.context, self.state, position)
+        log_probs, self.state = step_log_probs(
+            self.model, rows.last.flatten(), self.context, self.state, position, self._output
+        )
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
         # at its limit a hypothesis can only end, so that none is lost
         only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)
         only = only.expand(-1, self.beam).reshape(-1)  # (N,)
+        if self._columns is not None:
+            only = torch.where(only < 0, only, self._columns.place[only.clamp(min=0)])
         only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
         for rule in self.rules:
             rule(log_probs, rows)
@@ -208,8 +249,6 @@ class Rows:
             rows.tokens.copy_(rows.tokens.gather(1, index))
             at = rows.position[:, None, None].expand(-1, self.beam, 1)
             rows.tokens.scatter_(2, at, kept.token[:, :, None])
-        if self.characters:
-            rows.partial.copy_(self.characters.after(rows.partial.gather(1, kept.parent), kept.token))
         rows.last.copy_(kept.token)
         rows.log_prob.copy_(kept.log_prob)
         # a row that has ended stays where it is until it is taken: there are no further slots or positions
@@ -228,6 +267,7 @@ class Rows:
         refill(self.state, places, fresh, self.beam)
         refill(self.open, places, rows)
         set_length(self.state, longest)
+        self._narrow()
 
     def shrink(self, sources: Tensor, targets: Tensor, count: int, longest: int) -> None:
         """Move the rows `sources` to `targets`, and keep the first `count` rows only."""
@@ -240,3 +280,11 @@ class Rows:
         self.state = first(self.state, count, self.beam)
         self.open = first(self.open, count)
         self._base = self._base[:count]
+        self._narrow()
+
+    def _narrow(self) -> None:
+        """Score the tokens of the rows' lists alone from here on, where they have lists."""
+        allowed = self.open.allowed
+        if self._named is not None:
+            self._columns = Columns.of(allowed, self._named)
+            self._output = self.model.narrow(self._columns.ids, allowed[:, self._columns.ids])

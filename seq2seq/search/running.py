@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
+from seq2seq.search.columns import Named
 from seq2seq.search.constraints import STOP, flatten
+from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, Open, Rows, Selection
@@ -39,8 +42,18 @@ class Source(NamedTuple):
     seed: int = 0
 
 
+# From a source's ids to the tokens that its translation may have, True in a new tensor (V,).
+Shortlist = Callable[[Sequence[int]], Tensor]
+
+
 class Plan(NamedTuple):
-    """Plan of a search, whatever is searched; `suppress` are tokens that no translation has."""
+    """Plan of a search, whatever is searched.
+
+    Attributes:
+        suppress: Tokens that no translation has.
+        shortlist: The tokens that the translation of a source may have; None for all.
+        graphs: Lets steps be captured and replayed; None for plain ones.
+    """
 
     model: Model
     special: Specials
@@ -48,6 +61,8 @@ class Plan(NamedTuple):
     selection: Selection
     device: torch.device
     suppress: Sequence[int] = ()
+    shortlist: Shortlist | None = None
+    graphs: Graphs | None = None
 
 
 class Running:
@@ -69,8 +84,10 @@ class Running:
         # results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
-        self.characters = characters_of(plan.special.byte_of, plan.suppress, plan.device)
-        self.rules = rules_of(plan.settings, plan.special, plan.suppress, plan.device, self.characters)
+        named = Named.of(plan.special, plan.suppress) if plan.shortlist else None
+        special, suppress = (named.special, named.suppress) if named else (plan.special, plan.suppress)
+        self.characters = characters_of(special.byte_of, suppress, plan.device)
+        self.rules = rules_of(plan.settings, special, suppress, plan.device, self.characters)
         src, mask = self._padded(sources)
         self.rows = Rows(
             plan.model,
@@ -79,9 +96,12 @@ class Running:
             special=plan.special,
             max_len=self.max_len,
             rules=self.rules,
-            selection=plan.selection,
+            # of columns, where there are lists of tokens
+            selection=dataclasses.replace(plan.selection, eos=special.eos) if named else plan.selection,  # type: ignore
             characters=self.characters,
+            named=None if named is None else torch.tensor(named.ids).to(plan.device),
         )
+        self._advance = Steps(self.rows, plan.graphs)
 
     @property
     def free(self) -> list[int]:
@@ -100,7 +120,8 @@ class Running:
         Raises:
             NotFiniteError: The model's scores are not finite.
         """
-        packed = self.rows.advance().to("cpu", non_blocking=True)
+        # copied in any case: sentences keep what they read, and replayed steps write to one place
+        packed = self._advance().to("cpu", non_blocking=True, copy=True)
         self._asked.append((list(self.seated), packed, _mark(self.plan.device)))
         for sentence in self.seated:
             sentence.steps += 1
@@ -146,8 +167,13 @@ class Running:
         for source, target in zip(sources, targets, strict=True):
             self.seated[target] = self.seated[source]
         del self.seated[count:]
+        self._advance.release()
         moves = torch.tensor([sources, targets], dtype=torch.int64).to(self.plan.device)
         self.rows.shrink(moves[0], moves[1], count, self._longest())
+
+    def close(self) -> None:
+        """End the search."""
+        self._advance.release()
 
     def _longest(self) -> int:
         return max((sentence.steps for sentence in self.seated if not sentence.done), default=0)
@@ -188,8 +214,20 @@ class Running:
         last = torch.full((rows, size), self.plan.special.bos)
         position = torch.zeros(rows, dtype=torch.int64)
         partial = torch.zeros(rows, size if self.characters else 0, dtype=torch.int64)
-        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial
+        allowed = self._allowed(sources)
+        fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial, allowed
         return Open(*(field.to(self.plan.device) for field in fields))
+
+    def _allowed(self, sources: Sequence[tuple[Any, Source]]) -> Tensor:
+        """Return the tokens of each sentence's list, with those that its translation must have, (B, V)."""
+        if self.plan.shortlist is None:
+            return torch.ones(len(sources), 0, dtype=torch.bool)
+        rows = []
+        for _, source in sources:
+            row = self.plan.shortlist(source.ids)  # (V,)
+            row[[*source.prefix, *(token for phrase in source.phrases for token in phrase)]] = True
+            rows.append(row)
+        return torch.stack(rows)
 
 
 def target_limit(source: Source, settings: SearchSettings) -> int:

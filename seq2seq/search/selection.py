@@ -20,6 +20,7 @@ class BestFirst:
     reorders = True
     reads_tokens = False
     groups = 1
+    waits = False
 
     eos: int
 
@@ -46,6 +47,7 @@ class Drawn:
     reorders = False
     reads_tokens = False
     groups = 1
+    waits = False
 
     eos: int
     temperature: float = 1.0
@@ -109,6 +111,7 @@ class Diverse:
 
     reorders = True
     reads_tokens = False
+    waits = False
 
     eos: int
     groups: int

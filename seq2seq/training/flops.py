@@ -1,7 +1,7 @@
 """Count the floating-point operations of a training step on a model without data.
 
 A count, not formulas per mixer: torch knows what a matrix product costs (2 m n k), an operator of ours says what its
-useful work costs where it is registered (`register_flop_formula`), and so a new mixer is right without a line here.
+useful work costs (`seq2seq.kernels.flop_formulas`), and so a new mixer is right without a line here.
 Convolutions count a multiply-add per channel, position and tap, whatever the band product does beside that.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq.build import build_model, max_positions, without_memory
+from seq2seq.kernels import flop_formulas as flop_formulas  # which registers them
 from seq2seq.model import Seq2Seq
 
 log = logging.getLogger(__name__)

@@ -216,6 +216,8 @@ def test_growth_stops_at_its_limit():
     found = scaling.measure(settings_of("lightconv"), lengths=(4, 8), limit=60)
     assert found.lengths == [4, 8]
     assert found.peak_bytes[1] > found.peak_bytes[0] > 4 * 4 * scaling.DIM
+    # a fully connected layer refuses more weights than memory holds
+    assert scaling.measure(settings_of("full_mlp"), lengths=(4, 8, 2**13), limit=60).lengths == [4, 8]
 
 
 def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: bool) -> Point:

@@ -43,6 +43,7 @@ EXHAUSTIVE = (
     "test_200_sentences_translate_alike_in_onnx_runtime",
     "test_graphs_take_long_sources_and_wide_beams",
     "test_the_published_rnnsearch_has_a_graph_too",
+    "test_kernels_without_softmax_have_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
 )
 REPRESENTATIVE = {
@@ -257,6 +258,16 @@ def test_the_published_rnnsearch_has_a_graph_too(tokenizer, tmp_path):
     for slot in ("encoder", "cross"):
         config["mixer"][slot]["reset"] = "before"
     write(tmp_path, loaded(config, tokenizer))
+
+
+@pytest.mark.parametrize("name", ["lightconv", "dynamicconv"])
+def test_kernels_without_softmax_have_a_graph_too(name, tokenizer, tmp_path):
+    config = preset(name, tokenizer).meta["model"]
+    for slot in ("encoder", "decoder"):
+        config["mixer"][slot]["softmax"] = False
+    given = loaded(config, tokenizer)
+    lines = tiny.sentences(tiny.GERMAN, 6)
+    require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))
 
 
 def test_graphs_run_on_the_cpu_in_float32_alone(tmp_path):

@@ -19,7 +19,7 @@ import tiny
 import torch
 from conftest import PATIENCE, child_cpu_seconds
 
-from seq2seq import cli, search, translate
+from seq2seq import search, translate
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference import line_stream
 from seq2seq.inference import translator as inference
@@ -29,6 +29,7 @@ from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.search import NotFiniteError
 from seq2seq.training.errors import TrainingFault, as_fault
+from seq2seq.translation_options import load_translator
 
 ROOT = Path(__file__).resolve().parents[2]
 # beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
@@ -139,6 +140,12 @@ def test_wrong_options(tmp_path, ckpt, capsys, options, message):
         run_main(tmp_path, ckpt, b"", *options)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_graphs_need_a_gpu(tmp_path, ckpt, capsys):
+    assert run_main(tmp_path, ckpt, b"x\n", "--device", "cpu", "--cuda-graphs") == (2, b"")
+    error = "error: CUDA graphs need a GPU, and this runs on 'cpu'; leave out --cuda-graphs\n"
+    assert capsys.readouterr().err == error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -332,7 +339,7 @@ def test_options_reach_the_search(tmp_path, ckpt, monkeypatch):
 
 def searches(ckpt: Path, *options: str) -> SearchSettings:
     """Return the settings of the command's search with these options."""
-    return cli.load_translator(translate._parser().parse_args(["--ckpt", str(ckpt), *options])).settings
+    return load_translator(translate._parser().parse_args(["--ckpt", str(ckpt), *options])).settings
 
 
 def test_the_search_is_the_runs_unless_an_option_says_otherwise(tmp_path, ckpt, capsys):

@@ -131,7 +131,7 @@ def test_an_unknown_choice_is_told_with_what_is_like_it(word, near):
     assert message.startswith(f"{word} is no choice; did you mean {near}"), message
     assert "schema" not in message
     assert "\n" not in message
-    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is no choice (known: average, bahdanau, ")
+    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is no choice (known: aan, average, bahdanau, ")
 
 
 def test_what_is_refused_is_a_value_error_of_one_line():
@@ -223,6 +223,15 @@ def test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong(capsys):
         with pytest.raises(SystemExit):
             refuse_mistakes("train", ["-m", *words])
         assert words[1].lstrip("+").partition("=")[0] in capsys.readouterr().err
+
+
+def test_an_experiment_that_names_its_own_sweep_is_read(capsys):
+    """And its own settings, which it sweeps over; some of its values may be chosen on the command line."""
+    refuse_mistakes("train", ["-m", "experiment=ablation_wu", "seed=1,2"])
+    refuse_mistakes("train", ["-m", "experiment=ablation_wu", "experiment/wu_table3=cnn,sharing"])
+    with pytest.raises(SystemExit):
+        refuse_mistakes("train", ["-m", "experiment=ablation_wu", "experiment/wu_table3=cn"])
+    assert "experiment/wu_table3=cn is no choice; did you mean cnn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program", ["train", "prepare"])

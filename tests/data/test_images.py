@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmarks import images
 from seq2seq import checkpoint, draw, inspect, translate
-from seq2seq.analysis import model_report
+from seq2seq.analysis import model_report, picture_maps
 from seq2seq.build import build_model, max_positions
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
@@ -373,7 +373,7 @@ def run(drawn, tmp_path_factory) -> Path:
     sizes = ["tokenizer.patches.height=8", "tokenizer.patches.width=24", "data.vocab_size=60", "data.max_tokens=384"]
     small = [word for word in toycorpus.TINY if not word.startswith("data.")]
     files = [f"data.{split}={drawn / split}" for split in ("train", "valid", "test")]
-    places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}"]
+    places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}", "trainer.keep_last=3"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         found = compose("train", ["experiment=drawn_words", *small, *sizes, *files, *places])
     train(resolve(OmegaConf.to_container(found, resolve=True), mixer="quadratic"))  # type: ignore[arg-type]
@@ -424,7 +424,8 @@ def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
     picture = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.ckpt"
     assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
-    assert (tmp_path / "seen" / "encoder-centers.png").is_file()
+    for name in ("encoder-centers", "encoder-picture", "cross-picture"):
+        assert (tmp_path / "seen" / f"{name}.png").is_file()
     assert "rows and columns apart" in (tmp_path / "seen" / "report.html").read_text("utf-8")
     names = model_report._patches(GRID)
     assert (len(names), names[0], names[12], names[-1]) == (48, "1,1", "2,1", "4,12")
@@ -443,6 +444,26 @@ def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, c
     )
     places = next(name for name in made if name.endswith("centers"))
     assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a centre, but not far
+    ways = images.progress(run)
+    assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.ckpt"))) > 2 for way in ways)
+    assert torch.equal(ways[0][0], made["encoder.layers.0.self_mixer.centers"])
+    assert torch.equal(ways[0][-1], trained["encoder.layers.0.self_mixer.centers"])
+
+
+def test_maps_over_a_picture():
+    """A patch's share is its opacity in every pixel of it; the patch that varies most is framed."""
+    grid = PatchGrid(height=4, width=6, size=2)
+    pixels = np.full((4, 6), 200, dtype=np.uint8)
+    pixels[2:, 2:4] = [[0, 255], [255, 0]]
+    assert picture_maps.busiest_patch(pixels, grid) == 4
+    shares = torch.tensor([0.0, 0.1, 0.2, 0.0, 0.4, 0.3])
+    opacity = picture_maps.overlay(shares, grid)[..., 3]
+    for i in range(4):
+        for j in range(6):
+            assert opacity[i, j] == pytest.approx(0.8 * float(shares[i // 2 * 3 + j // 2]) / 0.4)
+    rows = [("1 Quadratic", [("all", shares), ("$", shares)]), ("2 Quadratic", [("all", shares)])]
+    figure = picture_maps.draw(rows, pixels, grid, 4)
+    assert [len(axes.images) for axes in figure.axes] == [2, 2, 2, 0]
 
 
 @pytest.mark.parametrize("sizes", [{"width": 4294967296}, {"height": 10_001}, {"height": 0}])

@@ -87,11 +87,11 @@ def test_lightconv_is_its_reference(taps, causal, drop):
 @both_forms
 @pytest.mark.parametrize("drop", [0.0, 0.3])
 def test_dynamicconv_is_its_reference(taps, causal, drop):
-    """Also with DropConnect: both twins drop the same weights."""
-    for length in lengths(taps)[::2]:
+    """Also with DropConnect, of which both twins drop the same weights, and at one length without softmax."""
+    for length, softmax in [*((length, True) for length in lengths(taps)[::2]), (taps + 1, False)]:
         x, logits = draw(2, length, 4), draw(2, length, 2, taps)
         keep = keep_words((2, length, 2), taps, drop) if drop else None
-        given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop)}
+        given = {"causal": causal, "keep": keep, "keep_prob": keep_probability(drop), "softmax": softmax}
         pair = dynamicconv(x, logits, **given), dynamicconv_reference(x, logits, **given)
         same_with_gradients(*pair, [x, logits])
 

@@ -48,12 +48,13 @@ REPRESENTATIVE = {
     "test_export": ["DynamicConv"],
     "test_operator_is_the_public_function_and_the_reference": [
         f"{shape}-{op}" for shape in ("(2, 5, 2, 3, 3)", "(2, 150, 2, 2, 5)") for op in ("dynamicconv", "lightconv")
-    ],
+    ]
+    + ["(2, 150, 2, 2, 5)-dynamicconv-unnormalized"],
 }
 EXHAUSTIVE = {"test_inductor", "test_compiled_mixer_with_triton", "test_processes_are_one_with_the_joined_batch"}
 
 ops = torch.ops.seq2seq
-every_op = pytest.mark.parametrize("op", ["dynamicconv", "lightconv", "lightconv-glu"])
+every_op = pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-unnormalized", "lightconv", "lightconv-glu"])
 every_mixer = pytest.mark.parametrize("mixer", [DynamicConv, LightConv])
 # B, T, H, R, K: one block of the torch path and several, one head and one channel a head, one tap
 SHAPES = [(2, 5, 2, 3, 3), (2, 5, 1, 4, 2), (2, 5, 4, 1, 3), (1, 4, 2, 2, 1), (2, 150, 2, 2, 5), (1, 150, 3, 1, 4)]
@@ -75,16 +76,24 @@ def same(a: Tensor, b: Tensor, tolerance: float = TOLERANCE) -> None:
     torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
+def operator_name(op: str) -> str:
+    """The operator of lightconv-glu is lightconv, that of dynamicconv-unnormalized dynamicconv."""
+    return op.partition("-")[0]
+
+
 class Problem:
     """Random inputs of an operation, float64 for torch's and float32 for Triton's, part padding, with DropConnect."""
 
     def __init__(self, op: str, shape: tuple[int, ...], *, drop: float = 0.3, backend: str = BACKEND) -> None:
         batch, length, heads, width, taps = shape
         self.op, self.glu, self.causal = op, op == "lightconv-glu", random.random() < 0.5
+        self.softmax = op != "dynamicconv-unnormalized"
+        backend = backend if self.softmax else "torch"  # Triton does not serve it
         self.backend, dtype = backend, torch.float64 if backend == "torch" else torch.float32
         like: dict[str, Any] = {"dtype": dtype, "device": DEVICE}
         x = torch.randn(batch, length, heads * width * (2 if self.glu else 1), **like)
-        kernels = (batch, length, heads) if op == "dynamicconv" else (heads,)
+        self.dynamic = operator_name(op) == "dynamicconv"
+        kernels = (batch, length, heads) if self.dynamic else (heads,)
         weights = torch.randn(*kernels, taps, **like)
         self.inputs = x.requires_grad_(), weights.requires_grad_()
         self.keep = keep_words(kernels, taps, drop, device=torch.device(DEVICE)) if drop else None
@@ -97,26 +106,29 @@ class Problem:
         """By the public function."""
         kept = {"keep": self.keep, "keep_prob": self.keep_prob}
         given = {"causal": self.causal, "start": self.start, "end": self.end, "backend": self.backend}
-        if self.op == "dynamicconv":
-            return dynamicconv(x, weights, **kept, **given)
+        if self.dynamic:
+            return dynamicconv(x, weights, softmax=self.softmax, **kept, **given)
         return lightconv(x, weights, glu=self.glu, **kept, **given)
 
     def arguments(self, x: Tensor, weights: Tensor) -> tuple[Any, ...]:
         """The operator's arguments; LightConv's has no part in DropConnect."""
-        if self.op == "dynamicconv":
-            return x, weights, self.keep, self.start, self.end, self.causal, 1 / self.keep_prob, self.backend
+        if self.dynamic:
+            settings = self.causal, 1 / self.keep_prob, self.backend, self.softmax
+            return x, weights, self.keep, self.start, self.end, *settings
         return x, weights, self.start, self.end, self.causal, self.glu, self.backend
 
     def operator(self, x: Tensor, weights: Tensor) -> Tensor:
         """By the operator alone."""
-        found = getattr(ops, self.op.removesuffix("-glu"))(*self.arguments(x, weights))
-        return found[0] if self.op == "dynamicconv" else found
+        found = getattr(ops, operator_name(self.op))(*self.arguments(x, weights))
+        return found[0] if self.dynamic else found
 
     def reference(self, x: Tensor, weights: Tensor) -> Tensor:
         """By the reference, which is given values with zeros for padding."""
         values = within(F.glu(x, -1) if self.glu else x, self.start, self.end)
-        slow = dynamicconv_reference if self.op == "dynamicconv" else lightconv_reference
-        return slow(values, weights, causal=self.causal, keep=self.keep, keep_prob=self.keep_prob)
+        given = {"causal": self.causal, "keep": self.keep, "keep_prob": self.keep_prob}
+        if self.dynamic:
+            return dynamicconv_reference(values, weights, softmax=self.softmax, **given)
+        return lightconv_reference(values, weights, **given)
 
     def results(self, call: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
         """Value and gradients."""
@@ -128,7 +140,7 @@ class Problem:
 @every_shape
 def test_operator_is_the_public_function_and_the_reference(op, shape):
     """In value and gradient; LightConv's operator is given weights after DropConnect."""
-    task = Problem(op, shape, drop=0.3 if op == "dynamicconv" else 0.0)
+    task = Problem(op, shape, drop=0.3 if op.startswith("dynamicconv") else 0.0)
     wanted = task.results(task.public)
     for found, expected in zip(task.results(task.operator), wanted, strict=True):
         same(found, expected)
@@ -139,7 +151,7 @@ def test_operator_is_the_public_function_and_the_reference(op, shape):
 
 def opcheck(task: Problem) -> None:
     """torch.library.opcheck: schema, autograd registration, shapes, types and strides without data, and AOTAutograd."""
-    name = task.op.removesuffix("-glu")
+    name = operator_name(task.op)
     arguments = task.arguments(*task.inputs)
     torch.library.opcheck(getattr(ops, name).default, arguments)
     saved = [part.detach() for part in task.inputs]
@@ -263,7 +275,7 @@ def test_shapes_and_types_without_data(op):
             dy = mode.from_tensor(task.dy).to(types[0])
             y = task.operator(x, weights)
             found = y, *torch.autograd.grad(y, (x, weights), dy)
-            if op == "dynamicconv":
+            if task.dynamic:
                 lse = ops.dynamicconv(*task.arguments(x, weights))[1]
                 assert (lse.shape, lse.dtype) == (weights.shape[:3], torch.float32)
         for got, like in zip(found, (dy, x, weights), strict=True):
@@ -288,7 +300,7 @@ def test_compiled_function_is_eager(op, length):
     for found, wanted in zip(task.results(call), task.results(task.public), strict=True):
         same(found, wanted)
     (graph,) = counter.graphs
-    assert any(f"seq2seq.{op.removesuffix('-glu')}" in str(node.target) for node in graph.graph.nodes)
+    assert any(f"seq2seq.{operator_name(op)}" in str(node.target) for node in graph.graph.nodes)
 
 
 @every_op

@@ -597,3 +597,11 @@ def test_auto_falls_back_with_one_warning(said, monkeypatch):
         assert why in message
     with pytest.raises(ValueError, match=r"capability 7\.5"):
         dispatch.takes_triton("lightconv", "triton", x, heads=2, taps=3)
+
+
+def test_weights_without_softmax_are_refused_or_left_to_torch():
+    x, logits = torch.randn(1, 4, 4, device=DEVICE), torch.randn(1, 4, 2, 3, device=DEVICE)
+    with pytest.raises(ValueError, match="backend=triton cannot serve this: weights without softmax"):
+        dynamicconv(x, logits, causal=True, softmax=False, backend="triton")
+    expected = dynamicconv(x, logits, causal=True, softmax=False, backend="torch")
+    assert torch.equal(dynamicconv(x, logits, causal=True, softmax=False), expected)

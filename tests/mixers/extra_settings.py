@@ -11,14 +11,29 @@ from seq2seq.mixers.nonlocal_ import PAIRWISE
 SPARSE = ("sparsemax", "entmax15") if importlib.util.find_spec("entmax") else ()
 # {"slot": ...} restricts a line to one slot, cross among them; without it, both forms of a self mixer are tested.
 EXTRA: dict[str, list[dict[str, Any]]] = {
+    "aan": [{"gate": False}],
+    "depthwise": [{"weight_dropout": 0.2}],
     "attention": [
         {"num_kv_heads": 1, "rotary": True},
         *({"weights": weights} for weights in SPARSE),
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
     ],
     "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
-    "lightconv": [{"slot": "cross", "kernel_size": 4, "rate": 0.7}],
-    "dynamicconv": [{"slot": "cross", "kernel_size": 2, "rate": 1.5}],
+    # names of a self mixer and of a cross mixer
+    "lightconv": [
+        {"slot": "encoder", "softmax": False},
+        {"slot": "decoder", "softmax": False},
+        {"slot": "encoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"slot": "decoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"slot": "cross", "kernel_size": 4, "rate": 0.7},
+    ],
+    "dynamicconv": [
+        {"slot": "encoder", "softmax": False},
+        {"slot": "decoder", "softmax": False},
+        {"slot": "encoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"slot": "decoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"slot": "cross", "kernel_size": 2, "rate": 1.5},
+    ],
     "fixed_context": [
         {"slot": "cross", "summary": "mean", "reset": "before"},
         {"slot": "cross", "every_step": False},
@@ -42,7 +57,12 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "postconv_attention": [{"kernel_size": 1}, {"kernel_size": 6}],
     "pyramid": [{"reduction": 1}, {"reduction": 3}, {"reduction": 8}],
     "lowrank": [{"rank": 2, "max_len": 150}, {"rank": 40, "max_len": 150}],
+    "lowrank_mlp": [{"rank": 1}],
+    "local_mlp": [{"window": 4}],
+    "resolutions": [{"slot": "encoder", "resolutions": [3]}, {"slot": "encoder", "resolutions": [8, 1]}],
     "retention": [{"norm": False}, {"gate": False}, {"norm": False, "gate": False}],
+    "criss_cross": [{"grid_width": 1}, {"grid_width": 3}],
+    "interlaced": [{"grid_width": 1}, {"grid_width": 3}],
     "gated_delta": [{"kernel_size": 1, "gate": False}, {"kernel_size": 6}],
     "relative": [
         {"encoding": "sinusoidal"},
@@ -54,6 +74,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "relative_bias": [{"max_offset": 3}],
     "quadratic": [
+        {"centre_std": None},
         {"content": True},
         {"head_dim": 3},
         {"slot": "encoder", "grid_width": 4, "content": True},

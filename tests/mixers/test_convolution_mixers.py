@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.aan import AAN
 from seq2seq.mixers.average import Average
 from seq2seq.mixers.conv import Conv
 from seq2seq.mixers.depthwise import Depthwise
@@ -91,10 +92,46 @@ def test_depthwise_with_shared_normalised_kernels_is_lightconv(glu, causal):
 
 
 @both_forms
-def test_dynamicconv_of_constant_predictions_is_lightconv(causal):
+@gated_or_not
+def test_lightconv_without_softmax_is_depthwise_with_shared_kernels(glu, causal):
+    """Also with DropConnect where a head has one channel: the same masks are drawn."""
+    depthwise = made(Depthwise, causal=causal, kernel_size=5, glu=glu, weight_dropout=0.3)
+    for heads in (3, DIM):
+        light = made(
+            LightConv, causal=causal, kernel_size=5, glu=glu, num_heads=heads, softmax=False, weight_dropout=0.3
+        )
+        share(light, depthwise)
+        fill(depthwise.weight, light.weight.repeat_interleave(DIM // heads, 0))
+        x = sequences()
+        exactly(depthwise.eval()(x, MASK), light.eval()(x, MASK))
+    mixed = []
+    for mixer in (depthwise, light):
+        torch.manual_seed(3)
+        mixed.append(mixer.train()(x, MASK))
+    exactly(*mixed)
+    assert not torch.equal(mixed[0], depthwise.eval()(x, MASK))
+
+
+@both_forms
+def test_aan_by_hand(causal):
+    """Gates of the input and of the transformed mean, one position at a time."""
+    mixer, x = made(AAN, causal=causal, ffn_dim=7), sequences()
+    found = mixer(x, MASK)
+    for row, length in enumerate(LENGTHS):
+        for t in range(length):
+            g = mixer.down(mixer.up(x[row, : t + 1 if causal else length].mean(0)).clamp(min=0))
+            keep, take = torch.sigmoid(mixer.gates(torch.cat([x[row, t], g]))).chunk(2)
+            torch.testing.assert_close(found[row, t], keep * x[row, t] + take * g, atol=1e-12, rtol=1e-12)
+    mixer.gates = None
+    torch.testing.assert_close(mixer(x, MASK)[row, t], g, atol=1e-12, rtol=1e-12)
+
+
+@both_forms
+@pytest.mark.parametrize("softmax", [True, False])
+def test_dynamicconv_of_constant_predictions_is_lightconv(softmax, causal):
     """A channel that is always one predicts the same kernels everywhere."""
-    light = made(LightConv, causal=causal, kernel_size=4, glu=False, num_heads=3)
-    dynamic = made(DynamicConv, causal=causal, kernel_size=4, glu=False, num_heads=3)
+    light = made(LightConv, causal=causal, kernel_size=4, glu=False, num_heads=3, softmax=softmax)
+    dynamic = made(DynamicConv, causal=causal, kernel_size=4, glu=False, num_heads=3, softmax=softmax)
     fill(light.inner.weight, torch.cat([torch.zeros(1, DIM), torch.randn(DIM - 1, DIM)]))
     fill(light.inner.bias, torch.cat([torch.ones(1), torch.randn(DIM - 1)]))
     share(light, dynamic)

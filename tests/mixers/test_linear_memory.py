@@ -13,6 +13,7 @@ from test_attention_forms import HEAD_DIM, HEADS, WIDTH, either_form, exact, hea
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from seq2seq.kernels import flop_formulas as flop_formulas
 from seq2seq.kernels.gated_delta import gated_delta
 from seq2seq.kernels.gated_delta.reference import gated_delta_reference
 from seq2seq.kernels.retention import retention, retention_parallel

@@ -18,7 +18,14 @@ from seq2seq.introspection import freeze_mixing
 from seq2seq.mixers.attention import Attention
 from seq2seq.mixers.local import Local
 
-KINDS = [{}, {"blocks": True}, {"blocks": True, "shift": 1}, {"blocks": True, "shift": 3}]
+KINDS = [
+    {},
+    {"blocks": True},
+    {"blocks": True, "shift": 1},
+    {"blocks": True, "shift": 3},
+    {"relative_bias": True},
+    {"relative_bias": True, "blocks": True, "shift": 2},
+]
 
 
 def wide(*shape: int) -> Tensor:
@@ -41,8 +48,16 @@ def band(mixer: Local, length: int) -> Tensor:
 def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
     """Full attention under that mask, with the mixer's weights."""
     q, k, v = (part.unflatten(-1, (mixer.num_heads, -1)).transpose(1, 2) for part in mixer.qkv(x).chunk(3, -1))
-    allowed = band(mixer, x.shape[1]) & mask[:, None, None, :]
-    return mixer.out(F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).transpose(1, 2).flatten(2))
+    length = x.shape[1]
+    allowed = band(mixer, length)
+    bias = torch.zeros(mixer.num_heads, length, length, dtype=x.dtype)
+    if mixer.bias is not None:
+        # one pair of positions after another: the first row of the table is that of the most negative offset
+        reach = mixer.window - 1 if mixer.blocks or mixer.causal else mixer.window // 2
+        rows = [[mixer.bias[(k - q + reach) % len(mixer.bias)] for k in range(length)] for q in range(length)]
+        bias = torch.stack([torch.stack(row) for row in rows]).permute(2, 0, 1)
+    scores = bias.masked_fill(~(allowed & mask[:, None, None, :]), float("-inf"))
+    return mixer.out(F.scaled_dot_product_attention(q, k, v, attn_mask=scores).transpose(1, 2).flatten(2))
 
 
 @pytest.mark.parametrize("given", KINDS, ids=str)
@@ -50,7 +65,7 @@ def banded(mixer: Local, x: Tensor, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("window", [4, 5])
 def test_is_attention_under_a_band_mask(window, causal, given):
     """Values and gradients, at lengths around one span of keys and far beyond, whole blocks and broken ones."""
-    mixer = Local(dim=8, causal=causal, num_heads=2, window=window, **given).double()
+    mixer = jiggle(Local(dim=8, causal=causal, num_heads=2, window=window, **given).double())
     for length in (1, 3, window, 2 * window - 1, 2 * window, 2 * window + 2, 6 * window, 6 * window + 1):
         x, mask = wide(2, length, 8).requires_grad_(), lengths_mask([length, length // 2 + 1], length)
         weight = wide(2, length, 8) * mask[:, :, None]
@@ -129,9 +144,12 @@ def test_the_matrix_is_zero_outside_the_window(causal, given):
 
 def test_the_preset_shifts_every_other_layer():
     """However deep: so that what one layer's blocks part, the next one's join."""
-    model = build_model(config("mixer=local_blocks", *TINY, "model.encoder_layers=5"))
-    assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 8, 0, 8, 0]
-    assert all(layer.self_mixer.blocks and layer.self_mixer.window == 16 for layer in model.decoder.layers)
+    for preset, biased in {"local_blocks": False, "swin": True}.items():
+        model = build_model(config(f"mixer={preset}", *TINY, "model.encoder_layers=5"))
+        assert [layer.self_mixer.shift for layer in model.encoder.layers] == [0, 8, 0, 8, 0]
+        decoder = [layer.self_mixer for layer in model.decoder.layers]
+        assert all(mixer.blocks and mixer.window == 16 for mixer in decoder)
+        assert all((mixer.bias is not None) == biased for mixer in decoder)
 
 
 def test_refusals():

@@ -85,13 +85,16 @@ def gated_convolution(m: Any, kernels: int) -> int:
 # What docstrings say, with the settings of conf, by self mixer: m.dim is D, and so on. A new mixer may, and need not,
 # have a line here.
 COUNTS = {
+    "aan": lambda m: 2 * m.dim * m.up.out_features + m.up.out_features + 4 * m.dim**2 + 3 * m.dim,
     "attention": attention,
     "average": lambda m: m.dim**2 + m.dim,
     "bigru": lambda m: 6 * (m.dim + m.dim // 2 + 2) * (m.dim // 2),
     "conv": lambda m: m.kernel_size * m.dim**2 + m.dim,
+    "criss_cross": attention,
     "depthwise": lambda m: gated_convolution(m, m.dim * m.kernel_size),
     "dynamic_depthwise": lambda m: ((13 + m.kernel_size) * m.dim**2 + 13 * m.dim) // 4 + m.dim * m.kernel_size,
     "dynamicconv": lambda m: gated_convolution(m, m.dim * m.num_heads * m.kernel_size),
+    "full_mlp": lambda m: 2 * m.dim * m.hidden_dim + m.dim + (m.max_len * m.hidden_dim) ** 2,
     "gated_delta": lambda m: (
         5 * m.dim**2 + 3 * m.dim * m.kernel_size + 2 * (m.dim + 1) * m.num_heads + m.dim // m.num_heads
     ),
@@ -99,11 +102,18 @@ COUNTS = {
     "grouped_query": lambda m: 2 * m.dim**2 + 2 * m.dim**2 * 2 // m.num_heads,
     "gru": lambda m: (12 * m.dim**2 if m.causal else 9 * m.dim**2) // 2 + 6 * m.dim,
     "identity": lambda m: m.dim**2 + m.dim,
+    "inhomogeneous_depthwise": lambda m: gated_convolution(
+        m, m.rank * (m.dim + 1) + (m.rank + 1) * m.kernel_size * m.dim
+    ),
+    "interlaced": lambda m: 6 * m.dim**2,
     "lightconv": lambda m: gated_convolution(m, m.num_heads * m.kernel_size),
     "linear_attention": attention,
     "local": attention,
+    "local_bias": lambda m: attention(m, m.num_heads * m.window),
     "local_blocks": attention,
+    "local_mlp": lambda m: 2 * m.dim**2 + m.dim + m.num_heads * m.max_len * m.window,
     "lowrank": lambda m: attention(m, 2 * m.rank * m.max_len),
+    "lowrank_mlp": lambda m: 2 * m.dim**2 + m.dim + 2 * m.num_heads * m.max_len * m.rank,
     "lstm": lambda m: (8 if m.causal else 6) * m.dim**2 + 4 * m.dim,
     "mlp": lambda m: 2 * m.dim**2 + m.dim + m.positions.weight.shape[0] * 256**2,
     "multiscale": lambda m: gated_convolution(m, m.dim * (sum(m.kernel_sizes) + len(m.kernel_sizes))),
@@ -114,9 +124,11 @@ COUNTS = {
     "quadratic": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
     "relative": lambda m: 5 * m.dim**2 + 2 * m.dim + m.dim * ((1 if m.causal else 2) * m.max_offset + 1),
     "relative_bias": lambda m: attention(m, m.num_heads * ((1 if m.causal else 2) * m.max_offset + 1)),
+    "resolutions": attention,
     "retention": lambda m: 5 * m.dim**2,
     "rotary": attention,
     "separable": lambda m: 4 * m.dim**2 + 4 * m.dim + m.positions.weight.shape[0] * 256**2,
+    "swin": lambda m: attention(m, m.num_heads * (m.window if m.causal else 2 * m.window - 1)),
     "talk": lambda m: gated_convolution(m, (1 if m.causal else 2) * (m.dim + 1) * m.num_heads),
 }
 
@@ -168,6 +180,6 @@ def test_parameters_of_cross_mixers_are_as_documented(name):
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_are_as_documented(name):
     """Both forms of a self mixer, and every kernel size of its list but one that leaves a side of `talk` empty."""
-    for slot in ("encoder",) if name == "bigru" else ("encoder", "decoder"):
+    for slot in ("encoder",) if name in ("bigru", "resolutions") else ("encoder", "decoder"):
         for mixer in Case(slot, name).variants("model.num_heads=4"):
             assert sum(p.numel() for p in mixer.parameters()) == COUNTS[name](mixer)

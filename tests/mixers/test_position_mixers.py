@@ -14,9 +14,12 @@ from torch import Tensor
 from seq2seq.build import max_positions
 from seq2seq.data.batching import longest_width
 from seq2seq.mixers.average import Average
+from seq2seq.mixers.full_mlp import FullMLP
 from seq2seq.mixers.gmlp import GatedMLP
 from seq2seq.mixers.identity import Identity
 from seq2seq.mixers.lightconv import LightConv
+from seq2seq.mixers.local_mlp import LocalMLP
+from seq2seq.mixers.lowrank_mlp import LowRankMLP
 from seq2seq.mixers.mlp import MLP, PositionMatrix
 from seq2seq.mixers.separable import Separable
 from seq2seq.resources import conf_dir
@@ -76,6 +79,53 @@ def test_mlp_with_a_toeplitz_matrix_is_lightconv(taps, causal):
     exactly(mlp(x, MASK), light(x, MASK))
 
 
+@both_forms
+@pytest.mark.parametrize("window", [1, 4, 5, 20])
+def test_local_mlp_by_its_definition(window, causal):
+    """One position, one tap after another."""
+    mixer, x = made(LocalMLP, causal=causal, num_heads=3, window=window, max_len=9), sequences()
+    z = mixer.inner(x) * MASK[:, :, None]
+    left = window - 1 if causal else window // 2
+    y = torch.zeros_like(z)
+    for i in range(LENGTH):
+        for k in range(window):
+            if 0 <= i + k - left < LENGTH:
+                y[:, i] += mixer.weight[:, i, k].repeat_interleave(DIM // 3) * z[:, i + k - left]
+    exactly(mixer(x, MASK), mixer.out(y))
+
+
+@both_forms
+def test_lowrank_mlp_is_an_mlp_of_that_rank(causal):
+    """With M = A B written out."""
+    low = made(LowRankMLP, causal=causal, num_heads=3, max_len=9, rank=2)
+    mlp = made(MLP, causal=causal, num_heads=3, max_len=9)
+    mlp.load_state_dict(
+        {
+            **{k: v for k, v in low.state_dict().items() if k not in ("read", "write")},
+            "positions.weight": low.write @ low.read,
+        }
+    )
+    x = sequences()
+    exactly(low(x, MASK), mlp(x, MASK))
+
+
+@both_forms
+def test_full_mlp_by_its_definition(causal):
+    """One pair of positions after another."""
+    mixer, x = made(FullMLP, causal=causal, max_len=9, hidden_dim=5), sequences()
+    z = mixer.inner(x) * MASK[:, :, None]
+    y = torch.zeros_like(z)
+    for i in range(LENGTH):
+        for j in range(i + 1 if causal else LENGTH):
+            y[:, i] += z[:, j] @ mixer.weight[i, :, j].t()
+    exactly(mixer(x, MASK), mixer.out(y))
+
+
+def test_full_mlp_refuses_what_is_too_large():
+    with pytest.raises(ValueError, match=r"max_len 256 and hidden_dim 64 make 268,435,456 weights.*max_len up to 181"):
+        FullMLP(dim=64, causal=False, max_len=256)
+
+
 def test_mlp_with_rows_of_equal_weights_is_the_causal_average():
     mlp, average = made(MLP, causal=True, num_heads=2, max_len=LENGTH), made(Average, causal=True)
     with torch.no_grad():
@@ -123,7 +173,14 @@ def test_matrices_start_as_convolutions_of_the_right_size():
     assert weight.diagonal(0, 1, 2).std() > 3 * weight.diagonal(10, 1, 2).std()
 
 
-LONGEST = {MLP: {"num_heads": 2}, Separable: {"num_heads": 2}, GatedMLP: {}}
+LONGEST = {
+    MLP: {"num_heads": 2},
+    Separable: {"num_heads": 2},
+    GatedMLP: {},
+    LocalMLP: {"num_heads": 2, "window": 3},
+    LowRankMLP: {"num_heads": 2},
+    FullMLP: {},
+}
 
 
 @pytest.mark.parametrize("kind", LONGEST)
@@ -140,7 +197,7 @@ def test_more_positions_than_weights_are_refused(kind):
         kind(dim=4, causal=True, max_len=0, **LONGEST[kind])
 
 
-@pytest.mark.parametrize("name", ["mlp", "separable", "gmlp"])
+@pytest.mark.parametrize("name", ["mlp", "separable", "gmlp", "local_mlp", "lowrank_mlp", "full_mlp"])
 def test_defaults_reach_to_the_longest_training_sentence(name):
     """Training by `mixer=<name>` alone is not refused."""
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

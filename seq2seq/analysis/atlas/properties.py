@@ -26,7 +26,9 @@ LENGTH, DIM, HEADS = 36, 4, 2
 # A row of a full convolution of this size meets more than DIM equal columns: its rank is above DIM.
 KERNEL = 11
 WINDOW = 11
-# The widest window of a mixer that counts as sparse.
+# Columns of a grid, which then has as many rows.
+GRID_WIDTH = 6
+# The most positions that a row of a sparse mixing matrix reads.
 SPARSE = LENGTH // 2
 # So many vectors alternate at the columns that are compared, so that a matrix which depends on them is noticed.
 VECTORS = 4
@@ -46,7 +48,7 @@ class Measured(NamedTuple):
 
     Attributes:
         properties: The properties that a mixer also declares.
-        window: The longest span of positions that a row reads.
+        window: The most positions that a row reads.
         rank: The highest rank of a row's blocks at equal columns.
     """
 
@@ -76,11 +78,11 @@ def sized(settings: Settings, dim: int, heads: int, length: int) -> dict[str, An
 def measured_values(settings: Settings) -> dict[str, Any]:
     """Return the values that a mixer is measured with: its YAML's, but with windows shorter than LENGTH positions.
 
-    Settings are recognized by name: kernel_size is KERNEL, window WINDOW, max_len LENGTH; a list of kernel sizes, whose
-    name begins with "kernel", is [3, 5, 7, KERNEL], cut to its length.
+    Settings are recognized by name: kernel_size is KERNEL, window WINDOW, grid_width GRID_WIDTH, max_len LENGTH; a
+    list of kernel sizes, whose name begins with "kernel", is [3, 5, 7, KERNEL], cut to its length.
     """
     values = sized(settings, DIM, HEADS, LENGTH)
-    for key, size in (("kernel_size", KERNEL), ("window", WINDOW)):
+    for key, size in (("kernel_size", KERNEL), ("window", WINDOW), ("grid_width", GRID_WIDTH)):
         if isinstance(values.get(key), int):
             values[key] = size
     for key, value in values.items():
@@ -179,7 +181,7 @@ def _jacobian(mixer: SelfMixer, x: Tensor, routed_by: Tensor | None = None) -> T
 
 
 def _window(blocks: Tensor, in_single: Tensor) -> int:
-    """Return the longest span of positions that a row of a Jacobian reads, from the first to the last inclusive.
+    """Return the most positions that a row of a Jacobian reads, wherever they lie.
 
     An entry counts unless it is exactly zero, since weights may decay below any threshold. But a mixer that takes
     differences of sums leaves rounding errors where others have zeros: small entries that are large in the Jacobian in
@@ -192,11 +194,7 @@ def _window(blocks: Tensor, in_single: Tensor) -> int:
     floor = ROUNDING * size.max()
     rounded = ((size < floor) & (rough > 1e3 * size) & (rough > 0)).any()
     connected = size > (floor if rounded else 0.0)
-    position = torch.arange(LENGTH)
-    # of a row without any entry: last -1 and first LENGTH, so that the span is below 0
-    last = torch.where(connected, position, -1).amax(1)
-    first = torch.where(connected, position, LENGTH).amin(1)
-    return max(0, int((last - first + 1).max()))
+    return int(connected.sum(1).max())
 
 
 def _same_rows(blocks: Tensor) -> bool:

@@ -54,7 +54,8 @@ def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: floa
     Args:
         settings: The mixer's settings by width, heads and longest sequence.
         lengths: Lengths of the sequence, ascending; each is also the mixer's max_len.
-        limit: Most seconds. A length that would exceed it, by the growth so far, is left out with all after it.
+        limit: Most seconds. A length that would exceed it, by the growth so far, is left out with all after it;
+            so is a length that the mixer refuses.
         dim: The width; there are HEADS heads.
     """
     growth = Growth([], [], [])
@@ -64,7 +65,12 @@ def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: floa
         # four times the last one's, as if time were quadratic; REPEATS, a warm-up and the profiled run
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
-        step = _step(settings, length, dim)
+        try:
+            step = _step(settings, length, dim)
+        except ValueError:  # a mixer with weights for each position may refuse a length that it has no memory for
+            if not growth.lengths:
+                raise
+            break
         step()  # warm-up
         growth.lengths.append(length)
         # the shortest: other programs can only add time

@@ -138,8 +138,8 @@ def _method(lengths: Sequence[int]) -> str:
     text = (
         f"Bidirectional forms; a causal form is named where it differs. Random parameters and inputs of "
         f"{properties.LENGTH} positions, width {properties.DIM}, {properties.HEADS} heads, "
-        f"kernel_size {properties.KERNEL}, window {properties.WINDOW}, "
-        "float64. Window: the longest span that a position reads, where not all. Rank: of the blocks of a row at equal "
+        f"kernel_size {properties.KERNEL}, window {properties.WINDOW}, grid_width {properties.GRID_WIDTH}, "
+        "float64. Window: the most positions that one reads, where not all. Rank: of the blocks of a row at equal "
         f"columns, at most {properties.HEADS} where the channels of a head share a matrix, "
         f"at most {properties.DIM} where no "
         "two channels mix outside projections. Linear: in the values, the mixing matrix held; the convolutions' gate "

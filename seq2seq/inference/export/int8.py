@@ -44,11 +44,15 @@ class Int8Linear(nn.Module):
         self.register_buffer("step", torch.tensor(1.0 / _ACTIVATION))
         self.register_buffer("zero", torch.tensor(_ZERO, dtype=torch.uint8))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform x (..., in)."""
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Transform x (..., in), or of x (N, in) the given rows alone, which may be none."""
         # a row of zeros stays zero
         size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
-        y = self._product(x / size) * size
+        x = x / size
+        if rows is not None:
+            # selected here: of no rows at all ONNX Runtime computes a maximum of the wrong shape
+            x, size = x.index_select(0, rows), size.index_select(0, rows)
+        y = self._product(x) * size
         return y if self.bias is None else y + self.bias
 
     def _product(self, x: Tensor) -> Tensor:

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from seq2seq.checkpoint import Loaded
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
-from seq2seq.inference.export.int8 import in_int8
-from seq2seq.inference.onnx_model import FORMAT, GRAPHS, load_onnx
+from seq2seq.inference.export.int8 import Int8Linear, in_int8
+from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.inference.packages import require
 from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.kernels.attention.weights import normalize
@@ -27,14 +28,15 @@ from seq2seq.model import Seq2Seq
 from seq2seq.state import HeadCache
 
 # Files of the folder, by which an earlier export is recognized.
-FILES = ("config.json", *GRAPHS)
+FILES = ("config.json", *GRAPHS, OUTPUT)
 _PURPOSE = "--format onnx"
 # Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.
 _INT8_TIE = 0.1
-# Sizes that a graph is traced at: sentences, hypotheses of each, source length, and slots of caches. An axis that
-# changes between the two is dynamic, and axes that change alike are one; no other size of a model is among them.
-_SIZES = ((2, 3, 5), (3, 4, 7))
-_NAMES = ("sentences", "beam", "source")
+# Sizes that a graph is traced at: sentences, hypotheses of each, source length, scored hypotheses, and slots of caches.
+# An axis that changes between the two is dynamic, and axes that change alike are one; no other size of a model is among
+# them.
+_SIZES = ((2, 3, 5, 6), (3, 4, 7, 9))
+_NAMES = ("sentences", "beam", "source", "scored")
 _SLOTS = 300
 
 
@@ -160,7 +162,7 @@ class _EncoderGraph(nn.Module):
 
 
 class _StepGraph(nn.Module):
-    """Graph of one decoding step: log p (N, V), what each cache appends, and the other parts of the next state.
+    """Graph of one decoding step: log p (M, V), what the output layer reads, (N, D), and the parts of the next state.
 
     Args:
         context: A context, for its form.
@@ -177,6 +179,7 @@ class _StepGraph(nn.Module):
         self,
         token: Tensor,
         position: Tensor,
+        scored: Tensor,
         context: list[Tensor],
         values: list[Tensor],
         owners: list[Tensor],
@@ -195,10 +198,16 @@ class _StepGraph(nn.Module):
             next(rest).flatten(0, 1) if isinstance(form, Tensor) else next(caches) for form in leaves(self.state_form)
         ]
         state = rebuild(self.state_form, parts)
-        logits, state = self.model.step(token.flatten(), rebuild(self.context_form, context), state, position.flatten())
+        features, state = self.model.step(
+            token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
+        )
+        # of some alone: where an output layer of its own reads the features, of none
+        output = self.model.output
+        narrow = isinstance(output, Int8Linear)
+        logits = output(features, scored) if narrow else output(features.index_select(0, scored))
         following: list[Any] = leaves(state)
         after = [(part if isinstance(part, Tensor) else part.appended).clone() for part in following]
-        return [logits.log_softmax(-1), *after]
+        return [logits.log_softmax(-1), features, *after]
 
 
 class Sample(NamedTuple):
@@ -241,6 +250,7 @@ def write_onnx(
     context = [name for name in inputs if name.startswith("context.")]
     _export(encoder, one.encoder, other.encoder, folder / GRAPHS[0], ["src", "mask"], context, positions)
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
+    write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
     # read back: what is compared is what will be used
     written = load_onnx(folder, trust=trust)
@@ -258,6 +268,18 @@ def write_onnx(
         raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
 
 
+def write_output(path: Path, model: Seq2Seq, dtype: str) -> None:
+    """Write the output layer apart, of which a shortlist needs some rows."""
+    layer: Any = Int8Linear(model.output) if dtype == "int8" else model.output
+    arrays: dict[str, Any] = {"weight": layer.integers.t() if dtype == "int8" else layer.weight}
+    if dtype == "int8":
+        arrays["scale"] = layer.scale
+    if layer.bias is not None:
+        arrays["bias"] = layer.bias
+    rows: dict[str, Any] = {name: part.detach().contiguous().numpy() for name, part in arrays.items()}
+    np.savez(path, **rows)
+
+
 def samples(model: Seq2Seq, positions: int | None) -> tuple[Sample, Sample]:
     """Compute inputs of the graphs at two choices of sizes, for a model of at most so many positions."""
     slots = min(_SLOTS, positions or _SLOTS)
@@ -269,9 +291,9 @@ def modules(model: Seq2Seq, sample: Sample) -> tuple[nn.Module, nn.Module]:
     return _EncoderGraph(model).eval(), _StepGraph(model, sample.context, sample.state).eval()
 
 
-def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> Sample:
+def _sample(model: Seq2Seq, sizes: tuple[int, int, int, int], slots: int) -> Sample:
     """Compute the inputs of a first step of any tokens, at the given sizes."""
-    batch_size, beam, length = sizes
+    batch_size, beam, length, scored = sizes
     src = torch.ones(batch_size, length, dtype=torch.int64)
     mask = torch.ones_like(src).bool()
     context = model.context(src, mask)
@@ -282,6 +304,7 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int], slots: int) -> Sample:
     step = {
         "token": token,
         "position": torch.zeros_like(token),
+        "scored": torch.arange(scored) % (batch_size * beam),
         "context": leaves(context),
         "values": [cache.values for cache in caches],
         "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
@@ -320,12 +343,12 @@ def step_names(sample: Sample) -> tuple[list[str], list[str]]:
     caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
     tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
     owners = range(len(shared(parts)[0]))
-    inputs = ["token", "position", *context]
+    inputs = ["token", "position", "scored", *context]
     inputs += [
         f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some
     ]
     both = sorted([*((i, "append") for i in caches), *((i, "next") for i in tensors)])
-    return inputs, ["log_probs", *(f"{kind}.{i}" for i, kind in both)]
+    return inputs, ["log_probs", "features", *(f"{kind}.{i}" for i, kind in both)]
 
 
 def _export(
@@ -396,6 +419,6 @@ class _Axes:
             # sentences and hypotheses are unbounded; positions and slots are as many as the model has
             names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
             name = names.get(pair, f"slots{len(self.known)}")
-            most = None if name in _NAMES[:2] else self.positions
+            most = None if name in ("sentences", "beam", "scored") else self.positions
             self.known[pair] = torch.export.Dim(name, max=most)
         return self.known[pair]

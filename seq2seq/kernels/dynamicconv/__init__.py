@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
@@ -24,6 +23,7 @@ def dynamicconv(
     keep_prob: float = 1.0,
     start: Tensor | None = None,
     end: Tensor | None = None,
+    softmax: bool = True,
     backend: str = "auto",
 ) -> Tensor:
     """Compute y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c}; left = K - 1 (causal) or K // 2.
@@ -38,6 +38,7 @@ def dynamicconv(
         keep_prob: The weights are scaled by 1 / keep_prob where there is a `keep`.
         start: First position of each sentence.
         end: Position after the last.
+        softmax: Normalize the weights; without it, which Triton does not serve, the logits are the weights.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Returns:
@@ -54,8 +55,8 @@ def dynamicconv(
     # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("dynamicconv", backend, x):
         with without_autocast(x):
-            return torch_impl.convolve(*given)
-    return _forward(*given, backend)[0]  # the other output is the log-sum-exp
+            return torch_impl.convolve(*given, softmax)
+    return _forward(*given, backend, softmax)[0]  # the other output is the log-sum-exp
 
 
 @torch.library.custom_op("seq2seq::dynamicconv", mutates_args=())
@@ -68,14 +69,15 @@ def _forward(
     causal: bool,
     scale: float,
     backend: str,
+    softmax: bool = True,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, logits):
+        if _takes_triton(backend, x, logits, softmax=softmax):
             # imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.forward(x, logits, keep, start, end, causal, scale)
-        y = torch_impl.convolve(x, logits, keep, start, end, causal, scale)
+        y = torch_impl.convolve(x, logits, keep, start, end, causal, scale, softmax)
         return y.contiguous(), torch_impl.log_sum_exp(logits)  # contiguous, as the fake below says
 
 
@@ -91,18 +93,21 @@ def _backward(
     causal: bool,
     scale: float,
     backend: str,
+    softmax: bool = True,
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
-        if _takes_triton(backend, x, logits, dy):
+        if _takes_triton(backend, x, logits, dy, softmax=softmax):
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.backward(dy, x, logits, lse, keep, start, end, causal, scale)
-        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, start, end, causal, scale)
+        dx, dlogits = torch_impl.backward(dy, x, logits, lse, keep, start, end, causal, scale, softmax)
         return dx.contiguous(), dlogits.contiguous()
 
 
-def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor) -> bool:
-    return takes_triton("dynamicconv", backend, x, logits, *others, heads=logits.shape[2], taps=logits.shape[3])
+def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, softmax: bool) -> bool:
+    heads, taps = logits.shape[2:]  # H, K
+    unserved = None if softmax else "weights without softmax"
+    return takes_triton("dynamicconv", backend, x, logits, *others, heads=heads, taps=taps, unserved=unserved)
 
 
 @_forward.register_fake
@@ -118,7 +123,7 @@ def _(dy: Tensor, x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tenso
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend = inputs
+    x, logits, keep, start, end, ctx.causal, ctx.scale, ctx.backend, ctx.softmax = inputs
     ctx.mark_non_differentiable(output[1])  # the log-sum-exp serves the backward pass alone
     ctx.set_materialize_grads(False)  # so that its gradient, which nobody reads, is not filled with zeros
     ctx.save_for_backward(x, logits, output[1], keep, start, end)
@@ -126,22 +131,9 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     if dy is None:  # y took no part in what was differentiated
-        return (None,) * 8
-    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend)
-    return dx, dlogits, None, None, None, None, None, None  # no gradients: keep ... backend
+        return (None,) * 9
+    dx, dlogits = _backward(dy, *ctx.saved_tensors, ctx.causal, ctx.scale, ctx.backend, ctx.softmax)
+    return dx, dlogits, *(None,) * 7  # no gradients: keep ... softmax
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.seq2seq.dynamicconv)
-def _count_forward(x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count a multiply-add for each channel, position and tap."""
-    batch_size, length, channels = x
-    return 2 * batch_size * length * channels * logits[3]  # logits[3] is K
-
-
-@register_flop_formula(torch.ops.seq2seq.dynamicconv_backward)
-def _count_backward(dy: Any, x: Any, logits: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
-    return 2 * _count_forward(x, logits)

@@ -10,16 +10,23 @@ from seq2seq.kernels.dropconnect import drop_weights
 
 
 def dynamicconv_reference(
-    x: Tensor, logits: Tensor, *, causal: bool, keep: Tensor | None = None, keep_prob: float = 1.0
+    x: Tensor,
+    logits: Tensor,
+    *,
+    causal: bool,
+    keep: Tensor | None = None,
+    keep_prob: float = 1.0,
+    softmax: bool = True,
 ) -> Tensor:
     """Compute y_{t,c} = sum_k softmax(logits_{t,h(c)})_k x_{t+k-left,c}, one multiply per tap (Wu et al. 2019, eq. 4).
 
     x (B, T, C), logits (B, T, H, K), keep: DropConnect words (B, T, H, ceil(K / 32)); channel c belongs to head
-    h = c // (C / H). The softmax is over all K taps, also those that fall outside the sequence, where x is 0.
+    h = c // (C / H). The softmax is over all K taps, also those that fall outside the sequence, where x is 0; without
+    it the logits themselves are the weights.
     """
     batch_size, length, heads, taps = logits.shape
     # (B, T, H, K); DropConnect after the softmax, whose sum it does not restore
-    weights = drop_weights(logits.softmax(-1), keep, keep_prob)
+    weights = drop_weights(logits.softmax(-1) if softmax else logits, keep, keep_prob)
     left = left_padding(taps, causal)
     values = x.view(batch_size, length, heads, -1)  # (B, T, H, R)
     y = torch.zeros_like(values)

@@ -13,10 +13,18 @@ from seq2seq.kernels.padding import within
 
 
 def convolve(
-    x: Tensor, logits: Tensor, keep: Tensor | None, start: Tensor | None, end: Tensor | None, causal: bool, scale: float
+    x: Tensor,
+    logits: Tensor,
+    keep: Tensor | None,
+    start: Tensor | None,
+    end: Tensor | None,
+    causal: bool,
+    scale: float,
+    softmax: bool,
 ) -> Tensor:
     """Convolve x (B, T, C) by logits (B, T, H, K), differentiable; scale is 1 / keep probability."""
-    weights = drop_weights(_wide(logits).softmax(-1), keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
+    weights = _wide(logits).softmax(-1) if softmax else _wide(logits)  # (B, T, H, K)
+    weights = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
     values = _heads(within(x, start, end), logits)  # (B, T, H, R)
     return band_conv(values, weights, left=left_padding(logits.shape[-1], causal)).flatten(-2)  # (B, T, C)
 
@@ -36,19 +44,25 @@ def backward(
     end: Tensor | None,
     causal: bool,
     scale: float,
+    softmax: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Compute dx (B, T, C) and dlogits (B, T, H, K) = w (g - sum_k w g), g the gradient of the weights w."""
+    """Compute dx (B, T, C) and dlogits (B, T, H, K).
+
+    With g the gradient of the weights w, dlogits = w (g - sum_k w g); without softmax dlogits = g.
+    """
     taps = logits.shape[-1]
     left = left_padding(logits.shape[-1], causal)
-    weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_()  # (B, T, H, K)
+    weights = (_wide(logits) - lse[..., None] * math.log(2)).exp_() if softmax else _wide(logits)  # (B, T, H, K)
     slopes = _heads(dy, logits).transpose(1, 2).contiguous().transpose(1, 2)  # for two products
     values = _heads(within(x, start, end), logits)
     dropped = drop_weights(weights, keep, 1 / scale).transpose(1, 2)  # (B, H, T, K)
     dx = band_conv_transposed(slopes, dropped, left=left).flatten(-2)  # (B, T, C)
     g = band_slopes(slopes, values, taps, left=left).transpose(1, 2).to(weights.dtype)  # (B, T, H, K)
-    # the softmax's gradient; DropConnect's mask and scale belong to g
-    share = drop_weights(g, keep, 1 / scale).mul(weights)
-    dlogits = share - weights * share.sum(-1, keepdim=True)
+    # DropConnect's mask and scale belong to g
+    dlogits = drop_weights(g, keep, 1 / scale)
+    if softmax:
+        share = dlogits.mul(weights)
+        dlogits = share - weights * share.sum(-1, keepdim=True)
     # padding was set to zero, so nothing flows back to it
     return within(dx, start, end), dlogits.to(logits.dtype)
 

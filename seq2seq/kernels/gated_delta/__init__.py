@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.gated_delta.reference import gated_delta_step
@@ -67,9 +63,3 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, sta
     y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u
     kept = (ratio[..., -1, :, None] * k).transpose(-1, -2) @ u  # (B, H, d, e)
     return y, grown[..., -1:, :] * state + kept
-
-
-@register_flop_formula(torch.ops.aten.linalg_solve_triangular)
-def _count_solve(system: Any, target: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
-    """Count a substitution: half of the entries meet each column of the target; torch itself counts nothing."""
-    return math.prod(target) * system[-1]

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
@@ -122,17 +121,3 @@ def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)
-
-
-@register_flop_formula(torch.ops.seq2seq.lightconv)
-def _count_forward(x: Any, weights: Any, *given: Any, out_shape: Any = None, **_: Any) -> int:
-    """Count a multiply-add for each channel, position and tap."""
-    batch_size, length, channels = out_shape
-    return 2 * batch_size * length * channels * weights[1]
-
-
-@register_flop_formula(torch.ops.seq2seq.lightconv_backward)
-def _count_backward(dy: Any, x: Any, weights: Any, *given: Any, **_: Any) -> int:
-    """Count the same for the gradient of x and again for that of the weights."""
-    batch_size, length, channels = dy
-    return 4 * batch_size * length * channels * weights[1]  # two products, a multiply-add counted as two

@@ -1,0 +1,220 @@
+"""The ablations of Wu et al. 2019 (table 3): our rows in their order, beside the published figures.
+
+    python -m seq2seq.train -m experiment=ablation_wu seed=1,2,3 ...
+    python -m benchmarks.ablation runs/sweeps/<date> --out docs/results
+
+prints the table, and with --out writes ablation.md and ablation.json there. Of several sweeps, the last one that has a
+row and seed counts: a sweep can be repeated with resume=auto, or row by row.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import harness
+from seq2seq.experiments.comparison_table import mean_and_deviation
+from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
+from seq2seq.experiments.results import RunResult, read_run
+from seq2seq.experiments.tables import markdown_table
+
+# The setting that chooses a row.
+KEY = "experiment/wu_table3"
+
+
+class Score(NamedTuple):
+    """Mean BLEU and its standard deviation over seeds; also a difference of two."""
+
+    mean: float
+    deviation: float
+
+    def minus(self, other: Score) -> Score:
+        """Return the difference of two independent means."""
+        return Score(self.mean - other.mean, math.hypot(self.deviation, other.deviation))
+
+
+class Row(NamedTuple):
+    """A row of the paper's table.
+
+    Attributes:
+        name: Its file in conf/experiment/wu_table3.
+        label: Its text in the paper, K taps, H heads.
+        against: The row that it changes in one respect, "" for the first.
+        millions: Published parameters; None for a row that the paper does not have.
+        bleu: Published BLEU; None where training diverged, or nothing is published.
+    """
+
+    name: str
+    label: str
+    against: str
+    millions: int | None
+    bleu: Score | None
+
+
+# Wu et al. 2019, table 3: WMT English-German, newstest2013, size big, a joint vocabulary of 32k pieces. Figures are
+# quoted from a transcription of the table, those of the two AAN rows from memory.
+ROWS = (
+    Row("attention", "self-attention", "", 210, Score(26.9, 0.1)),
+    Row("windows", "self-attention in windows 3, 7, 15, 31, ...", "attention", 210, Score(26.9, 0.3)),
+    Row("cnn", "CNN, K = 3", "attention", 208, Score(25.9, 0.2)),
+    Row("depthwise", "CNN depthwise, K = 3", "cnn", 195, Score(26.1, 0.2)),
+    Row("growing", "+ growing kernels 3, 7, 15, 31, ...", "depthwise", 195, Score(26.4, 0.2)),
+    Row("dropconnect", "+ DropConnect", "growing", 195, Score(26.5, 0.2)),
+    Row("sharing", "+ weight sharing, H heads", "dropconnect", 195, Score(26.5, 0.1)),
+    Row("lightconv", "+ softmax = LightConv", "sharing", 195, Score(26.6, 0.2)),
+    Row("dynamicconv", "+ dynamic weights = DynamicConv", "lightconv", 200, Score(26.9, 0.2)),
+    Row("unnormalized", "DynamicConv without softmax", "dynamicconv", 200, None),
+    Row("aan_decoder", "AAN decoder, self-attention encoder", "attention", 260, Score(26.8, 0.1)),
+    Row("aan", "AAN decoder, AAN encoder", "aan_decoder", 310, Score(22.5, 0.1)),
+    Row("glu", "DynamicConv with GLU (not in their table)", "dynamicconv", None, None),
+)
+# The row whose training diverged in the paper.
+DIVERGED = "unnormalized"
+HEADER = ("row", "parameters", "BLEU", "Δ", "their parameters", "their BLEU", "their Δ", "direction")
+NOTES = """\
+Δ: BLEU against the row that a row changes in one respect: the row above, but for CNN and the AAN decoder
+(self-attention). Theirs: Wu et al. 2019, table 3, size big, newstest2013. Direction: of the two Δ, where both are
+larger than their standard deviation, for which two seeds are needed.
+"""
+
+
+class Outcome(NamedTuple):
+    """A row's jobs, one for each seed.
+
+    Attributes:
+        bleu: BLEU of the test set by seed, of the runs that finished.
+        parameters: Parameters of the model; nan if no run finished.
+        errors: Reasons of the others by seed.
+    """
+
+    bleu: dict[str, float]
+    parameters: float
+    errors: dict[str, str]
+
+    @property
+    def diverged(self) -> int:
+        """The number of jobs that ended because weights, losses or gradients were not finite."""
+        return sum("diverged" in error or "not finite" in error for error in self.errors.values())
+
+    def score(self) -> Score | None:
+        """Return mean and sample standard deviation of BLEU (nan for one seed); None if no run finished."""
+        values = list(self.bleu.values())
+        if not values:
+            return None
+        return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan)
+
+    def text(self) -> str:
+        """Format BLEU, and how many jobs diverged or failed."""
+        parts = [mean_and_deviation(list(self.bleu.values()))] if self.bleu else []
+        total = len(self.bleu) + len(self.errors)
+        for count, word in ((self.diverged, "diverged"), (len(self.errors) - self.diverged, "failed")):
+            if count:
+                parts.append(word if count == total else f"{word}: {count} of {total}")
+        return ", ".join(parts)
+
+
+def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
+    """Read what came of each row in the sweeps; of a row and seed that several have, the last.
+
+    Raises:
+        ValueError: A folder is no sweep, or none has a row of the table.
+    """
+    jobs: dict[tuple[str, str], Job] = {}
+    for sweep in sweeps:
+        if not is_sweep(sweep):
+            raise ValueError(f"{sweep} is no sweep's folder, as runs/sweeps/<date> is")
+        for job in read_jobs(sweep):
+            settings = dict(word.split("=", 1) for word in job.overrides if "=" in word)
+            if KEY in settings:
+                jobs[settings[KEY], settings.get("seed", "default")] = job.checked()
+    if not jobs:
+        raise ValueError(f"no job sets {KEY}: start the sweep with experiment=ablation_wu")
+    return {row.name: _outcome({seed: job for (name, seed), job in jobs.items() if name == row.name}) for row in ROWS}
+
+
+def _outcome(jobs: dict[str, Job]) -> Outcome:
+    bleu: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    parameters = math.nan
+    for seed, job in jobs.items():
+        found = read_run(job.run, "test") if job.state == "finished" and job.run else None
+        if isinstance(found, RunResult):
+            bleu[seed] = found.score("test", "bleu")
+            parameters = found.number("parameters")
+        elif found is not None:
+            errors[seed] = found.reason
+        elif job.state == "failed":
+            errors[seed] = job.error or job.state
+        # what waits or runs has no outcome yet
+    return Outcome(bleu, parameters, errors)
+
+
+def direction(ours: Score | None, theirs: Score | None) -> str:
+    """Compare two differences; "" if one is missing, or of single seeds."""
+    if ours is None or theirs is None or math.isnan(ours.deviation):
+        return ""
+    if any(abs(each.mean) <= each.deviation for each in (ours, theirs)):
+        return "within noise"
+    return "same" if ours.mean * theirs.mean > 0 else "opposite"
+
+
+def cells(row: Row, found: dict[str, Outcome]) -> dict[str, str]:
+    """Format a row of the table, by column."""
+    outcome = found[row.name]
+    published = {each.name: each.bleu for each in ROWS}
+    ours = _difference(outcome.score(), found[row.against].score() if row.against else None)
+    theirs = _difference(row.bleu, published.get(row.against))
+    millions = outcome.parameters / 1e6
+    published_bleu = f"{row.bleu.mean:.1f} ± {row.bleu.deviation:.1f}" if row.bleu else ""
+    return {
+        "row": row.label,
+        "parameters": "" if math.isnan(millions) else f"{millions:.2f}M",
+        "BLEU": outcome.text(),
+        "Δ": f"{ours.mean:+.2f}" if ours else "",
+        "their parameters": f"{row.millions}M" if row.millions else "",
+        "their BLEU": "diverged" if row.name == DIVERGED else published_bleu,
+        "their Δ": f"{theirs.mean:+.1f}" if theirs else "",
+        "direction": _same_end(outcome) if row.name == DIVERGED else direction(ours, theirs),
+    }
+
+
+def _difference(score: Score | None, base: Score | None) -> Score | None:
+    return score.minus(base) if score and base else None
+
+
+def _same_end(outcome: Outcome) -> str:
+    """Compare the row that diverged in the paper: "same" if all of ours did, "opposite" if none."""
+    total = len(outcome.bleu) + len(outcome.errors)
+    return {0: "opposite", total: "same"}.get(outcome.diverged, "mixed") if total else ""
+
+
+def markdown(found: dict[str, Outcome]) -> str:
+    """Format the table, in the paper's order, and what its columns mean."""
+    rows = [list(cells(row, found).values()) for row in ROWS]
+    return markdown_table(HEADER, rows, right=HEADER[1:-1], padded=True) + "\n\n" + NOTES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the sweeps, print the table, and write it with its figures."""
+    parser = harness.parser_for("ablation", __doc__)
+    parser.add_argument("sweeps", nargs="+", type=Path, metavar="SWEEP", help="a sweep's folder")
+    options = parser.parse_args(arguments)
+    try:
+        found = outcomes(options.sweeps)
+    except ValueError as error:
+        parser.error(str(error))
+    table = markdown(found)
+    print(table, end="")
+    # of a row that has not been run there are no parameters, and JSON has no nan
+    plain = {name: outcome._asdict() for name, outcome in found.items() if outcome.bleu or outcome.errors}
+    for figures in plain.values():
+        figures["parameters"] = None if math.isnan(figures["parameters"]) else figures["parameters"]
+    harness.write(options.out, "ablation", plain, table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,103 @@
+"""Mixing matrices of a source that is a picture, laid over the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from seq2seq.analysis.html_report import Pair, Section
+from seq2seq.analysis.mixing_matrix import View
+from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.data.images import unpack
+from seq2seq.experiments.figures import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# A row of panels: its title, and for each panel its name and what is read of each patch, (S,).
+Row = tuple[str, list[tuple[str, torch.Tensor]]]
+
+
+def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGrid) -> list[Section]:
+    """Draw what one patch reads in the encoder, and what each target piece reads of the picture.
+
+    Args:
+        views: Mixers at work, as `mixing_matrix.views` returns them.
+        src: Source ids (1, S).
+        pair: Names of the positions of both sides.
+        grid: The grid of the picture.
+    """
+    pixels = unpack(src.numpy(), grid)[0]
+    query = busiest_patch(pixels, grid)
+    found: list[Section] = []
+    encoder: list[Row] = []
+    for view in (view for view in views if view.part == "encoder"):
+        heads = [] if view.heads is None else list(enumerate(view.heads, 1))
+        panels = [("all", view.total[query]), *((f"head {number}", matrix[query]) for number, matrix in heads)]
+        encoder.append((f"{view.layer} {view.mixer}", panels))
+    cross: list[Row] = [
+        (f"{view.layer} {view.mixer}", list(zip(pair.target, view.total, strict=True)))
+        for view in views
+        if view.part == "cross"
+    ]
+    scale = "The red is as dense as a patch's share of its row, the largest share of a panel in full."
+    text = f"What the patch in the frame (row and column {pair.source[query]}) reads, by layer and head. {scale}"
+    # an encoder may have no self mixers
+    if encoder:
+        figure = draw(encoder, pixels, grid, query)
+        found.append(Section("encoder-picture", "The encoder's mixing over the picture", text, figure))
+    text = f"What each piece of the decoder's input reads of the picture, by layer. {scale}"
+    return [*found, Section("cross-picture", "Alignments over the picture", text, draw(cross, pixels, grid))]
+
+
+def busiest_patch(pixels: np.ndarray, grid: PatchGrid) -> int:
+    """Return the patch of pixels (height, width, ...) whose gray levels vary most."""
+    cells = pixels.reshape(grid.rows, grid.size, grid.columns, -1).swapaxes(1, 2).reshape(grid.length, -1)
+    return int(cells.astype(np.float64).std(1).argmax())
+
+
+def overlay(shares: torch.Tensor, grid: PatchGrid) -> np.ndarray:
+    """Return red of an opacity from 0 to 1 for each pixel, (height, width, 4), by the shares (S,) of the patches."""
+    opacity = shares / shares.max().clamp_min(torch.finfo(shares.dtype).tiny)
+    cells = opacity.reshape(grid.rows, grid.columns).cpu().numpy()
+    layer = np.zeros((grid.height, grid.width, 4))
+    layer[..., 0] = 0.85
+    layer[..., 3] = 0.8 * cells.repeat(grid.size, 0).repeat(grid.size, 1)  # the picture shows through
+    return layer
+
+
+def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | None = None) -> Figure:
+    """Draw a panel for each entry of each row.
+
+    Args:
+        rows: What is read of each patch.
+        pixels: The picture.
+        grid: Its grid.
+        query: A patch to frame.
+    """
+    columns = max(len(panels) for _, panels in rows)
+    width = min(1.6, max(0.6, grid.width / 20))  # inches of a panel
+    figure = new_figure(0.3 + columns * (width + 0.1), 0.3 + len(rows) * (width * grid.height / grid.width + 0.3))
+    panels: Any = figure.subplots(len(rows), columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for (title, entries), line in zip(rows, panels, strict=True):
+        # a row may have fewer heads than another
+        for number, ((name, shares), axes) in enumerate(zip(entries, line, strict=False)):
+            axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+            axes.imshow(overlay(shares.detach(), grid))
+            axes.set_title(name if number else f"{title}: {name}", fontsize=6, loc="center" if number else "left")
+            axes.title.set_parse_math(False)  # a piece may be a dollar sign
+            if query is not None:
+                _frame(axes, query, grid)
+    return figure
+
+
+def _frame(axes: Any, patch: int, grid: PatchGrid) -> None:
+    from matplotlib.patches import Rectangle
+
+    corner = (patch % grid.columns * grid.size - 0.5, patch // grid.columns * grid.size - 0.5)
+    axes.add_patch(Rectangle(corner, grid.size, grid.size, fill=False, edgecolor="red", linewidth=1))

@@ -1,0 +1,161 @@
+"""Lexical translation probabilities t(e | f) by expectation maximization of IBM Model 1, from sentence pairs of ids.
+
+Reference:
+    Brown et al. 1993, 'The Mathematics of Statistical Machine Translation: Parameter Estimation', section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# Cells of the matrices source x target that are computed at a time.
+_CELLS = 1 << 21
+# Entries of a table, of 16 bytes; beyond them those with the least counts are dropped.
+MOST_ENTRIES = 1 << 26
+
+# Sources and targets, row by row.
+Block = tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]
+
+
+class LexicalTable(NamedTuple):
+    """Table t(e | f) of pairs that occur in a sentence pair; others have 0.
+
+    Attributes:
+        keys: f * tgt_size + e, sorted, (n,); f = src_size is the empty word.
+        probs: t(e | f), (n,).
+        tgt_size: Number of target ids.
+    """
+
+    keys: np.ndarray
+    probs: np.ndarray
+    tgt_size: int
+
+    def best(self, count: int, src_size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the `count` most probable e of each f, best first.
+
+        Returns:
+            starts (src_size + 1,) and tokens: those of f are tokens[starts[f] : starts[f + 1]].
+        """
+        source, target = np.divmod(self.keys, self.tgt_size)
+        order = np.lexsort((-self.probs, source))
+        first = np.searchsorted(source, np.arange(src_size + 1))
+        rank = np.arange(len(order)) - np.append(first, len(order))[source]
+        kept = order[(rank < count) & (source < src_size)]
+        starts = np.searchsorted(source[kept], np.arange(src_size + 1))
+        return starts.astype(np.int64), target[kept].astype(np.int32)
+
+
+def lexical_table(
+    blocks: Callable[[], Iterable[Block]],
+    *,
+    src_size: int,
+    tgt_size: int,
+    iterations: int,
+    most: int = MOST_ENTRIES,
+    progress: Callable[[int, int], None] = lambda done, entries: None,
+) -> LexicalTable:
+    """Estimate t(e | f) by `iterations` of EM from equal probabilities.
+
+    c(e, f) = sum over sentence pairs, e_j and f_i of t(e_j | f_i) / sum_k t(e_j | f_k), where each source also has an
+    empty word, and t(e | f) = c(e, f) / sum_e' c(e', f).
+
+    Args:
+        blocks: Called once for each iteration, to read the corpus from its beginning.
+        most: Entries that the table has at most while it is collected in the first iteration.
+        progress: Called after each iteration with its number and the entries of the table.
+    """
+    if iterations < 1:
+        raise ValueError(f"iterations is {iterations}; choose 1 or more")
+    keys, counts = _collect(blocks(), src_size, tgt_size, most)
+    table = _normalized(keys, counts, tgt_size)
+    progress(1, len(keys))
+    for iteration in range(2, iterations + 1):
+        counts = np.zeros(len(keys))
+        for cells in _cells(blocks(), src_size):
+            at, weights = _expected(table, cells)
+            counts += np.bincount(at, weights, minlength=len(keys))
+        table = _normalized(keys, counts, tgt_size)
+        progress(iteration, len(keys))
+    return table
+
+
+class _Cells(NamedTuple):
+    """All pairs of a source and a target id within sentence pairs; those of one target position are adjacent."""
+
+    source: np.ndarray  # (P,)
+    target: np.ndarray  # (P,)
+    starts: np.ndarray  # where each target position begins, (T,)
+    sizes: np.ndarray  # source positions of each, the empty word counted, (T,)
+
+
+def _cells(blocks: Iterable[Block], null: int) -> Iterator[_Cells]:
+    """Yield the cells of a corpus, a bounded number at a time; sentence pairs with an empty side have none."""
+    for sources, targets in blocks:
+        pairs = [pair for pair in zip(sources, targets, strict=True) if all(pair)]
+        sizes = [(len(source) + 1) * len(target) for source, target in pairs]
+        parts = np.cumsum(sizes, dtype=np.int64) // _CELLS
+        for part in np.unique(parts):
+            yield _cells_of([pairs[i] for i in np.flatnonzero(parts == part)], null)
+
+
+def _cells_of(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], null: int) -> _Cells:
+    source = np.concatenate([[*row, null] for row, _ in pairs])
+    target = np.concatenate([row for _, row in pairs])
+    lengths = np.array([len(row) + 1 for row, _ in pairs])
+    begins = np.cumsum(lengths) - lengths  # of each source
+    repeats = [len(row) for _, row in pairs]
+    sizes = np.repeat(lengths, repeats)  # (T,)
+    starts = np.cumsum(sizes) - sizes  # (T,)
+    place = np.arange(sizes.sum()) + np.repeat(np.repeat(begins, repeats) - starts, sizes)
+    return _Cells(source[place], np.repeat(target, sizes), starts, sizes)
+
+
+def _expected(table: LexicalTable, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entry of each cell and its expected count; a cell without an entry counts 0."""
+    keys = cells.source * table.tgt_size + cells.target
+    at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
+    probs = np.where(table.keys[at] == keys, table.probs[at], 0.0)
+    sums = np.add.reduceat(probs, cells.starts)
+    # a target all of whose entries were dropped explains nothing
+    sums[sums == 0] = 1.0
+    return at, probs / np.repeat(sums, cells.sizes)
+
+
+def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys of all cells, and the counts of the first iteration, in which all t are equal."""
+    keys, counts = np.zeros(0, np.int64), np.zeros(0)
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    size = 0
+    for cells in _cells(blocks, src_size):
+        found, inverse = np.unique(cells.source * tgt_size + cells.target, return_inverse=True)
+        waiting.append((found, np.bincount(inverse, np.repeat(1.0 / cells.sizes, cells.sizes))))
+        size += len(found)
+        # as much as there is at least, so that every entry is merged only some times
+        if size > max(len(keys), _CELLS):
+            keys, counts = _merged([(keys, counts), *waiting], most)
+            waiting, size = [], 0
+    keys, counts = _merged([(keys, counts), *waiting], most)
+    if not len(keys):
+        raise ValueError("the corpus has no sentence pair with text on both sides")
+    return keys, counts
+
+
+def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Add counts by key; of more than `most` entries keep half as many, those with the largest counts."""
+    keys, inverse = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+    counts = np.bincount(inverse, np.concatenate([counts for _, counts in parts]), minlength=len(keys))
+    if len(keys) > most:
+        kept = np.sort(np.argpartition(-counts, most // 2)[: most // 2])
+        keys, counts = keys[kept], counts[kept]
+    return keys, counts
+
+
+def _normalized(keys: np.ndarray, counts: np.ndarray, tgt_size: int) -> LexicalTable:
+    source = keys // tgt_size
+    totals = np.bincount(source, counts)
+    # a word whose targets others explain wholly has no count that a float can hold
+    totals[totals == 0] = 1.0
+    return LexicalTable(keys, counts / totals[source], tgt_size)

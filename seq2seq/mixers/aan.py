@@ -1,0 +1,82 @@
+"""The average attention network: a mean behind a feed-forward and a gate (Zhang et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.average import running_mean
+
+
+class AAN(SelfMixer):
+    """Average attention network: the cumulative mean behind a feed-forward and a gate.
+
+    y_t = i_t x_t + f_t g_t, g_t = W_2 relu(W_1 mean_{s <= t} x_s + b_1) + b_2, [i_t, f_t] = sigmoid(W [x_t, g_t] + b).
+
+    Where not causal, the mean of all positions. The mixing matrix is `average`'s, M_ts = 1 / t for s <= t, or 1 / T.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        ffn_dim: F hidden units of the feed-forward.
+        gate: Gate x and g; y = g without.
+
+    Cost:
+        2 D F + F + 4 D^2 + 3 D parameters (2 D F + F + D without the gate), O(T D F + T D^2) time, D
+        numbers of state.
+
+    Reference:
+        Zhang et al. 2018, 'Accelerating Neural Transformer via an Average Attention Network'.
+    """
+
+    state_growth = "constant"
+    properties = MixingProperties(
+        sparse=False, shares_positions=True, shares_channels=True, dynamic=False, linear=False
+    )
+
+    def __init__(self, *, dim: int, causal: bool, ffn_dim: int, gate: bool = True) -> None:
+        super().__init__()
+        if ffn_dim < 1:
+            raise ValueError(f"ffn_dim is {ffn_dim}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.up = nn.Linear(dim, ffn_dim)  # W_1, b_1
+        self.down = nn.Linear(ffn_dim, dim)  # W_2, b_2
+        self.gates = nn.Linear(2 * dim, 2 * dim) if gate else None  # W, b
+        for layer in (self.up, self.down, self.gates):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Average x (B, T, D) over real positions, then transform and gate."""
+        return self._gated(x, running_mean(x, mask, causal=self.causal))
+
+    class State(NamedTuple):
+        """The sum of the past (N, D), in float32 at least."""
+
+        total: Tensor
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> AAN.State:
+        """Return a sum of nothing."""
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
+
+    def step(self, x: Tensor, state: AAN.State, position: Tensor) -> tuple[Tensor, AAN.State]:
+        """Add x (N, D) at position (N,), then transform and gate the mean."""
+        total = state.total + x
+        # positions count from 0
+        mean = (total / (position[:, None] + 1)).to(x.dtype)
+        return self._gated(x, mean), self.State(total)
+
+    def _gated(self, x: Tensor, mean: Tensor) -> Tensor:
+        g = self.down(F.relu(self.up(mean)))  # (..., D)
+        if self.gates is None:
+            return g
+        keep, take = self.gates(torch.cat([x, g.to(x.dtype)], -1)).sigmoid().chunk(2, -1)  # i and f, (..., D) each
+        return keep * x + take * g

@@ -1,0 +1,109 @@
+"""Attention to the row and the column of a grid in which a position lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.dropout import dropout
+from seq2seq.kernels.relative_positions import coordinates, require_axes, seen_in_line, slot_offsets, to_grid
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.state import Cache
+
+
+class CrissCross(SelfMixer):
+    """Attention to the row and the column of a grid in which a position lies.
+
+    M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
+
+    y = M x W_v W_o. Position p lies at row p // w, column p % w. Two layers connect all positions,
+    through the corner where a row meets a column. Text is laid out in rows of w too: then a row is a
+    block, and a column every w-th position; causal: the past of both. M is sparse, dynamic, shared
+    by the D / H channels of a head.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        grid_width: Columns w; the grid of an image has its own in their place.
+        dropout: Probability to drop an attention weight.
+
+    Cost:
+        4 D^2 parameters, O(T (w + T / w) D + T D^2) time, O(T D) state.
+
+    Reference:
+        Huang et al. 2019, 'CCNet: Criss-Cross Attention for Semantic Segmentation'; Child et al.
+        2019, 'Generating Long Sequences with Sparse Transformers' (causal: strided attention).
+    """
+
+    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        require_axes(grid_width, causal=False)
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.grid_width = grid_width
+        self.dropout = require_probability(dropout, "attention dropout")
+        self.qkv = projection(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D)."""
+        query, key, value = self.qkv(x).chunk(3, -1)
+        parts = (to_grid(part, self.grid_width) for part in (mark_mixing(query), mark_mixing(key), value))
+        q, k, v = (split(part, self.num_heads) for part in parts)  # (B, rows, H, w, d)
+        real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
+        in_row = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, rows, 1, w, w)
+        in_column = seen_in_line(real.transpose(1, 2), causal=self.causal)  # (B, w, rows, rows)
+        # oneself counts once, with the row
+        itself = torch.eye(in_column.shape[-1], dtype=torch.bool, device=x.device)
+        in_column = (in_column & ~itself).transpose(1, 2)[:, :, None]  # (B, rows, 1, w, rows)
+        q = q * q.shape[-1] ** -0.5
+        across = (q @ k.transpose(-1, -2)).masked_fill(~in_row, float("-inf"))  # (B, rows, H, w, w)
+        down = torch.einsum("brhcd,bshcd->brhcs", q, k).masked_fill(~in_column, float("-inf"))
+        weights = torch.cat([across, down], -1).softmax(-1).to(v.dtype)  # one softmax over both
+        weights = dropout(weights, self.dropout if self.training else 0.0)
+        y = weights[..., : self.grid_width] @ v
+        y = y + torch.einsum("brhcs,bshcd->brhcd", weights[..., self.grid_width :], v)
+        return self.out(merge(y).flatten(1, 2)[:, : x.shape[1]])  # (B, rows w, D), without what fills the last row
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Take the columns of the image."""
+        return {**values, "grid_width": columns}
+
+    class State(NamedTuple):
+        """Keys and values of the past side by side, 2 D numbers a slot."""
+
+        past: Cache
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> CrissCross.State:
+        """Return an empty cache of keys and values."""
+        return self.State(Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's key and value, then attend to its row and column of the hypothesis's own past."""
+        query, key_value = self.qkv(x).split([self.dim, 2 * self.dim], -1)
+        state.past.append(key_value, position)
+        slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
+        k, v = (split(part, self.num_heads) for part in slots.to(query.dtype).chunk(2, -1))
+        q = split(query.view(slots.shape[0], -1, self.dim), self.num_heads)  # a sentence's hypotheses are queries
+        near = same_lines(position, self.grid_width, visible).any(0) & visible
+        return self.out(merge(attention(q, k, v, mask=near[:, None]))).view(x.shape[0], -1), state
+
+
+def same_lines(position: Tensor, grid_width: int, visible: Tensor) -> Tensor:
+    """Return which slots lie in the row, and which in the column, of position (N,): (2, B, beam, slots)."""
+    beam = visible.shape[1]
+    query = position.view(-1, beam, 1)
+    key = query + slot_offsets(position, visible.shape[2], beam)[0]  # (B, beam, slots)
+    return coordinates(query, grid_width) == coordinates(key, grid_width)

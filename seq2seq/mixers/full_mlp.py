@@ -1,0 +1,105 @@
+"""One fully connected layer over all positions and channels of a sentence."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.mlp import check_length, random_convolutions, require_max_len
+from seq2seq.state import Cache
+
+# Most weights over positions and channels of a layer: half a GiB in float32.
+LIMIT = 2**27
+
+
+class FullMLP(SelfMixer):
+    """Fully connected layer over all positions and channels together.
+
+    y_i = W_o sum_j M_ij W_i x_j, with a C x C matrix M_ij for each pair of N x N positions.
+
+    Nothing is shared and nothing is zero, so that every other static mixer is a special case:
+    convolutions share M along diagonals, `mlp` has a multiple of the identity in each M_ij. Its
+    N^2 C^2 weights allow small sizes only, 2^27 weights at most. It starts as a full convolution;
+    positions that no sentence of training reached stay that.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        max_len: N; longer sequences are a ValueError.
+        hidden_dim: C channels, between projections; dim if None.
+
+    Cost:
+        2 D C + D + N^2 C^2 parameters, O(T^2 C^2 + T C D) time, O(T C) state: all inputs.
+
+    Reference:
+        Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+        Convolution' (the fully connected layer from which their relation graph starts).
+    """
+
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=False, dynamic=False, linear=True
+    )
+    length_arguments = ("max_len",)
+
+    def __init__(self, *, dim: int, causal: bool, max_len: int, hidden_dim: int | None = None) -> None:
+        super().__init__()
+        width = dim if hidden_dim is None else hidden_dim  # C
+        if width < 1:
+            raise ValueError(f"hidden_dim is {width}; choose 1 or more")
+        count = (require_max_len(max_len) * width) ** 2
+        if count > LIMIT:
+            raise ValueError(
+                f"max_len {max_len} and hidden_dim {width} make {count:,} weights, more than {LIMIT:,}: "
+                f"choose max_len up to {int(LIMIT**0.5) // width}, or a smaller hidden_dim"
+            )
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.max_len = max_len
+        self.hidden_dim = width
+        self.inner = nn.Linear(dim, width, bias=False)
+        self.out = nn.Linear(width, dim)
+        nn.init.xavier_uniform_(self.inner.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        # each output sums products with C channels
+        taps = random_convolutions(width * width, max_len, causal=causal, std=width**-0.5)  # (C^2, N, N)
+        self.weight = nn.Parameter(taps.unflatten(0, (width, width)).permute(2, 0, 3, 1).contiguous())  # (N, C, N, C)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, T, D); padding counts as zero where positions mix."""
+        length = x.shape[1]
+        check_length(length, self.max_len)
+        z = self.inner(x).masked_fill(~mask[:, :, None], 0.0)  # (B, T, C)
+        weight = self.weight[:length, :, :length]  # (T, C, T, C)
+        if self.causal:
+            past = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+            weight = weight * past[:, None, :, None]
+        matrix = weight.flatten(2).flatten(0, 1).to(z.dtype)  # (T C, T C)
+        return self.out((z.flatten(1) @ matrix.t()).view_as(z))
+
+    class State(NamedTuple):
+        """The projected inputs of the past, C numbers a slot."""
+
+        past: Cache
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> FullMLP.State:
+        """Return an empty cache; ValueError if it is longer than there are weights."""
+        check_length(max_len, self.max_len)
+        return self.State(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's input, then multiply all of the past by this position's weights."""
+        z = self.inner(x)  # (N, C)
+        state.past.append(z, position)
+        slots, visible = state.past.read(position)  # (B, slots, C), (B, beam, slots)
+        sentences, beam, size = visible.shape
+        # slots of other hypotheses count as zero, so that a position has one that does not: (N, positions, C)
+        own = visible.reshape(sentences, beam, -1, beam, 1).to(slots)
+        past = (own * slots.view(sentences, 1, -1, beam, self.hidden_dim)).sum(3).flatten(0, 1)
+        rows = self.weight[position, :, : size // beam].to(past.dtype)  # (N, C, positions, C)
+        y = (rows.flatten(2) @ past.flatten(1)[..., None]).squeeze(-1)  # (N, C)
+        return self.out(y.to(z.dtype)), state

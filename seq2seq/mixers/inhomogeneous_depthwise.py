@@ -1,0 +1,99 @@
+"""Dynamic depthwise convolution with a kernel for each position and channel, predicted through a bottleneck."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.band_matrix import left_padding, tap_inputs
+from seq2seq.mixer import SelfMixer
+
+
+class InhomogeneousDepthwise(SelfMixer):
+    """Depthwise convolution with a kernel predicted for each position and channel.
+
+    y_t = W_o sum_k w_{t,k} * z_{t+k-l}, w_t = V gelu(U z_t) + w_0, z = GLU(W_i x).
+
+    Taps begin l = K // 2 positions before t, K - 1 when causal. `dynamicconv` predicts kernels of H
+    heads and normalizes them; here each of D channels has its own, and `dynamic_depthwise` predicts
+    one set of them for all positions. The bottleneck of r numbers between U and V stands in place of
+    K D^2 weights. M is sparse and dynamic, and nothing is shared.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        kernel_size: K taps.
+        rank: Width r of the bottleneck.
+        glu: Gate the input.
+
+    Cost:
+        3 D^2 + 3 D + r (D + 1) + (r + 1) K D parameters (without glu 2 D^2 + D in place of 3 D^2 + 3
+        D); O(T r K D + T D^2) time with B T K D numbers of memory; the last K - 1 inputs as state.
+
+    Reference:
+        Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+        Convolution' (I-D-DW-Conv); Wu et al. 2019, who predict kernels of heads.
+    """
+
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, kernel_size: int, rank: int = 16, glu: bool = True) -> None:
+        super().__init__()
+        if kernel_size < 1:
+            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
+        if rank < 1:
+            raise ValueError(f"rank is {rank}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.kernel_size = kernel_size
+        self.rank = rank
+        self.glu = glu
+        self.properties = MixingProperties(
+            sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu
+        )
+        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        self.inner = nn.Linear(dim, 2 * dim if glu else dim, bias=glu)
+        self.out = nn.Linear(dim, dim)
+        self.squeeze = nn.Linear(dim, rank)  # U
+        self.weight = nn.Linear(rank, kernel_size * dim)  # V, w_0
+        for layer in (self.inner, self.squeeze, self.out):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        # what is predicted starts about as large as what is not
+        nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
+        nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
+        weights = mark_mixing(self._weights(z))  # (B, T, K, D)
+        inputs = tap_inputs(z, self.kernel_size, left=left_padding(self.kernel_size, self.causal))
+        return self.out((weights * inputs).sum(2))  # (B, T, D)
+
+    class State(NamedTuple):
+        """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""
+
+        past: Tensor
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> InhomogeneousDepthwise.State:
+        """Return zeros, which stand before the sentence."""
+        return self.State(torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Convolve the last K inputs by the kernels that x (N, D), the newest, predicts."""
+        z = self._inner(x).to(state.past.dtype)
+        window = torch.cat([state.past, z[:, None]], 1)  # (N, K, D)
+        return self.out((self._weights(z) * window).sum(1)), self.State(window[:, 1:])
+
+    def _inner(self, x: Tensor) -> Tensor:
+        z = self.inner(x)
+        return F.glu(z, -1) if self.glu else z
+
+    def _weights(self, z: Tensor) -> Tensor:
+        """Predict kernels (..., K, D) from z (..., D)."""
+        return self.weight(F.gelu(self.squeeze(z))).unflatten(-1, (self.kernel_size, self.dim))

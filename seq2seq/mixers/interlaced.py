@@ -1,0 +1,108 @@
+"""Attention within columns, then within rows of a grid: a dense mixing matrix as the product of two sparse ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.attention import attention
+from seq2seq.kernels.relative_positions import require_axes, seen_in_line, to_grid
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.criss_cross import same_lines
+from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.state import Cache
+
+
+class Interlaced(SelfMixer):
+    """Attention within the columns of a grid, then within its rows.
+
+    M = R C, R_qk = softmax over k in q's row, C_qk over k in q's column of x_q' W_q' W_k x_k / sqrt(D / H).
+
+    y = M x W_v W_o; R and C have queries and keys of their own. Position p lies at row p // w,
+    column p % w: columns reach far (every w-th position), rows are blocks. Each of the two matrices
+    is sparse, and a Kronecker product with an identity if its rows share their weights; the product
+    M is dense, dynamic, shared by the D / H channels of a head. Causal: the past of both, so that t
+    reads, in the columns up to its own, all rows up to its own, and in later columns nothing.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        grid_width: Columns w; the grid of an image has its own in their place.
+        dropout: Probability to drop an attention weight, of R and of C.
+
+    Cost:
+        6 D^2 parameters, O(T (w + T / w) D + T D^2) time, O(T D) state.
+
+    Reference:
+        Huang et al. 2019, 'Interlaced Sparse Self-Attention for Semantic Segmentation'; Ho et al.
+        2019, 'Axial Attention in Multidimensional Transformers'; Han et al. 2022 (Kronecker
+        products).
+    """
+
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, grid_width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        require_axes(grid_width, causal=False)
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.grid_width = grid_width
+        self.dropout = require_probability(dropout, "attention dropout")
+        # queries and keys of the columns, of the rows, and values
+        self.inner = projection(dim, *[dim] * 5)
+        self.out = projection(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Attend within x (B, T, D)."""
+        *routing, value = (to_grid(part, self.grid_width) for part in self.inner(x).chunk(5, -1))  # (B, rows, w, D)
+        query, key, row_query, row_key = (mark_mixing(part) for part in routing)
+        real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
+        # a line of the grid is a sequence of its own; first its columns, (B, w, rows, D)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        value = self._attend(query, key, value, real.transpose(1, 2)).transpose(1, 2)
+        y = self._attend(row_query, row_key, value, real)  # (B, rows, w, D)
+        return self.out(y.flatten(1, 2)[:, : x.shape[1]])  # without what fills the last row
+
+    @classmethod
+    def grid_values(cls, values: Mapping[str, Any], columns: int) -> dict[str, Any]:
+        """Take the columns of the image."""
+        return {**values, "grid_width": columns}
+
+    class State(NamedTuple):
+        """The columns' keys and values of the past side by side, and the rows', 2 D numbers a slot each."""
+
+        columns: Cache
+        rows: Cache
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Interlaced.State:
+        """Return two empty caches."""
+        columns, rows = (Cache.empty(batch_size, max_len, 2 * self.dim, device=device, dtype=dtype) for _ in range(2))
+        return self.State(columns, rows)
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Attend to the column's past, whose result is the row's newest value, then to the row's."""
+        query, key, row_query, row_key, value = self.inner(x).chunk(5, -1)
+        value = self._read(state.columns, 1, query, key, value, position)
+        return self.out(self._read(state.rows, 0, row_query, row_key, value, position)), state
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, real: Tensor) -> Tensor:
+        """Attend within each line of (B, lines, n, D), of which real (B, lines, n) are no padding."""
+        seen = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, lines, 1, n, n)
+        q, k, v = (split(part, self.num_heads) for part in (q, k, v))  # (B, lines, H, n, d)
+        return merge(attention(q, k, v, mask=seen, dropout=self.dropout if self.training else 0.0))
+
+    def _read(self, past: Cache, axis: int, q: Tensor, k: Tensor, v: Tensor, position: Tensor) -> Tensor:
+        """Append k and v (N, D), then attend from q (N, D) to the row (axis 0) or column (1) of the own past."""
+        past.append(torch.cat([k, v], -1), position)
+        slots, visible = past.read(position)  # (B, slots, 2 D), (B, beam, slots)
+        near = same_lines(position, self.grid_width, visible)[axis] & visible
+        keys, values = (split(part, self.num_heads) for part in slots.to(q.dtype).chunk(2, -1))
+        queries = split(q.view(slots.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
+        return merge(attention(queries, keys, values, mask=near[:, None])).view(q.shape)

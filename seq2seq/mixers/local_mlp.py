@@ -1,0 +1,102 @@
+"""Learned weights over a window, not shared between positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.band_matrix import band_conv, left_padding
+from seq2seq.kernels.conv_step import window as convolve_window
+from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixers.mlp import check_length, require_max_len
+from seq2seq.state import HeadCache
+
+
+class LocalMLP(SelfMixer):
+    """Learned weights over a window, a set of them for each position.
+
+    y_i = W_o sum_k M_{h(c),i,k} z_{i+k-l}, z = W_i x, l = w // 2, or w - 1 when causal.
+
+    An `mlp` whose matrix is zero outside a band, or a convolution that does not share its kernel
+    between positions: M is static, sparse, and shared by the D / H channels of a head. It starts as
+    a convolution; positions that no sentence of training reached stay that.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        window: w positions.
+        max_len: N; longer sequences are a ValueError.
+        backend: "auto", "triton" or "torch" in decoding (see `seq2seq.kernels.dispatch`).
+
+    Cost:
+        2 D^2 + D + H N w parameters, O(T w D + T D^2) time, the last w inputs as state.
+
+    Reference:
+        Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+        Convolution' (local MLP); LeCun et al. 1989 (locally connected layers).
+    """
+
+    properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=False, linear=True)
+    length_arguments = ("max_len",)
+    state_growth = "constant"
+
+    def __init__(
+        self, *, dim: int, causal: bool, num_heads: int, window: int, max_len: int, backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if window < 1:
+            raise ValueError(f"window is {window}; choose 1 or more positions")
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.window = window
+        self.max_len = require_max_len(max_len)
+        self.backend = require_backend(backend)
+        self.inner = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.inner.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        # each output sums w products: variance 1 for inputs of variance 1
+        kernel = torch.randn(num_heads, 1, window) * window**-0.5
+        self.weight = nn.Parameter(kernel.repeat(1, max_len, 1))  # (H, N, w)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, T, D); padding counts as zero where positions mix."""
+        length = x.shape[1]
+        check_length(length, self.max_len)
+        z = self.inner(x).masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
+        y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
+        return self.out(y.flatten(2))
+
+    @classmethod
+    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose the backend anew."""
+        return portable(values)
+
+    class State(NamedTuple):
+        """The projected inputs of the last w positions, D numbers a slot."""
+
+        past: HeadCache
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LocalMLP.State:
+        """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
+        check_length(max_len, self.max_len)
+        size = self.dim // self.num_heads
+        return self.State(HeadCache.of_heads(batch_size, self.window, self.num_heads, size, device=device, dtype=dtype))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Append this position's input, then weigh the last w by the weights of this position."""
+        z = self.inner(x)  # (N, D)
+        state.past.append(z, position)
+        weights = self.weight[:, position].transpose(0, 1).to(z.dtype)  # (N, H, w)
+        weigh = partial(convolve_window, backend=self.backend)
+        return self.out(state.past.convolve(weights, position, softmax=False, window=weigh)), state

@@ -1,0 +1,99 @@
+"""A learned matrix over positions of low rank."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from seq2seq.introspection import MixingProperties
+from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixers.mlp import check_length, mix_positions, require_max_len
+
+
+class LowRankMLP(SelfMixer):
+    """Learned matrix over positions of low rank, between projections.
+
+    y = W_o M_h (W_i x), M_h = A_h B_h, A (N x r) and B (r x N) for each of H heads of channels.
+
+    Positions are weighed into r slots and the slots are weighed into positions: an `mlp` with fewer
+    parameters, or the static `lowrank`. Causal: the lower triangle of A B, so that a slot holds at
+    position t what has come up to t.
+
+    At position j = 0, 1, ... B starts with a variance that falls as 1 / (1 + j), so that a long
+    sentence gives hardly more than a short one. Positions that no sentence of training reached keep
+    what they started with.
+
+    Args:
+        dim: Width D of input and output.
+        causal: Position t sees positions <= t only.
+        num_heads: H; must divide dim.
+        max_len: N; longer sequences are a ValueError.
+        rank: r slots.
+
+    Cost:
+        2 D^2 + D + 2 H N r parameters; O(T r D + T D^2) time, causal O(T^2 D + T D^2); r D numbers
+        of state.
+
+    Reference:
+        Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
+        Convolution' (low-rank MLP).
+    """
+
+    properties = MixingProperties(
+        sparse=False, shares_positions=False, shares_channels=True, dynamic=False, linear=True
+    )
+    length_arguments = ("max_len",)
+    state_growth = "constant"
+
+    def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16) -> None:
+        super().__init__()
+        require_divisible(dim, num_heads)
+        if rank < 1:
+            raise ValueError(f"rank is {rank}; choose 1 or more")
+        self.dim = self.out_dim = dim
+        self.causal = causal
+        self.num_heads = num_heads
+        self.max_len = require_max_len(max_len)
+        self.rank = rank
+        self.inner = nn.Linear(dim, dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        nn.init.xavier_uniform_(self.inner.weight)
+        nn.init.xavier_uniform_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+        # the variances of a row of B sum to one, those of a row of A too
+        variance = 1.0 / (1 + torch.arange(max_len))
+        self.read = nn.Parameter(torch.randn(num_heads, rank, max_len) * (variance / variance.sum()).sqrt())  # B
+        self.write = nn.Parameter(torch.randn(num_heads, max_len, rank) * rank**-0.5)  # A
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Mix x (B, T, D); padding counts as zero where positions mix."""
+        length = x.shape[1]
+        check_length(length, self.max_len)
+        write = self.write[:, :length]  # (H, T, r)
+        read = self.read[:, :, :length]  # (H, r, T)
+        factors = ((write @ read).tril(),) if self.causal else (write, read)
+        return self.out(mix_positions(self.inner(x), mask, *factors))
+
+    class State(NamedTuple):
+        """The slots, (N, H, r, D / H)."""
+
+        slots: Tensor
+
+    def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRankMLP.State:
+        """Return empty slots, in float32 at least: sums of many small parts."""
+        check_length(max_len, self.max_len)
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        sizes = batch_size, self.num_heads, self.rank, self.dim // self.num_heads
+        return self.State(torch.zeros(sizes, device=device, dtype=wide))
+
+    def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
+        """Add this position's input to the slots by its column of B, then weigh them by its row of A."""
+        z = self.inner(x)
+        values = z.unflatten(-1, (self.num_heads, 1, -1))  # (N, H, 1, R)
+        read = self.read[:, :, position].permute(2, 0, 1)  # (N, H, r)
+        write = self.write[:, position].transpose(0, 1)  # (N, H, r)
+        slots = state.slots + read[..., None].to(state.slots) * values.to(state.slots)  # (N, H, r, R)
+        y = (write[:, :, None].to(slots) @ slots).flatten(1)  # (N, D)
+        return self.out(y.to(z.dtype)), self.State(slots)

@@ -1,0 +1,82 @@
+"""Make a shortlist from a parallel corpus: the target pieces that translations of each source piece may have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from seq2seq.cli import (
+    Parser,
+    UsageError,
+    exit_status,
+    nonempty,
+    require_output,
+    run_command,
+    whole_number,
+)
+from seq2seq.streams import print_error
+
+EPILOG = """\
+Examples:
+  python -m seq2seq.shortlist --ckpt best.ckpt --src train.de --tgt train.en --out short.npz
+  python -m seq2seq.translate --ckpt best.ckpt --shortlist short.npz < in.de > out.en
+
+Translating with a shortlist computes the scores of its pieces alone, which is faster where the vocabulary is large. The
+pieces come from lexical translation probabilities (IBM Model 1). The corpus is read once for each iteration; pairs with
+a side of more than 100 pieces are left out. It may be compressed (.gz, .xz, .zst).
+
+Exit status: 0 done; 2 wrong options or files; 130 interrupted."""
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="python -m seq2seq.shortlist", description=__doc__, epilog=EPILOG)
+    add = parser.add_argument
+    add("--ckpt", required=True, type=nonempty, metavar="FILE", help="checkpoint, or exported folder, of the tokenizer")
+    add("--src", required=True, type=nonempty, metavar="FILE", help="the corpus's source, line by line")
+    add("--tgt", required=True, type=nonempty, metavar="FILE", help="its translation")
+    add("--out", required=True, type=nonempty, metavar="FILE", help="shortlist to write; an earlier one is replaced")
+    add("--best", type=whole_number(1, 10_000), default=100, metavar="N", help="translations of each piece (100)")
+    text = "most frequent pieces, which every translation may have (100)"
+    add("--frequent", type=whole_number(0, 10**6), default=100, metavar="N", help=text)
+    add("--iterations", type=whole_number(1, 100), default=5, metavar="N", help="iterations of the estimate (5)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    options = _parser().parse_args(argv)
+    return exit_status(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Estimate the shortlist, write it, and print what it covers and how to use it."""
+    out = Path(options.out)
+    require_output(out, "--out", inputs=[options.ckpt, options.src, options.tgt])
+    if options.src == options.tgt:
+        raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
+    # imports torch: after the options are checked
+    from seq2seq.inference.model_files import load_tokenizer, locate
+    from seq2seq.inference.shortlist import is_shortlist, make_shortlist
+
+    if out.is_file() and not is_shortlist(out):
+        raise UsageError(f"--out {out} is there and is no shortlist; choose another file, or remove it first")
+    how = {name: getattr(options, name) for name in ("best", "frequent", "iterations")}
+    made = make_shortlist(
+        load_tokenizer(locate(options.ckpt)),
+        Path(options.src),
+        Path(options.tgt),
+        **how,
+        progress=lambda done, entries: print_error(
+            f"iteration {done} of {options.iterations}: {entries:,} pairs of pieces"
+        ),
+    )
+    made.shortlist.save(out, **how)
+    size = made.shortlist.tokenizer.tgt_vocab_size
+    print(f"lists of {made.mean_size:.0f} of {size:,} pieces have {made.covered:.2%} of the pieces of the translations")
+    print(f"translate with: python -m seq2seq.translate --ckpt {options.ckpt} --shortlist {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_command(main)

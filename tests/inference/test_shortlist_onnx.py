@@ -1,0 +1,59 @@
+"""A shortlist with a folder of ONNX graphs: the same translations as its full scores with -inf outside the lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from exported import need, plain
+from test_shortlist import toy_shortlist
+
+from seq2seq.config.search import SearchSettings
+from seq2seq.inference.export.onnx_graphs import write_onnx
+from seq2seq.inference.onnx_model import OUTPUT, load_onnx
+from seq2seq.inference.translator import Translator
+
+need("onnx", "onnxscript", "onnxruntime")
+
+LINES = tiny.sentences(tiny.GERMAN, 12, seed=4)
+HOW = SearchSettings(beam_size=3, n_best=3, max_len_ratio=1.0, max_len_extra=5)
+
+
+class Masked:
+    """A model whose full scores are -inf outside the list of one sentence, as its softmax sees them."""
+
+    normalized = True
+
+    def __init__(self, model: Any, allowed: torch.Tensor) -> None:
+        self.model = model
+        self.allowed = allowed
+        self.context, self.init_state = model.context, model.init_state
+
+    def step(self, *given: Any) -> Any:
+        log_probs, state = self.model.step(*given)
+        return log_probs.masked_fill(~self.allowed, -torch.inf).log_softmax(-1), state
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_graphs_take_a_shortlist(dtype, tmp_path):
+    """Each line alone with full scores, and all together with narrow ones."""
+    tokenizer = tiny.tokenizer()
+    write_onnx(tmp_path, plain(tokenizer), positions=None, tags=[], dtype=dtype)
+    given = load_onnx(tmp_path)
+    rest = {"tokenizer": tokenizer, "meta": given.meta, "settings": HOW}
+    shortlist = toy_shortlist(tokenizer)
+    found = Translator(model=given.model, shortlist=shortlist, **rest).translate(LINES)
+    for line, candidates in zip(LINES, found, strict=True):
+        (ids,) = tokenizer.encode_src([line])
+        masked: Any = Masked(given.model, shortlist(ids))
+        (twin,) = Translator(model=masked, **rest).translate([line])
+        for mine, theirs in zip(candidates, twin, strict=True):
+            assert mine.score == pytest.approx(theirs.score, abs=1e-4)
+            assert mine.text == theirs.text or mine.score == pytest.approx(theirs.score, abs=1e-5)
+    (tmp_path / OUTPUT).unlink()
+    again = load_onnx(tmp_path)
+    noted: list[Any] = []
+    Translator(model=again.model, shortlist=shortlist, **rest).translate(LINES[:1], note=noted.append)
+    assert "export it again" in str(noted[0])
