@@ -101,8 +101,10 @@ def _write(
     for number, (table, by_length) in enumerate(zip(tables, lengths, strict=True), 1):
         stem = out / (f"comparison-{number}" if len(tables) > 1 else "comparison")
         title = table.title if len(tables) > 1 else None
-        drawn = [draw(table.groups, split, stem, figure_against, title=title)]
+        stems = [stem]
+        draw(table.groups, split, stem, figure_against, title=title)
         if by_length:
-            drawn.append(draw_by_length(by_length, stem.with_name(f"{stem.name}-length"), title=title))
-        files += [path.with_suffix(suffix) for path in drawn for suffix in (".png", ".svg")]
+            stems.append(stem.with_name(f"{stem.name}-length"))
+            draw_by_length(by_length, stems[-1], title=title)
+        files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
     return files

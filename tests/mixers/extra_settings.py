@@ -21,17 +21,13 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
     # names of a self mixer and of a cross mixer
     "lightconv": [
-        {"slot": "encoder", "softmax": False},
-        {"slot": "decoder", "softmax": False},
-        {"slot": "encoder", "softmax": False, "glu": False, "kernel_size": 5},
-        {"slot": "decoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"softmax": False},
+        {"softmax": False, "glu": False, "kernel_size": 5},
         {"slot": "cross", "kernel_size": 4, "rate": 0.7},
     ],
     "dynamicconv": [
-        {"slot": "encoder", "softmax": False},
-        {"slot": "decoder", "softmax": False},
-        {"slot": "encoder", "softmax": False, "glu": False, "kernel_size": 5},
-        {"slot": "decoder", "softmax": False, "glu": False, "kernel_size": 5},
+        {"softmax": False},
+        {"softmax": False, "glu": False, "kernel_size": 5},
         {"slot": "cross", "kernel_size": 2, "rate": 1.5},
     ],
     "fixed_context": [
