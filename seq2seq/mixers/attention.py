@@ -92,8 +92,6 @@ class Attention(SelfMixer):
         Astudillo 2016 (sparsemax); Peters et al. 2019 (entmax).
     """
 
-    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
-
     def __init__(
         self,
         *,
@@ -125,6 +123,10 @@ class Attention(SelfMixer):
         self.kv_dim = self.num_kv_heads * self.head_dim
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
+        # the norm divides by the values' own size
+        self.properties = MixingProperties(
+            sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=self.norm is None
+        )
         self.qkv = projection(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 

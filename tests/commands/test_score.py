@@ -159,7 +159,7 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (["--hypotheses", good, "--references", reference, "--metrics", "comet"], "invalid choice: 'comet'"),
         (["--ckpt", ckpt, "--references", reference], "--ckpt takes its references from --data"),
         (["--ckpt", good], "is not a checkpoint"),
-        (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are drawn_words, files, "),
+        (["--ckpt", ckpt, "--data", "wmt99"], "no data set 'wmt99'; known are digits, drawn_words, files, "),
         (["--ckpt", ckpt, "--data", "phrasebook", "src=en"], "translates de to en; --data src=en does not fit"),
         (["--ckpt", ckpt, "--data", "files", "tset=x"], "no such setting; known are "),
         (["--ckpt", ckpt, "--data", "files"], "say where the text is"),

@@ -56,7 +56,9 @@ ALL = OWN + extra_cases()
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=str)
+    """Run a test over cases; those of further settings are left to `make test-all`."""
+    params = [pytest.param(case, marks=pytest.mark.exhaustive) if case.changes else case for case in cases]
+    return pytest.mark.parametrize("case", params, ids=str)
 
 
 every_case = over(ALL)
