@@ -92,6 +92,8 @@ class Attention(SelfMixer):
         Astudillo 2016 (sparsemax); Peters et al. 2019 (entmax).
     """
 
+    properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)
+
     def __init__(
         self,
         *,
@@ -124,9 +126,8 @@ class Attention(SelfMixer):
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
         # the norm divides by the values' own size
-        self.properties = MixingProperties(
-            sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=self.norm is None
-        )
+        if self.norm is not None and self.properties:
+            self.properties = self.properties._replace(linear=False)
         self.qkv = projection(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 
