@@ -17,6 +17,8 @@ from seq2seq.model import Seq2Seq
 _ACTIVATION, _WEIGHT = 127, 63
 _ZERO = 128  # what stands for 0 among the unsigned activations
 _TINY = torch.finfo(torch.float32).tiny
+# Name of the layer that recurrent mixers apply to their last state, within a loop over positions.
+LOOPED = "recurrent"
 
 
 class Int8Linear(nn.Module):
@@ -68,10 +70,12 @@ class Int8Linear(nn.Module):
 
 
 def in_int8(model: Seq2Seq) -> Seq2Seq:
-    """Return a copy of a model whose linear layers compute in integers."""
+    """Return a copy of a model whose linear layers compute in integers, but for an encoder's inside its recurrence."""
     model = copy.deepcopy(model)
+    # a graph's loop takes no operators of the runtime's own
+    looped = {child for module in model.encoder.modules() for name, child in module.named_children() if name == LOOPED}
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
+            if type(child) is nn.Linear and child not in looped:
                 setattr(module, name, Int8Linear(child))
     return model
