@@ -81,7 +81,7 @@ def checks() -> list[tuple[str, str]]:
     found = []
     for name, check in vars(test_conformance).items():
         marks = [mark for mark in getattr(check, "pytestmark", []) if mark.args[0] == "case"]
-        slots = {case.slot for mark in marks for case in mark.args[1]}
+        slots = {case.slot for mark in marks for case in mark.args[1] if isinstance(case, Case)}
         found += [(name, slot) for slot in sorted(slots - {"cross"})]
     return found
 
