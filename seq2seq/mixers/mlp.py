@@ -100,7 +100,7 @@ def mix_positions(z: Tensor, mask: Tensor, *factors: Tensor) -> Tensor:
     columns = values.permute(2, 1, 0, 3).flatten(2)  # (H, T, B R): one product per head serves the whole batch
     for factor in reversed(factors):
         columns = factor.to(z.dtype) @ columns
-    mixed = columns.unflatten(2, (len(z), -1))  # (H, T, B, R)
+    mixed = columns.unflatten(2, (z.shape[0], -1))  # (H, T, B, R)
     return mixed.permute(2, 1, 0, 3).flatten(-2)  # (B, T, D)
 
 
