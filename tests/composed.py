@@ -25,6 +25,7 @@ from seq2seq.resources import conf_dir
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 23
+TOGETHER = 12  # files that _every_mixer composes at once
 VOCABULARY = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
 WIDTH = 16
 # wide enough in depth for any per_layer list, and every dropout on
@@ -109,20 +110,26 @@ def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
 
 @functools.cache
 def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Compose all presets, self mixers and cross mixers in one go, under one model section.
+    """Compose all presets, self mixers and cross mixers, a few dozen at a time, under one model section.
 
-    `folder` is searched, too: it has its own conf/mixer.
+    Hydra's time grows with the square of the files that it composes together. `folder` is searched, too: it has its
+    own conf/mixer.
     """
     found = {part: names(part, folder) if folder else names(part) for part in ("", "self", "cross")}
-    defaults: list[Any] = [{"model": "tiny"}]
-    for part, files in found.items():
+    files: list[Any] = []
+    for part, each in found.items():
         group = f"mixer/{part}".rstrip("/")
-        defaults += [{f"{group}@{part or 'presets'}.{name}": name} for name in files]
-    ConfigStore.instance().store(name="every_mixer", node={"defaults": defaults})
+        files += [{f"{group}@{part or 'presets'}.{name}": name} for name in each]
     further = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    every: dict[str, Any] = {}
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        composed = compose("every_mixer", [*TINY[1:], *sizes, *further])
-    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+        for start in range(0, len(files), TOGETHER):
+            node = {"defaults": [{"model": "tiny"}, *files[start : start + TOGETHER]]}
+            ConfigStore.instance().store(name="every_mixer", node=node)
+            composed = compose("every_mixer", [*TINY[1:], *sizes, *further])
+            for part, settings in OmegaConf.to_container(composed, resolve=True).items():  # type: ignore[union-attr]
+                every.setdefault(part, {}).update(settings)
+    return every
 
 
 def preset_config(name: str, folder: str = "") -> dict[str, Any]:

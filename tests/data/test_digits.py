@@ -13,6 +13,8 @@ from seq2seq import draw
 from seq2seq.data.digit_images import NAMES, splits
 from seq2seq.data.images import read_picture
 
+EXHAUSTIVE = ("test_models_cost_the_same_and_learn",)
+
 
 def test_the_corpus_is_every_digit_once(tmp_path, capsys):
     """The pictures are scikit-learn's, each with its name, and no part has a picture of another."""

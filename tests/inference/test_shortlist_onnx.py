@@ -17,6 +17,7 @@ from seq2seq.inference.translator import Translator
 
 need("onnx", "onnxscript", "onnxruntime")
 
+EXHAUSTIVE = ("test_graphs_take_a_shortlist",)
 LINES = tiny.sentences(tiny.GERMAN, 12, seed=4)
 HOW = SearchSettings(beam_size=3, n_best=3, max_len_ratio=1.0, max_len_extra=5)
 
