@@ -25,9 +25,8 @@ from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 
 KERNELS = [1, 2, 3, 5, 7, 15, 31, 33, 63]
-# each K in both forms, once with dropout and once without
-_CASES = {f"0.0-causal-{taps}" for taps in KERNELS[1::2]} | {f"0.3-same-{taps}" for taps in KERNELS[1::2]}
-_CASES |= {f"0.3-causal-{taps}" for taps in KERNELS[::2]} | {f"0.0-same-{taps}" for taps in KERNELS[::2]}
+# both forms, with dropout and without
+_CASES = {"0.0-causal-2", "0.3-causal-3", "0.3-same-5", "0.0-same-7", "0.3-causal-31", "0.0-same-33", "0.3-same-1"}
 REPRESENTATIVE = {"test_dynamicconv_is_its_reference": _CASES, "test_lightconv_is_its_reference": _CASES}
 every_kernel = pytest.mark.parametrize("taps", KERNELS)
 both_forms = pytest.mark.parametrize("causal", [True, False], ids=["causal", "same"])

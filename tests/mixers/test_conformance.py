@@ -61,6 +61,13 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", params, ids=str)
 
 
+# the other presets train in `make rest`
+REPRESENTATIVE = {
+    "test_preset_trains_one_step": {
+        *("transformer", "lightconv", "dynamicconv", "bahdanau", "gru", "mlp", "pyramid", "quadratic", "resolutions"),
+        *("encoder_decoder", "luong", "preconv_attention"),
+    }
+}
 every_case = over(ALL)
 every_decoding_case = over([case for case in ALL if case.slot != "encoder"])
 
