@@ -27,7 +27,9 @@ MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
     "dynamicconv-bahdanau": ("mixer=dynamicconv", "mixer/cross=bahdanau"),
     "learned": ("mixer=transformer", "model.positions=learned"),
 }
+EXHAUSTIVE = ("test_a_step_that_waits_is_left_as_it_is",)
 REPRESENTATIVE = {
+    "test_a_planted_error_is_found": {"states", "counters"},
     "test_replayed_steps_are_plain_ones": {"1-bahdanau", "4-dynamicconv"},
     "test_options": {"transformer-samples"},
     "test_narrow_weights": {"bahdanau"},
