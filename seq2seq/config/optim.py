@@ -34,6 +34,9 @@ class OptimSettings(Section):
     schedule: str = setting("inverse_sqrt", "schedule of the learning rate", choices=SCHEDULES)
     warmup_steps: int = setting(4000, "updates of linear warm-up (anneal has warmup_share instead)", least=0)
     warmup_share: float = setting(0.05, "share of the run in which the rate of anneal rises", least=0, below=1)
+    decay_share: float = setting(
+        1.0, "share of the run, its last, in which the rate of anneal falls; 1 = all after the rise", above=0, most=1
+    )
     warmup_init_lr: float = setting(1e-7, "learning rate before the first update", least=0)
     min_lr: float = setting(0.0, "lowest learning rate after the warm-up", least=0)
     period: int = setting(20000, "updates of cosine from the end of the warm-up down to min_lr", least=1)

@@ -18,8 +18,9 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
     warm-up (n <= W):  init + (lr - init) * n / W, init = warmup_init_lr
     inverse_sqrt:      lr * sqrt(max(W, 1) / n)                                                  (Vaswani et al., 2017)
     cosine:            min_lr + (lr - min_lr) / 2 * (1 + cos(pi * min(1, (n - W) / period)))     (Loshchilov, 2017)
-    anneal:            rises linearly until share = warmup_share, then min_lr + (lr - min_lr) / 2 * (1 + cos(pi * p)),
-                       p = (share - warmup_share) / (1 - warmup_share): any budget, long or short, ends annealed
+    anneal:            rises linearly until share = warmup_share, stays until share = f = max(warmup_share, 1 -
+                       decay_share), then min_lr + (lr - min_lr) / 2 * (1 + cos(pi * (share - f) / (1 - f))): any
+                       budget, long or short, ends annealed; with a small decay_share warmup-stable-decay (Hu, 2024)
     constant:          lr
     """
     if settings.schedule == "anneal":
@@ -35,11 +36,12 @@ def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> flo
 
 
 def _annealed(share: float, settings: OptimSettings) -> float:
-    # Rise, then a half cosine over the rest of the budget.
+    # Rise, stay, then a half cosine over the rest of the budget.
     rise = settings.warmup_share
+    fall = max(rise, 1 - settings.decay_share)
     if share < rise:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
-    return _cosine(min(1.0, (share - rise) / (1 - rise)), settings)
+    return _cosine(min(1.0, max(0.0, share - fall) / (1 - fall)), settings)
 
 
 def _cosine(progress: float, settings: OptimSettings) -> float:

@@ -50,6 +50,17 @@ def test_anneal_follows_the_budget_whatever_the_updates():
     assert learning_rate(60, settings, 1.0) == pytest.approx(0.1)
 
 
+def test_the_rate_may_stay_before_it_falls():
+    """Warmup-stable-decay by hand; a fall longer than what the rise leaves is what it leaves."""
+    rates = {"schedule": "anneal", "lr": 1.0, "warmup_share": 0.25, "warmup_init_lr": 0.0}
+    settings = OptimSettings(**rates, decay_share=0.2)
+    found = [learning_rate(1, settings, share) for share in (0.125, 0.25, 0.5, 0.8, 0.85, 0.9, 1.0)]
+    assert found == pytest.approx([0.5, 1.0, 1.0, 1.0, 0.5 + 0.5**1.5, 0.5, 0.0])
+    whole, most = OptimSettings(**rates), OptimSettings(**rates, decay_share=0.75)
+    shares = [part / 16 for part in range(17)]
+    assert [learning_rate(1, whole, each) for each in shares] == [learning_rate(1, most, each) for each in shares]
+
+
 def test_the_schedule_is_told_the_share_and_keeps_it():
     settings = OptimSettings(schedule="anneal", lr=1.0, warmup_share=0.0)
     schedules = []
