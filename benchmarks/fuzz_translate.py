@@ -1,0 +1,168 @@
+"""Fuzz `python -m seq2seq.translate` with Hypothesis: any bytes, any options that go together.
+
+    python -m benchmarks.fuzz_translate --ckpt runs/.../best.ckpt --minutes 60
+
+Every example translates some lines within this process. The exit status must be 0, each line must have its output, in
+order, and the output must be UTF-8 (JSON where asked for). Without sampling, a line must have the text that it has when
+the lines come in another order. Prints one line of JSON; exit status 1, with the smallest failing example, if anything
+is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hypothesis
+from hypothesis import strategies as st
+
+from benchmarks import harness
+from benchmarks.nasty_lines import nasty_lines
+
+# examples of one number, between two looks at the clock
+ROUND = 25
+
+
+class Example(NamedTuple):
+    """Lines, whether the last one ends, the seed of another order, and options."""
+
+    lines: list[bytes]
+    ends: bool
+    order: int
+    options: list[str]
+
+    @property
+    def draws(self) -> bool:
+        """True if translations are sampled: those depend on the number of the line."""
+        return "--samples" in self.options
+
+
+def some_lines() -> st.SearchStrategy[list[bytes]]:
+    """Lines of arbitrary bytes, of text, and of what nasty_lines draws."""
+    nasty = st.integers(0, 10**6).map(lambda seed: nasty_lines(1, seed, long_lines=0)[0])
+    line = st.one_of(
+        nasty, st.binary(max_size=80), st.text(max_size=60).map(lambda text: text.encode("utf-8", "ignore"))
+    )
+    return st.lists(line.map(lambda data: data.replace(b"\n", b" ")), min_size=1, max_size=8)
+
+
+def some_options() -> st.SearchStrategy[list[str]]:
+    """Options that go together: of beam search or of sampling, and of the output."""
+
+    def option(name: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[str]]:
+        return st.one_of(st.just([]), values.map(lambda value: [name, str(value)]))
+
+    beams = st.integers(1, 6).flatmap(
+        lambda beam: st.tuples(
+            st.just(["--beam-size", str(beam)]),
+            option("--n-best", st.integers(1, beam)),
+            option("--length-penalty", st.sampled_from([0.0, 0.6, 1.0, 2.0])),
+            option("--length-norm", st.sampled_from(["power", "gnmt"])),
+            option("--no-repeat-ngram", st.integers(1, 4)),
+        )
+    )
+    samples = st.tuples(
+        option("--samples", st.integers(1, 4)).filter(bool),
+        option("--temperature", st.sampled_from([0.3, 1.0, 3.0])),
+        option("--top-k", st.sampled_from([1, 5, 100])),
+        option("--top-p", st.sampled_from([0.1, 0.9])),
+        option("--seed", st.integers(0, 9)),
+    )
+    common = st.tuples(
+        option("--format", st.sampled_from(["text", "json", "tsv"])),
+        option("--max-tokens", st.sampled_from([40, 200, 2000])),
+        option("--max-len", st.integers(1, 40)),
+        option("--min-len", st.integers(0, 6)),
+    )
+    parts = st.tuples(st.one_of(beams, samples), common)
+    return parts.map(lambda both: [word for group in both for found in group for word in found])
+
+
+def examples() -> st.SearchStrategy[Example]:
+    """Whole examples."""
+    return st.builds(Example, some_lines(), st.booleans(), st.integers(0, 99), some_options())
+
+
+class Fuzz:
+    """The command on one checkpoint, in a folder of its own."""
+
+    def __init__(self, ckpt: str, folder: Path) -> None:
+        self.ckpt, self.folder = ckpt, folder
+        self.count = 0
+
+    def check(self, example: Example) -> None:
+        """Raise AssertionError if the command breaks its word on an example."""
+        self.count += 1
+        found = self.outputs(example.lines, example)
+        if example.draws:
+            return
+        order = random.Random(example.order).sample(range(len(example.lines)), len(example.lines))
+        again = self.outputs([example.lines[i] for i in order], example)
+        texts, others = [[self.text(row) for row in rows] for rows in (found, again)]
+        assert [texts[i] for i in order] == others, "another order of the lines gave other texts"
+
+    def outputs(self, lines: list[bytes], example: Example) -> list[str]:
+        """Translate lines; return what came out for each."""
+        from seq2seq import translate
+
+        source, sink = self.folder / "in", self.folder / "out"
+        source.write_bytes(b"\n".join(lines) + (b"\n" if example.ends or not lines[-1] else b""))
+        sink.unlink(missing_ok=True)
+        command = ["--ckpt", self.ckpt, "--input", str(source), "--output", str(sink), "--device", "cpu"]
+        told = io.StringIO()
+        with contextlib.redirect_stderr(told):
+            status = translate.main([*command, "--max-len-ratio", "1", "--max-len-extra", "4", *example.options])
+        assert status == 0, f"exit status {status}: {told.getvalue()[-500:]}"
+        rows = sink.read_bytes().decode("utf-8").split("\n")
+        assert rows.pop() == "", "the last line does not end"
+        if "json" in example.options:
+            records = [json.loads(row) for row in rows]
+            assert [record["line"] for record in records] == sorted(record["line"] for record in records)
+        per_line = len(rows) / len(lines)
+        assert per_line == int(per_line) >= 1, f"{len(rows)} lines came out for {len(lines)}"
+        size = int(per_line)
+        return ["\n".join(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+    @staticmethod
+    def text(row: str) -> str:
+        """What must not depend on the order: translations without scores and the number of the line."""
+        if not row.startswith("{"):
+            return "\n".join(line.split("\t")[-1] for line in row.split("\n"))
+        return "\n".join(str(json.loads(line).get("text")) for line in row.split("\n"))
+
+
+def main() -> int:
+    """Draw examples until the time is over."""
+    parser = harness.parser_for("fuzz_translate", __doc__)
+    parser.add_argument("--ckpt", required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    settings = hypothesis.settings(
+        max_examples=ROUND, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    began, seed = time.monotonic(), options.seed
+    with tempfile.TemporaryDirectory() as folder:
+        fuzz = Fuzz(options.ckpt, Path(folder))
+        while time.monotonic() - began < options.minutes * 60:
+            hypothesis.seed(seed)(settings(hypothesis.given(examples())(fuzz.check)))()
+            seed += 1
+    result = {
+        "examples": fuzz.count,
+        "seeds": seed - options.seed,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+    }
+    print(json.dumps(result))
+    harness.write(options.out, "fuzz_translate", {"machine": harness.machine(), **result})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
