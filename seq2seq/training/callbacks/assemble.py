@@ -99,7 +99,7 @@ def make_callbacks(
     if average:
         callbacks.append(AverageWeights(average))
     if settings.profile:
-        callbacks.append(Profile(folder.path))
+        callbacks.append(Profile(folder.path, updates=settings.max_steps))
     if settings.keep_best:
         callbacks.append(KeepBest(folder, settings.keep_best))
     if settings.keep_last:

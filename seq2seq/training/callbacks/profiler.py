@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from seq2seq.training.task import FORWARD
 
-# Micro-batches to pass by, because they compile and allocate, and those to profile.
-_WAIT = 3
+# Micro-batches to pass by, because those of new shapes compile and allocate, and those to profile.
+_WAIT = 120
 _WARMUP = 2
 _ACTIVE = 5
 # Rows of the table, which begins with the most expensive operators.
@@ -24,10 +24,15 @@ _STEP = "Optimizer.step#"
 
 
 class Profile(L.Callback):
-    """Callback that writes `profile.txt`, operators by their own time, and `trace.json` for a trace viewer."""
+    """Callback that writes `profile.txt`, operators by their own time, and `trace.json` for a trace viewer.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        updates: After which the run ends, if a count of updates bounds it.
+    """
+
+    def __init__(self, folder: Path, *, updates: int | None) -> None:
         self.folder = folder
+        self.updates = updates
         self._profile: profile | None = None
         self._backward: record_function | None = None
 
@@ -36,7 +41,9 @@ class Profile(L.Callback):
         if trainer.is_global_zero:
             # One rank writes; the others do the same work.
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
-            plan = schedule(wait=_WAIT, warmup=_WARMUP, active=_ACTIVE, repeat=1)
+            left = None if self.updates is None else self.updates - trainer.global_step
+            wait = _wait(None if left is None else left * trainer.accumulate_grad_batches)
+            plan = schedule(wait=wait, warmup=_WARMUP, active=_ACTIVE, repeat=1)
             self._profile = profile(activities=kinds, schedule=plan, on_trace_ready=self._write)
             self._profile.start()
 
@@ -57,7 +64,7 @@ class Profile(L.Callback):
             self._profile.step()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop; a run shorter than the wait leaves no files."""
+        """Stop; a run that the clock or its epochs end during the wait leaves no files."""
         if self._profile:
             self._profile.stop()
             self._profile = None
@@ -70,6 +77,11 @@ class Profile(L.Callback):
         table = averages.table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
         (self.folder / "profile.txt").write_text(f"{summary(averages, on_gpu=on_gpu)}\n{table}\n", encoding="utf-8")
         result.export_chrome_trace(str(self.folder / "trace.json"))
+
+
+def _wait(micro_batches: int | None) -> int:
+    """Return how many to pass by: fewer in a run that has only so many micro-batches."""
+    return _WAIT if micro_batches is None else max(0, min(_WAIT, micro_batches - _WARMUP - _ACTIVE))
 
 
 def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
