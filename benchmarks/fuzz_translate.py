@@ -105,7 +105,7 @@ class Fuzz:
             return
         order = random.Random(example.order).sample(range(len(example.lines)), len(example.lines))
         again = self.outputs([example.lines[i] for i in order], example)
-        texts, others = [[self.text(row) for row in rows] for rows in (found, again)]
+        texts, others = [[texts_of(row, example.options) for row in rows] for rows in (found, again)]
         assert [texts[i] for i in order] == others, "another order of the lines gave other texts"
 
     def outputs(self, lines: list[bytes], example: Example) -> list[str]:
@@ -125,17 +125,18 @@ class Fuzz:
         if "json" in example.options:
             records = [json.loads(row) for row in rows]
             assert [record["line"] for record in records] == sorted(record["line"] for record in records)
-        per_line = len(rows) / len(lines)
-        assert per_line == int(per_line) >= 1, f"{len(rows)} lines came out for {len(lines)}"
-        size = int(per_line)
+        size = len(rows) // len(lines)
+        assert size * len(lines) == len(rows) > 0, f"{len(rows)} lines came out for {len(lines)}"
         return ["\n".join(rows[start : start + size]) for start in range(0, len(rows), size)]
 
-    @staticmethod
-    def text(row: str) -> str:
-        """What must not depend on the order: translations without scores and the number of the line."""
-        if not row.startswith("{"):
-            return "\n".join(line.split("\t")[-1] for line in row.split("\n"))
-        return "\n".join(str(json.loads(line).get("text")) for line in row.split("\n"))
+
+def texts_of(row: str, options: list[str]) -> list[str]:
+    """Translations of one line, without scores and the number of the line, which another order changes."""
+    rows = row.split("\n")
+    if "json" in options:
+        records = [json.loads(each) for each in rows]
+        return [found["translation"] for record in records for found in (record, *record.get("alternatives", []))]
+    return [each.split("\t", 2)[2] for each in rows] if "tsv" in options else rows
 
 
 def main() -> int:

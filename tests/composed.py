@@ -110,7 +110,7 @@ def tiny(*overrides: str, **extra: Any) -> Seq2Seq:
 
 @functools.cache
 def _every_mixer(folder: str = "", sizes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Compose all presets, self mixers and cross mixers, a few dozen at a time, under one model section.
+    """Compose all presets, self mixers and cross mixers, a dozen at a time, under one model section.
 
     Hydra's time grows with the square of the files that it composes together. `folder` is searched, too: it has its
     own conf/mixer.

@@ -79,7 +79,6 @@ def first_values(arguments: list[str]) -> list[str]:
     return [word for word in plain if word is not None]
 
 
-TRAINING = commands(("train", "prepare"))
 # composing takes a third of a second: those of the README always, those of docs/ in `make rest`
 REPRESENTATIVE = {
     "test_training_commands_compose_and_build": [
@@ -88,7 +87,7 @@ REPRESENTATIVE = {
 }
 
 
-@pytest.mark.parametrize("command", TRAINING, ids=" ".join)
+@pytest.mark.parametrize("command", commands(("train", "prepare")), ids=" ".join)
 def test_training_commands_compose_and_build(command):
     plain = OmegaConf.to_container(settings_of(*first_values(command[1:])), resolve=True)
     assert isinstance(plain, dict)

@@ -281,7 +281,7 @@ class Luong(CrossMixer):
         )
 
     class Context(NamedTuple):
-        """What LuongRead reads of the source, and the first state (B, D)."""
+        """Parts of the source that LuongRead reads, and the first state (B, D)."""
 
         memory: Tensor
         keys: Tensor

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import tiny
 
-from benchmarks.fuzz_translate import Example, Fuzz, examples
+from benchmarks.fuzz_translate import Example, Fuzz, examples, texts_of
 from seq2seq import translate
 
 # `make rest` draws more
@@ -52,3 +52,15 @@ def test_what_is_lost_or_out_of_order_is_found(change, ckpt, tmp_path, monkeypat
     monkeypatch.setattr(translate, "main", broken)
     with pytest.raises(AssertionError, match=r"came out|another order"):
         fuzz.check(example)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "tsv"])
+def test_translations_of_every_format_are_compared(form, ckpt, tmp_path):
+    """Beside plain text; scores and numbers of lines are left out."""
+    fuzz = Fuzz(ckpt, tmp_path)
+    plain, rows = (
+        fuzz.outputs(LINES, Example(LINES, ends=True, order=1, options=["--beam-size", "2", *more]))
+        for more in ([], ["--format", form])
+    )
+    assert [texts_of(row, ["--format", form]) for row in rows] == [[row] for row in plain]
+    assert len(set(plain)) > 2

@@ -34,7 +34,9 @@ from seq2seq.translation_options import load_translator
 ROOT = Path(__file__).resolve().parents[2]
 # beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
 EXHAUSTIVE = (
-    *("test_a_reader_that_leaves_early", "test_output_appears_whole_or_not_at_all", "test_a_line_of_ten_megabytes"),
+    "test_a_reader_that_leaves_early",
+    "test_output_appears_whole_or_not_at_all",
+    "test_a_line_of_ten_megabytes",
 )
 
 
