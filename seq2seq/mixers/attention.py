@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.reference import allow
 from seq2seq.kernels.attention.weights import normalize, require_weights
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import HeadCache, NoState
 
 
@@ -128,7 +128,7 @@ class Attention(SelfMixer):
         # the norm divides by the values' own size
         if self.norm is not None and self.properties:
             self.properties = self.properties._replace(linear=False)
-        self.qkv = projection(dim, dim, self.kv_dim, self.kv_dim)
+        self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
         self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -231,9 +231,9 @@ class CrossAttention(CrossMixer):
         self.packed = packed
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
-        self.query = projection(dim, dim)
+        self.query = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
-        self.key_value = projection(memory_dim, dim, dim)
+        self.key_value = attention_inputs(memory_dim, dim, dim)
 
     class Context(NamedTuple):
         """Keys and values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""

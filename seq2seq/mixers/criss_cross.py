@@ -13,7 +13,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.relative_positions import coordinates, require_axes, seen_in_line, slot_offsets, to_grid
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -53,7 +53,7 @@ class CrissCross(SelfMixer):
         self.num_heads = num_heads
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

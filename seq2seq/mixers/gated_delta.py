@@ -14,7 +14,7 @@ from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.gru import reverse_index
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 # under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5
@@ -70,7 +70,7 @@ class GatedDelta(SelfMixer):
             dynamic=True,
             linear=False,
         )
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a

@@ -13,7 +13,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import require_axes, seen_in_line, to_grid
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.criss_cross import same_lines
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -56,7 +56,7 @@ class Interlaced(SelfMixer):
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")
         # queries and keys of the columns, of the rows, and values
-        self.inner = projection(dim, *[dim] * 5)
+        self.inner = attention_inputs(dim, *[dim] * 5)
         self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

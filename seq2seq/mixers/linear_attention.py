@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.retention import retention, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 # against a division by zero where all features vanish
 EPSILON = 1e-6
@@ -49,7 +49,7 @@ class LinearAttention(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

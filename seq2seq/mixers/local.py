@@ -12,6 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import attention_inputs, projection
 
 
 class Local(SelfMixer):
@@ -75,10 +76,8 @@ class Local(SelfMixer):
         self.blocks = blocks
         self.shift = shift
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.out = nn.Linear(dim, dim, bias=False)
-        for block in (*self.qkv.weight.chunk(3), self.out.weight):
-            nn.init.xavier_uniform_(block)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         # (offsets, H), the most negative offset first; zeros: plain attention at first
         before, after = (window - 1, 0 if causal else window - 1) if blocks else self._reach()
         self.first_offset = -before

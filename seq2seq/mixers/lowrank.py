@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 
 class LowRank(SelfMixer):
@@ -64,7 +64,7 @@ class LowRank(SelfMixer):
         self.rank = rank
         self.max_len = max_len
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         # smaller at later positions, so that sums hardly grow with the length
         position = torch.arange(max_len)

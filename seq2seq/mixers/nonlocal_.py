@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 PAIRWISE = ("gaussian", "embedded_gaussian", "dot_product", "concatenation", "additive")
@@ -67,12 +67,12 @@ class NonLocal(SelfMixer):
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qk = None if pairwise == "gaussian" else projection(dim, dim, dim)
+        self.qk = None if pairwise == "gaussian" else attention_inputs(dim, dim, dim)
         # products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
-        self.value = projection(dim, dim)
+        self.value = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
         # w, for the functions that have one
         widths = {"additive": head_dim, "concatenation": 2 * head_dim}

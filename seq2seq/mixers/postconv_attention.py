@@ -12,7 +12,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -54,7 +54,7 @@ class PostconvAttention(SelfMixer):
         self.num_heads = num_heads
         self.kernel_size = kernel_size
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         # the identity is a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))

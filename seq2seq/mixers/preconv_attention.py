@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -64,7 +64,7 @@ class PreconvAttention(SelfMixer):
         self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=not values, dynamic=True, linear=True
         )
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
         # the identity is a one at the tap of the position itself

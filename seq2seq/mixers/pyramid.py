@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -53,9 +53,9 @@ class Pyramid(SelfMixer):
         self.num_heads = num_heads
         self.reduction = reduction
         self.dropout = require_probability(dropout, "attention dropout")
-        self.query = projection(dim, dim)
+        self.query = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
-        self.key_value = projection(dim, dim, dim)
+        self.key_value = attention_inputs(dim, dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to blocks; a causal mixer needs no mask, since padding is on the right."""

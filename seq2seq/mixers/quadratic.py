@@ -15,7 +15,7 @@ from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -86,10 +86,8 @@ class Quadratic(SelfMixer):
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
-        self.inner = nn.Linear(dim, 3 * self.width if content else self.width, bias=False)  # q, k, v; or values alone
-        self.out = nn.Linear(self.width, dim, bias=False)
-        for block in (*self.inner.weight.split(self.width), self.out.weight):
-            nn.init.xavier_uniform_(block)
+        self.inner = attention_inputs(dim, *[self.width] * (3 if content else 1))  # q, k, v; or values alone
+        self.out = projection(self.width, dim)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         if centre_std is None:
             centers = _taps(num_heads, axes, causal=causal)

@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import weigh
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 ENCODINGS = ("learned", "sinusoidal")
@@ -81,11 +81,9 @@ class Relative(SelfMixer):
         parts = self.axes * (2 if encoding == "sinusoidal" else 1)  # sines and cosines halve an axis's numbers
         if dim % parts:
             raise ValueError(f"dim {dim} is not divisible by {parts}, as {encoding} encodings need; change model.dim")
-        self.inner = nn.Linear(dim, 3 * dim if content else dim, bias=False)  # queries, keys, values; or values alone
-        self.place = nn.Linear(dim, dim, bias=False)  # W_r
-        self.out = nn.Linear(dim, dim, bias=False)
-        for block in (*self.inner.weight.split(dim), self.place.weight, self.out.weight):
-            nn.init.xavier_uniform_(block)
+        self.inner = attention_inputs(dim, *[dim] * (3 if content else 1))  # queries, keys, values; or values alone
+        self.place = attention_inputs(dim, dim)  # W_r: the keys of offsets
+        self.out = projection(dim, dim)
         # biases of the query: u towards content, v towards offsets
         self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
         self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
 
@@ -52,10 +52,8 @@ class RelativeBias(SelfMixer):
         self.num_heads = num_heads
         self.max_offset = max_offset
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.out = nn.Linear(dim, dim, bias=False)
-        for block in (*self.qkv.weight.chunk(3), self.out.weight):
-            nn.init.xavier_uniform_(block)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
+        self.out = projection(dim, dim)
         # (offsets, H), zeros: plain attention at first
         self.bias = nn.Parameter(torch.zeros(max_offset + 1 if causal else 2 * max_offset + 1, num_heads))
 

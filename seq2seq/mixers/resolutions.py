@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import NoState
 
 
@@ -56,7 +56,7 @@ class Resolutions(SelfMixer[NoState]):
         self.num_heads = num_heads
         self.resolutions = list(resolutions)
         self.dropout = require_probability(dropout, "attention dropout")
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
-from seq2seq.mixers.projections import merge, projection, split
+from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 # under the root of the norm
 EPSILON = 1e-5
@@ -60,7 +60,7 @@ class Retention(SelfMixer):
         self.properties = MixingProperties(
             sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=not gate
         )
-        self.qkv = projection(dim, dim, dim, dim)
+        self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
 
