@@ -368,3 +368,9 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
         raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")
     if type(config["joint"]) is not bool:
         raise ValueError(f"joint is {config['joint']!r}; choose true or false")
+
+
+def hidden_matrices(model: Seq2Seq) -> list[Tensor]:
+    """Return the weights of all linear layers but the output layer, which may be the table of embeddings."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer is not model.output]
+    return [layer.weight for layer in layers]

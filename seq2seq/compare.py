@@ -50,8 +50,8 @@ def _parser() -> Parser:
         action="store_true",
         help="and comparison.png and comparison.svg; of several tables, comparison-1.png and so on",
     )
-    text = "x axis of its curves (time); updates where runs had unequal machines"
-    parser.add_argument("--against", choices=("time", "updates"), default="time", help=text)
+    text = "x axis of its curves (time); cpu, CPU time, or updates where runs shared machines or had unequal ones"
+    parser.add_argument("--against", choices=("time", "cpu", "updates"), default="time", help=text)
     text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
     parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")

@@ -9,7 +9,7 @@ from seq2seq.config.settings import Section, setting
 
 # Choices of `schedule`, and of `name`.
 SCHEDULES = ("inverse_sqrt", "cosine", "anneal", "constant")
-OPTIMIZERS = ("adam", "adadelta")
+OPTIMIZERS = ("adam", "adadelta", "muon")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +23,12 @@ class OptimSettings(Section):
     section: ClassVar[str] = "optim"
 
     # The optimizer.
-    name: str = setting("adam", "optimizer; adam is AdamW", choices=OPTIMIZERS)
+    name: str = setting("adam", "optimizer; adam is AdamW; muon has AdamW for all but matrices", choices=OPTIMIZERS)
     lr: float = setting(5e-4, "highest learning rate", above=0)
     peak_lr: float = setting(5e-4, "highest learning rate of optim=anneal, which the size of the model sets", above=0)
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1)
     rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1)
+    momentum: float = setting(0.95, "momentum of Muon", least=0, below=1)
     eps: float = setting(1e-9, "added to the denominator", above=0)
     weight_decay: float = setting(0.0, "decoupled weight decay, times the learning rate", least=0)
     # The schedule, counted in updates, or for anneal in shares of the budget.

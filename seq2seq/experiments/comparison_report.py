@@ -33,7 +33,7 @@ def compare(
         baseline: A mixer, a group's label or a run's folder; the first group if None.
         samples: Resamples of the paired bootstrap.
         out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
-        figure_against: The axis of the curves, "time" or "updates", in a figure for each table; None draws none.
+        figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
 
     Returns:

@@ -17,9 +17,17 @@ from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
 
 # Columns of numbers, aligned to the right.
-_RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "updates", "best step", "Δ BLEU")
+_RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "CPU time", "updates", "best step", "Δ BLEU")
 # Numbers of results.json whose means go into the CSV, under the same names.
-_MEANS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
+_MEANS = (
+    "parameters",
+    "target_tokens_per_second",
+    "training_seconds",
+    "training_cpu_seconds",
+    "seconds",
+    "steps",
+    "best_step",
+)
 
 
 class Table(NamedTuple):
@@ -67,6 +75,7 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
         "parameters": _count(group.mean("parameters")),
         "tokens/s": f"{group.mean('target_tokens_per_second'):,.0f}",
         "time": _clock(group.mean("seconds")),
+        "CPU time": _cpu_clock(group),
         "updates": f"{group.mean('steps'):,.0f}",
         "best step": f"{group.mean('best_step'):,.0f}",
         "Δ BLEU": f"{test.difference:+.2f}" if test else "",
@@ -87,6 +96,13 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 def _count(number: float) -> str:
     # in millions from 100,000 on, as papers report model sizes
     return f"{number / 1e6:.2f}M" if number >= 1e5 else f"{number:,.0f}"
+
+
+def _cpu_clock(group: Group) -> str:
+    """Format the CPU time of training, where no GPU did the work and every run recorded it."""
+    seconds = group.mean("training_cpu_seconds")
+    on_cpu = all(run.results.get("accelerator") == "cpu" for run in group.runs)
+    return _clock(seconds) if on_cpu and not math.isnan(seconds) else ""
 
 
 def _clock(seconds: float) -> str:

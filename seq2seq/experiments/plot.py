@@ -54,7 +54,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     Args:
         split: "test" or "valid", for the scores over parameters; the curves are always of validation.
         stem: Path of both files without the suffix.
-        against: The axis of the curves, "time" or "updates".
+        against: The axis of the curves, "time", "cpu" or "updates".
         title: Title above both panels.
     """
     figure = new_figure(10, 4.2)
@@ -74,7 +74,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
 def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     """Draw the validation scores, the range over seeds shaded."""
     bands = [band([run.curve(against) for run in group.runs]) for group in groups]
-    unit, name = _unit(bands) if against == "time" else (1, "updates")
+    unit, name = (1, "updates") if against == "updates" else _unit(bands, against)
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:
             continue
@@ -91,12 +91,12 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     _finish(axes)
 
 
-def _unit(bands: Sequence[Band | None]) -> tuple[int, str]:
+def _unit(bands: Sequence[Band | None], against: str) -> tuple[int, str]:
     """Choose the unit of time that suits the longest curve: its seconds, and the axis' label."""
     # all curves share the axis, so the longest decides
     longest = max((each.axis[-1] for each in bands if each), default=0.0)
     seconds, name = next((seconds, name) for least, seconds, name in _UNITS if longest >= least)
-    return seconds, f"training time ({name})"
+    return seconds, f"{'CPU time' if against == 'cpu' else 'training time'} ({name})"
 
 
 def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:

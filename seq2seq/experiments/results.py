@@ -30,7 +30,18 @@ _DECIDED = {
     "trainer.compile": "compiled",
 }
 # Numbers of results.json that tables show; older runs lack some.
-_NUMBERS = ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "steps", "best_step")
+_NUMBERS = (
+    "parameters",
+    "target_tokens_per_second",
+    "training_seconds",
+    "training_cpu_seconds",
+    "seconds",
+    "steps",
+    "best_step",
+)
+# The columns of metrics.csv for an axis of curves: the first that contains a number. Older runs logged the time of
+# training and validation together.
+_AXES = {"updates": ("step",), "cpu": ("train/cpu_seconds",), "time": ("train/seconds", "seconds")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +127,8 @@ class RunResult:
         return all(self.folder.test_file(side).is_file() for side in ("ref", "hyp"))
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
-        """Return (seconds of training, BLEU) of every validation; with against="updates", (updates, BLEU)."""
-        # older runs logged the time of training and validation together
-        columns = ("step",) if against == "updates" else ("train/seconds", "seconds")
-        return read_curve(self.folder.path / "metrics.csv", columns)
+        """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
+        return read_curve(self.folder.path / "metrics.csv", _AXES[against])
 
 
 class Unusable(NamedTuple):

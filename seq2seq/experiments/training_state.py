@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from seq2seq import checkpoint
-from seq2seq.build import build_model, without_memory
+from seq2seq.build import build_model, hidden_matrices, without_memory
 from seq2seq.experiments.folder import ORIGIN
+from seq2seq.model import Seq2Seq
 
 # The tensors that each optimizer keeps beside a parameter.
-_MOMENTS = {"adam": ("exp_avg", "exp_avg_sq"), "adadelta": ("square_avg", "acc_delta")}
+_ADAM = ("exp_avg", "exp_avg_sq")
+_MOMENTS = {"adam": _ADAM, "muon": _ADAM, "adadelta": ("square_avg", "acc_delta")}
+# Of a matrix that Muon updates, without a counter.
+_MUON = ("momentum_buffer",)
 
 
 class StateError(ValueError):
@@ -59,7 +63,7 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
     with without_memory():
         model = build_model({**sizes, "model": config["model"], "mixer": config["mixer"]})
     checkpoint.require_weights(model, payload, path)
-    _check_optimizer(payload, config["optim"]["name"], list(model.parameters()), path)
+    _check_optimizer(payload, config["optim"]["name"], model, path)
 
 
 def require_origin(payload: Mapping[str, Any], path: Path) -> None:
@@ -99,8 +103,10 @@ def _check_schedule(payload: Mapping[str, Any], path: Path) -> None:
         raise StateError(path, part, f"is at update {states[0]['last_epoch']}, the rest at {payload['global_step']}")
 
 
-def _check_optimizer(payload: Mapping[str, Any], name: str, parameters: Sequence[torch.Tensor], path: Path) -> None:
-    """Refuse an optimizer's state that is not one pair of moments for each parameter."""
+def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path: Path) -> None:
+    """Refuse an optimizer's state that is not made of the moments of each parameter."""
+    parameters = list(model.parameters())
+    matrices = {id(matrix) for matrix in hidden_matrices(model)} if name == "muon" else set()
     part = "optimizer_states"
     states = payload[part]
     if not isinstance(states, list) or len(states) != 1 or not isinstance(states[0], dict):
@@ -119,10 +125,11 @@ def _check_optimizer(payload: Mapping[str, Any], name: str, parameters: Sequence
     if not state and payload["global_step"] <= payload["skipped"]:
         return
     for number, parameter in enumerate(parameters):
-        entry = state.get(number)
-        if not isinstance(entry, dict) or not isinstance(entry.get("step"), torch.Tensor | int | float):
+        entry, is_matrix = state.get(number), id(parameter) in matrices
+        counted = isinstance(entry, dict) and isinstance(entry.get("step"), torch.Tensor | int | float)
+        if not isinstance(entry, dict) or not (counted or is_matrix):
             raise StateError(path, part, f"has no state of parameter {number} of {len(parameters)}")
-        for moment in _MOMENTS[name]:
+        for moment in _MUON if is_matrix else _MOMENTS[name]:
             tensor = entry.get(moment)
             if not isinstance(tensor, torch.Tensor) or not checkpoint.is_whole(tensor):
                 raise StateError(path, part, f"has no '{moment}' of parameter {number}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from seq2seq.build import hidden_matrices
 from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
 from seq2seq.training.errors import TrainingFault, is_out_of_memory
 from seq2seq.training.optim import build_optimizer, scale_and_clip
@@ -116,7 +117,7 @@ class Rehearsal:
         self.src_multiple = src_multiple
         self.tried = 0
         task.to(device, dtype=torch.bfloat16 if precision == "bf16-true" else None).train()
-        self._optimizer = build_optimizer(task.parameters(), task.optim)
+        self._optimizer = build_optimizer(task.parameters(), task.optim, hidden_matrices(task.model))
         self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
         self.update(1, 2, 2)  # makes gradients and the optimizer's state
 

@@ -19,11 +19,11 @@ BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
 
 
 class Stopwatch:
-    """Stopwatch of the seconds that passed while it ran; it starts stopped."""
+    """Stopwatch of the seconds that passed while it ran, and of this process' CPU seconds; it starts stopped."""
 
     def __init__(self) -> None:
-        self._total = 0.0
-        self._mark = time.monotonic()
+        self._total, self._cpu_total = 0.0, 0.0
+        self._mark, self._cpu_mark = time.monotonic(), time.process_time()
         self._running = False
 
     @property
@@ -32,20 +32,25 @@ class Stopwatch:
         return self._total + (time.monotonic() - self._mark if self._running else 0.0)
 
     @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds counted so far, of all threads of this process; what else the machine does counts nothing."""
+        return self._cpu_total + (time.process_time() - self._cpu_mark if self._running else 0.0)
+
+    @property
     def running(self) -> bool:
         """True between `run(True)` and `run(False)`."""
         return self._running
 
     def run(self, running: bool) -> None:
         """Start or stop."""
-        # Read with the old mark, so before the mark is moved.
-        self._total = self.seconds
-        self._mark = time.monotonic()
+        # Read with the old marks, so before the marks are moved.
+        self._total, self._cpu_total = self.seconds, self.cpu_seconds
+        self._mark, self._cpu_mark = time.monotonic(), time.process_time()
         self._running = running
 
-    def load(self, seconds: float) -> None:
+    def load(self, seconds: float, cpu_seconds: float = 0.0) -> None:
         """Continue from the seconds of an earlier part of the run."""
-        self._total = seconds
+        self._total, self._cpu_total = seconds, cpu_seconds
 
 
 class Budget:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config.optim import OptimSettings
+from seq2seq.training.muon import Muon
 
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
@@ -48,23 +49,37 @@ def _cosine(progress: float, settings: OptimSettings) -> float:
     return settings.min_lr + (settings.lr - settings.min_lr) / 2 * (1 + math.cos(math.pi * progress))
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:
-    """Build the optimizer of `settings`.
+def build_optimizer(
+    parameters: Iterable[nn.Parameter], settings: OptimSettings, matrices: Iterable[Tensor] = ()
+) -> torch.optim.Optimizer:
+    """Build the optimizer of `settings`, which may treat the `matrices` among the parameters apart.
 
     Reference:
         Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization: AdamW's decay, times the learning rate.
     """
-    optimizer = _optimizer([parameter for parameter in parameters if parameter.requires_grad], settings)
+    optimizer = _optimizer([parameter for parameter in parameters if parameter.requires_grad], settings, matrices)
     optimizer.register_load_state_dict_pre_hook(_keep_settings)
     return optimizer
 
 
-def _optimizer(trained: list[nn.Parameter], settings: OptimSettings) -> torch.optim.Optimizer:
+def _optimizer(
+    trained: list[nn.Parameter], settings: OptimSettings, matrices: Iterable[Tensor]
+) -> torch.optim.Optimizer:
     # `Schedule` sets the rate of every later update.
     lr = learning_rate(1, settings)
     if settings.name == "adadelta":
         return torch.optim.Adadelta(
             trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
+        )
+    if settings.name == "muon":
+        return Muon(
+            trained,
+            matrices,
+            lr=lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
         )
     # Fused also because it skips updates on the device (`SkippedUpdates` sets its found_inf).
     return torch.optim.AdamW(

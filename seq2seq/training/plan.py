@@ -66,6 +66,11 @@ def resolve(
             f"search.n_best={sections.search.n_best}: a score is that of the best translation alone; leave it at 1 "
             "(seq2seq.translate --n-best lists more)"
         )
+    if sections.optim.name == "muon" and sections.trainer.sharded:
+        raise ValueError(
+            "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
+            "trainer.strategy=ddp, or optim.name=adam"
+        )
     for key in ("resume", "init_from"):
         path = getattr(sections.run, key)
         if path not in (None, "auto") and not os.path.exists(path):

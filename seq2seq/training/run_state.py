@@ -78,6 +78,8 @@ class RunState:
             "epochs": round(self.epochs, 3),
             "target_tokens_per_second": round(self.target_tokens / max(seconds, 1e-9), 1),
             "training_seconds": round(seconds, 2),
+            # of the first process
+            "training_cpu_seconds": round(self.training_watch.cpu_seconds, 2),
             "seconds": round(elapsed, 2),
             "max_time": limit,
             # A last validation may take longer than the time reserved for it.

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
+from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.batching import Batch
@@ -125,7 +126,7 @@ class TranslationTask(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule, which Lightning steps once per update."""
-        optimizer = build_optimizer(self.parameters(), self.optim)
+        optimizer = build_optimizer(self.parameters(), self.optim, hidden_matrices(self.model))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": Schedule(optimizer, self.optim), "interval": "step"},

@@ -451,8 +451,9 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path):
     for mixer in ("lightconv", "bahdanau"):
         for seed in (1, 2):
             run = write_run(tmp_path / f"{mixer}{seed}", refs, mixer=mixer, seed=seed)
-            rows = [f"{step},{step * random.uniform(0.9, 1.1)},{random.random()}" for step in range(1, 9)]
-            (run / "metrics.csv").write_text("\n".join(["step,train/seconds,val/bleu", *rows]) + "\n")
+            rows = [f"{step},{step * random.uniform(0.9, 1.1)},{step},{random.random()}" for step in range(1, 9)]
+            columns = "step,train/seconds,train/cpu_seconds,val/bleu"
+            (run / "metrics.csv").write_text("\n".join([columns, *rows]) + "\n")
     out = tmp_path / "out"
     assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
     assert (out / "comparison.png").read_bytes().startswith(b"\x89PNG")
@@ -462,6 +463,8 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path):
     assert "<!-- updates -->" not in svg
     assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "updates"]) == 0
     assert "<!-- updates -->" in (out / "comparison.svg").read_text()
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "cpu"]) == 0
+    assert "<!-- CPU time (seconds) -->" in (out / "comparison.svg").read_text()
     assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
     assert (out / "comparison.svg").read_text() == svg  # the same runs give the same file
 

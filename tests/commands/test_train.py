@@ -117,7 +117,8 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert results["steps"] == 6
     assert results["valid"]["bleu"] == bleu
     assert results["test"]["signatures"][0].startswith("nrefs:1|")
-    for key in ("parameters", "target_tokens_per_second", "training_seconds", "seconds", "padding"):
+    times = ("training_seconds", "training_cpu_seconds", "seconds")
+    for key in ("parameters", "target_tokens_per_second", "padding", *times):
         assert results[key] > 0, key
     assert results["versions"]["torch"] == torch.__version__
     # best.ckpt is all that translation needs
@@ -218,13 +219,18 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("signum", "batch", "accumulate"),
-    [(signal.SIGINT, 5, 2), (signal.SIGTERM, 8, 1), (signal.SIGINT, -1, 2), (signal.SIGTERM, 0, 2)],
+    ("signum", "batch", "accumulate", "optimizer"),
+    [
+        (signal.SIGINT, 5, 2, "adam"),
+        (signal.SIGTERM, 8, 1, "muon"),
+        (signal.SIGINT, -1, 2, "adam"),
+        (signal.SIGTERM, 0, 2, "adam"),
+    ],
     ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating"],
 )
-def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, capsys, signum, batch, accumulate):
+def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, batch, accumulate, optimizer):
     given = (f"trainer.accumulate={accumulate}", "trainer.test=false", "trainer.max_steps=14", "trainer.val_steps=5",
-             "trainer.log_steps=1")  # fmt: skip
+             "trainer.log_steps=1", f"optim.name={optimizer}")  # fmt: skip
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
     # -1: the last batch of the epoch; 0: the first one of a validation
@@ -558,7 +564,7 @@ def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
     assert seen.batches == []
     assert_same(before, weights(again))
     found = json.loads(again.folder.results.read_text())
-    for clocked in ("seconds", "training_seconds", "target_tokens_per_second"):
+    for clocked in ("seconds", "training_seconds", "training_cpu_seconds", "target_tokens_per_second"):
         assert found.pop(clocked) > 0
         del earlier[clocked]
     used, before_that = found.pop("throughput"), earlier.pop("throughput")

@@ -19,9 +19,11 @@ from conftest import PATIENCE
 from torch import nn
 
 from seq2seq import checkpoint
+from seq2seq.config.optim import OptimSettings
 from seq2seq.evaluation import metrics
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
+from seq2seq.training.optim import build_optimizer
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
@@ -61,11 +63,11 @@ class Poison(L.Callback):
 # ---- updates that are not finite
 
 
-@pytest.mark.parametrize("name", ["adam", "adadelta"])
+@pytest.mark.parametrize("name", ["adam", "adadelta", "muon"])
 def test_an_update_that_is_not_finite_changes_nothing(name):
     layer = nn.Linear(3, 2)
-    make = {"adam": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True), "adadelta": torch.optim.Adadelta}[name]
-    optimizer, skipped = make(layer.parameters()), SkippedUpdates(5)
+    settings = OptimSettings(name=name, lr=0.1, warmup_steps=0)
+    optimizer, skipped = build_optimizer(layer.parameters(), settings, [layer.weight]), SkippedUpdates(5)
 
     def update(bad: bool) -> None:
         optimizer.zero_grad()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
+import composed
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from torch import nn
 
+from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.settings import read_section
 from seq2seq.resources import conf_dir
+from seq2seq.training.muon import Muon
 from seq2seq.training.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
 
@@ -82,7 +86,7 @@ def test_no_warm_up():
     assert learning_rate(4, OptimSettings(lr=0.5, warmup_steps=0)) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("name", ["adam", "adadelta"])
+@pytest.mark.parametrize("name", ["adam", "adadelta", "muon"])
 def test_the_schedule_sets_the_rate_of_each_update(name):
     settings = OptimSettings(name=name, lr=1.0, warmup_steps=3, schedule="constant", warmup_init_lr=0.0)
     weight = nn.Parameter(torch.zeros(2))
@@ -160,6 +164,62 @@ def test_weight_decay_is_decoupled():
     weight.grad = torch.zeros(1)
     build_optimizer([weight], settings).step()
     assert weight.item() == pytest.approx(1 - 0.1 * 0.5)
+
+
+def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
+    """The parts of one optimizer against two of torch's, and the update's size against the formula."""
+    shapes = [(8, 3), (4, 16), (5,), (7, 4)]
+    own, twin = [[nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2)]
+    rates = {"lr": 0.1, "weight_decay": 0.01}
+    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, **rates), own[:2])
+    assert isinstance(optimizer, Muon)
+    muon = torch.optim.Muon(twin[:2], adjust_lr_fn="match_rms_adamw", **rates)
+    adam = torch.optim.AdamW(twin[2:], betas=(0.9, 0.98), eps=1e-9, **rates)
+    for rate in (0.1, 0.1, 0.05):
+        for group in (*optimizer.param_groups, *muon.param_groups, *adam.param_groups):
+            group["lr"] = rate
+        for mine, other in zip(own, twin, strict=True):
+            mine.grad = torch.randn_like(mine)
+            other.grad = mine.grad.clone()
+        before = own[0].detach().clone()
+        for each in (optimizer, muon, adam):
+            each.step()
+        # all singular values of an orthogonal matrix are 1; the iteration of Newton and Schulz comes near
+        size = torch.linalg.svdvals(own[0].detach() - (1 - rate * 0.01) * before) / (rate * 0.2 * 8**0.5)
+        assert size.min() > 0.5
+        assert size.max() < 1.5
+    for mine, other in zip(own, twin, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_muon_goes_on_from_its_state():
+    whole, part = ([nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(3))] for _ in range(2))
+    gradients = [[torch.randn(3, 4), torch.randn(3)] for _ in range(4)]
+    settings = OptimSettings(name="muon", lr=0.1, warmup_steps=0)
+
+    def update(parameters, optimizer, steps):
+        for step in steps:
+            for parameter, gradient in zip(parameters, gradients[step], strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+
+    update(whole, build_optimizer(whole, settings, whole[:1]), range(4))
+    first = build_optimizer(part, settings, part[:1])
+    update(part, first, range(2))
+    second = build_optimizer(part, settings, part[:1])
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    update(part, second, range(2, 4))
+    for expected, found in zip(whole, part, strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_muon_updates_every_linear_layer_but_the_tables():
+    model = composed.tiny("mixer=transformer")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {names[id(matrix)] for matrix in hidden_matrices(model)}
+    expected = {name for name, p in model.named_parameters() if p.ndim == 2 and "table" not in name}
+    assert found == expected
+    assert len(found) > 8
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda path: path.stem)

@@ -171,6 +171,7 @@ class ProgressLog(L.Callback):
         """Return the state that a resumed run continues from."""
         return {
             "seconds": self.watch.seconds,
+            "cpu_seconds": self.watch.cpu_seconds,
             "epochs": self.state.epochs,
             "logged_step": self._logged_step,
             "logged": self._for_log.state(),
@@ -179,7 +180,7 @@ class ProgressLog(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self.watch.load(state_dict["seconds"])
+        self.watch.load(state_dict["seconds"], state_dict.get("cpu_seconds", 0.0))  # older files lack it
         self.state.epochs = state_dict["epochs"]
         self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
@@ -236,6 +237,7 @@ class ProgressLog(L.Callback):
             "epoch": self.state.epochs,
             "seconds": self.state.budget.clock.seconds,
             "train/seconds": self.watch.seconds,
+            "train/cpu_seconds": self.watch.cpu_seconds,
         }
         for logger in trainer.loggers:
             logger.log_metrics(values, trainer.global_step)
