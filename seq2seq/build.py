@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
-from seq2seq.mixer import CrossMixer, SelfMixer, require_probability
+from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
 from seq2seq.model import NORMS, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
+from seq2seq.pooling import Halving, stage_begins
 
 TIES = ("all", "target", "none")
 # The slots of the section `mixer`, and what each takes.
@@ -212,15 +213,35 @@ class _Builder:
         # the order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
-        dim = self.model["dim"]
+        dim, columns = self.model["dim"], _columns(self.patches) if self.patches else None
+        halvings: dict[int, Halving] = {}
         # widths run through the stack: each layer begins where the last one ended
-        for layer in range(depth):
-            mixer = self._mixer("encoder", layer, depth, dim=dim, causal=False)
+        for layer, begins in enumerate(self._stages(depth)):
+            if begins:
+                halvings[layer] = Halving(columns)
+                columns = columns and columns // 2
+            mixer = self._mixer("encoder", layer, depth, columns=columns, dim=dim, causal=False)
             out_dim = dim if mixer is None else mixer.out_dim
             ffn = self._feed_forward(out_dim)
             layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
             dim = out_dim
-        return Encoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
+        final_norm = self.model["norm"] == "pre"
+        return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
+
+    def _stages(self, depth: int) -> list[bool]:
+        """Return for each layer of an encoder of this depth if a later stage begins there."""
+        # absent from older files
+        stages = self.model.get("encoder_stages", 1)
+        if stages > depth:
+            raise ValueError(f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it")
+        if self.patches:
+            rows, columns = (self.patches[side] // self.patches["size"] for side in ("height", "width"))
+            if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
+                raise ValueError(
+                    f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
+                    "which leaves no whole number; lower it, or change tokenizer.patches.size"
+                )
+        return stage_begins(depth, stages)
 
     def decoder(self, table: nn.Embedding, memory_dim: int) -> Decoder:
         """Build the decoder on the target's table, for a memory of this width."""
@@ -240,8 +261,8 @@ class _Builder:
         embedding = self._embedding(table, self._positions("positions"))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
 
-    def _mixer(self, slot: str, layer: int, depth: int, **sizes: Any) -> Any:
-        """Build the mixer of one layer; None if the slot is empty."""
+    def _mixer(self, slot: str, layer: int, depth: int, *, columns: int | None = None, **sizes: Any) -> Any:
+        """Build the mixer of one layer, on a grid of so many columns if any; None if the slot is empty."""
         if not self.slots.get(slot):
             return None
         values = layer_values(self.slots[slot], layer, depth)
@@ -249,8 +270,8 @@ class _Builder:
         # the mixer's class adapts its own settings, first to any machine, then to the source's grid
         if self.portable:
             values = mixer.portable_values(values)
-        if self.patches and slot == "encoder":
-            values = mixer.grid_values(values, _columns(self.patches))
+        if columns:
+            values = mixer.grid_values(values, columns)
         return _make(mixer, values, slot, **sizes)
 
     def _feed_forward(self, dim: int) -> FeedForward | None:
@@ -370,7 +391,12 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
         raise ValueError(f"joint is {config['joint']!r}; choose true or false")
 
 
-def hidden_matrices(model: Seq2Seq) -> list[Tensor]:
-    """Return the weights of all linear layers but the output layer, which may be the table of embeddings."""
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer is not model.output]
-    return [layer.weight for layer in layers]
+def hidden_matrices(model: Seq2Seq) -> dict[Tensor, tuple[int, ...]]:
+    """Return the matrices of all hidden linear layers, and the sizes of the blocks of rows that are one matrix each.
+
+    Hidden are all but the output layer, which may be the table of embeddings, and what embeds patches of a picture.
+    Layers of one input or output have a vector.
+    """
+    outside = {model.output, *model.encoder.embedding.modules()}
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear) and each not in outside]
+    return {layer.weight: blocks_of(layer) for layer in layers if min(layer.weight.shape) > 1}

@@ -50,7 +50,7 @@ def _parser() -> Parser:
         action="store_true",
         help="and comparison.png and comparison.svg; of several tables, comparison-1.png and so on",
     )
-    text = "x axis of its curves (time); cpu, CPU time, or updates where runs shared machines or had unequal ones"
+    text = "x axis of its curves (time); cpu where runs shared a machine, updates where machines differed"
     parser.add_argument("--against", choices=("time", "cpu", "updates"), default="time", help=text)
     text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
     parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)

@@ -148,3 +148,17 @@ def require_probability(value: float, what: str) -> float:
     if not 0.0 <= value < 1.0:
         raise ValueError(f"{what} is {value}; choose a probability from 0 up to, not including, 1")
     return value
+
+
+def in_blocks(layer: nn.Linear, *sizes: int) -> nn.Linear:
+    """Note that the matrix of a layer is several side by side, of these output sizes, and return the layer.
+
+    Muon orthogonalizes each of them alone, so that it makes no difference which matrices a mixer stores together.
+    """
+    layer.blocks = sizes  # type: ignore[assignment]
+    return layer
+
+
+def blocks_of(layer: nn.Linear) -> tuple[int, ...]:
+    """Return the output sizes of the matrices that a layer's matrix is made of; most are one."""
+    return getattr(layer, "blocks", (layer.out_features,))

@@ -16,6 +16,7 @@ from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.output import NarrowOutput, rows_of
+from seq2seq.pooling import Halving
 from seq2seq.state import Context, State, expand
 
 NORMS = ("pre", "post", "none")
@@ -178,7 +179,6 @@ class DecoderLayer(nn.Module):
         own = None
         if self.self_mixer is not None:
             own = self.self_mixer.init_state(batch_size, max_len, device=device, dtype=dtype)
-        # the feed-forward remembers nothing
         return LayerState(own, self.cross_mixer.init_state(context, max_len))
 
     def step(self, x: Tensor, context: Context, state: LayerState, position: Tensor) -> tuple[Tensor, LayerState]:
@@ -193,25 +193,29 @@ def _around(f: nn.Module | None, **settings: Any) -> Any:
 
 
 class Encoder(nn.Module):
-    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm.
+    """Encoder: embedding, layers, and a last layer norm where the layers are pre-norm; a halving may precede a layer.
 
     Shape:
-        tokens (B, S), mask (B, S) -> memory (B, S, M), M the width of the last layer.
+        tokens (B, S), mask (B, S) -> memory (B, S', M) and its mask, M the width of the last layer.
     """
 
-    def __init__(self, *, embedding: Embedding, layers: list[EncoderLayer], final_norm: bool) -> None:
+    def __init__(
+        self, *, embedding: Embedding, layers: list[EncoderLayer], halvings: dict[int, Halving], final_norm: bool
+    ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
+        self.layers, self.halvings = nn.ModuleList(layers), halvings  # halvings by the index of the layer they precede
         # pre-norm layers leave their sum unnormalized: one norm after the last
         self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
 
-    def forward(self, src: Tensor, src_mask: Tensor) -> Tensor:
+    def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode src (B, S) under src_mask (B, S)."""
-        x = self.embedding(src)  # (B, S, D)
-        for layer in self.layers:
-            x = layer(x, src_mask)
-        return x if self.norm is None else self.norm(x)
+        x, mask = self.embedding(src), src_mask  # (B, S, D)
+        for number, layer in enumerate(self.layers):
+            if number in self.halvings:
+                x, mask = self.halvings[number](x, mask)
+            x = layer(x, mask)
+        return (x if self.norm is None else self.norm(x)), mask
 
 
 class Decoder(nn.Module):
@@ -223,8 +227,7 @@ class Decoder(nn.Module):
 
     def __init__(self, *, embedding: Embedding, layers: list[DecoderLayer], final_norm: bool) -> None:
         super().__init__()
-        self.embedding = embedding
-        self.layers = nn.ModuleList(layers)
+        self.embedding, self.layers = embedding, nn.ModuleList(layers)
         self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
 
     def forward(self, tgt: Tensor, mask: Tensor, context: list[Context]) -> Tensor:
@@ -264,14 +267,13 @@ class Seq2Seq(nn.Module):
 
     def features(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor, tgt_mask: Tensor | None = None) -> Tensor:
         """Return what the output layer reads, (B, T, readout_dim), so that a loss may project real tokens only."""
-        # without a mask all tokens are real
-        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask
+        mask = tgt_in.new_ones(tgt_in.shape).bool() if tgt_mask is None else tgt_mask  # without one all are real
         return self.decoder(tgt_in, mask, self.context(src, src_mask))
 
     def context(self, src: Tensor, src_mask: Tensor) -> list[Context]:
         """Compute what each decoder layer reads of the source src (B, S), once per sentence."""
-        memory = self.encoder(src, src_mask)  # (B, S, M)
-        return [layer.project(memory, src_mask) for layer in self.decoder.layers]  # type: ignore
+        memory, mask = self.encoder(src, src_mask)  # (B, S', M)
+        return [layer.project(memory, mask) for layer in self.decoder.layers]  # type: ignore
 
     def init_state(self, context: list[Context], *, beam_size: int, max_len: int) -> list[LayerState]:
         """Return the state before the first position: beam_size hypotheses per sentence, at most max_len positions.

@@ -21,7 +21,7 @@ MODULES = {
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
     ("files", "streams", "archive", "resources", "distributed", "introspection", "evaluation.score_names"),
-    ("kernels", "config", "state"),
+    ("kernels", "config", "state", "pooling"),
     ("mixer", "data"),
     ("mixers", "embedding", "output", "evaluation.metrics"),
     ("model", "evaluation.moses_bleu"),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.model import Seq2Seq
+from seq2seq.pooling import Halving, spread
 from seq2seq.search import NotFiniteError
 
 # Outputs are differentiated in so many random directions, or in all channels of a narrower output.
@@ -73,22 +74,49 @@ def views(
     src_mask = torch.ones_like(src).bool()
     tgt_mask = torch.ones_like(tgt).bool()
     result = []
+    halvings: list[Halving] = []
     # a slot may be empty, as the decoder's is in recurrent models
     for layer, block in enumerate(model.encoder.layers, 1):
+        if layer - 1 in model.encoder.halvings:
+            halvings.append(model.encoder.halvings[layer - 1])
         if block.self_mixer is not None:
             report(f"encoder layer {layer} of {len(model.encoder.layers)}")
-            view = _self_view(block.self_mixer, inputs["encoder", layer], src_mask, "encoder", layer)
+            x = inputs["encoder", layer]
+            view = _self_view(block.self_mixer, x, src_mask[:, : x.shape[1]], "encoder", layer)
             # only the source can be an image
-            result.append(dataclasses.replace(view, columns=columns))
+            result.append(dataclasses.replace(_lengthened(view, halvings, src_mask), columns=columns))
     for layer, block in enumerate(model.decoder.layers, 1):
         if block.self_mixer is not None:
             report(f"decoder layer {layer} of {len(model.decoder.layers)}")
             result.append(_self_view(block.self_mixer, inputs["decoder", layer], tgt_mask, "decoder", layer))
     for layer, block in enumerate(model.decoder.layers, 1):
         report(f"cross mixer {layer} of {len(model.decoder.layers)}")
-        result.append(_cross_view(block.cross_mixer, inputs["cross", layer], memory, src_mask, layer))
+        view = _cross_view(block.cross_mixer, inputs["cross", layer], memory, src_mask[:, : memory.shape[1]], layer)
+        result.append(_lengthened(view, halvings, src_mask))
     _require_finite([view.total for view in result])
     return result
+
+
+def _lengthened(view: View, halvings: Sequence[Halving], mask: Tensor) -> View:
+    """Show a mixer of a later stage at the source's own positions, each of which has its share of what they became."""
+    if not halvings:
+        return view
+
+    def longer(matrices: Tensor) -> Tensor:  # (..., T, S')
+        rows = spread(matrices.reshape(1, -1, matrices.shape[-1]), halvings, mask)
+        return rows.reshape(*matrices.shape[:-1], -1)
+
+    def lengthened(matrices: Tensor) -> Tensor:
+        matrices = longer(matrices)
+        if view.part == "encoder":  # a position reads what the position reads that it became a part of
+            matrices = longer(matrices.transpose(-1, -2)).transpose(-1, -2)
+        return matrices / matrices.sum(-1, keepdim=True).clamp_min(torch.finfo(matrices.dtype).tiny)
+
+    # of its details only weights have a source position a column, and those of the encoder a row, too
+    details = {name: lengthened(each) if name == "weights" else each for name, each in view.details.items()}
+    details.pop("predicted kernels", None)  # of positions that the source does not have
+    heads = None if view.heads is None else lengthened(view.heads)
+    return dataclasses.replace(view, total=lengthened(view.total), heads=heads, details=details)
 
 
 def _require_finite(tensors: Sequence[Tensor]) -> None:
@@ -156,7 +184,7 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
             if mixer is not None:
                 handles.append(mixer.register_forward_pre_hook(_recorder(inputs, (part, layer))))
     memories: list[Any] = []
-    handles.append(model.encoder.register_forward_hook(lambda _, __, memory: memories.append(memory)))
+    handles.append(model.encoder.register_forward_hook(lambda _, __, found: memories.append(found[0])))
     try:
         with torch.no_grad():
             # features, not logits: the output layer mixes nothing

@@ -32,6 +32,12 @@ class ModelSettings(Section):
     ffn_dim: int = setting(2048, "inner width of the feed-forward; 0: no feed-forward", least=0, most=_WIDEST)
     num_heads: int = setting(8, "heads of every mixer that has heads", least=1, most=_WIDEST)
     encoder_layers: int = setting(6, "encoder layers; mixer.extra_encoder_layers is added", least=1, most=_DEEPEST)
+    encoder_stages: int = setting(
+        1,
+        "stages of the encoder, each of half as many positions as the one before",
+        least=1,
+        most=20,
+    )
     decoder_layers: int = setting(6, "decoder layers", least=1, most=_DEEPEST)
     # Layers.
     norm: str = setting("post", "place of the layer norms; post as published", choices=NORMS)

@@ -23,7 +23,7 @@ class OptimSettings(Section):
     section: ClassVar[str] = "optim"
 
     # The optimizer.
-    name: str = setting("adam", "optimizer; adam is AdamW; muon has AdamW for all but matrices", choices=OPTIMIZERS)
+    name: str = setting("adam", "optimizer; adam is AdamW; muon is AdamW but for linear layers", choices=OPTIMIZERS)
     lr: float = setting(5e-4, "highest learning rate", above=0)
     peak_lr: float = setting(5e-4, "highest learning rate of optim=anneal, which the size of the model sets", above=0)
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1)

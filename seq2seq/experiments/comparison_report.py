@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,6 +104,10 @@ def _write(
         title = table.title if len(tables) > 1 else None
         stems = [stem]
         draw(table.groups, split, stem, figure_against, title=title)
+        missing = [group.label for group in table.groups if not all(run.curve(figure_against) for run in group.runs)]
+        if missing and figure_against == "cpu":
+            text = f"{stem.name}: no curve of {', '.join(missing)}, which counted no CPU time"
+            print(text, file=sys.stderr)
         if by_length:
             stems.append(stem.with_name(f"{stem.name}-length"))
             draw_by_length(by_length, stems[-1], title=title)

@@ -101,7 +101,7 @@ def _count(number: float) -> str:
 def _cpu_clock(group: Group) -> str:
     """Format the CPU time of training, where no GPU did the work and every run recorded it."""
     seconds = group.mean("training_cpu_seconds")
-    on_cpu = all(run.results.get("accelerator") == "cpu" for run in group.runs)
+    on_cpu = all(run.results.get("accelerator", "cpu") == "cpu" for run in group.runs)
     return _clock(seconds) if on_cpu and not math.isnan(seconds) else ""
 
 

@@ -44,6 +44,8 @@ ROUNDING = ("trainer.compile",)
 # Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
 _YOUNGER = {
     "trainer.bf16_residual": False,
+    "optim.momentum": 0.95,
+    "model.encoder_stages": 1,
     "search.length_norm": "power",
     "search.min_len": 0,
     "search.no_repeat_ngram": 0,

@@ -128,7 +128,9 @@ class RunResult:
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
-        return read_curve(self.folder.path / "metrics.csv", _AXES[against])
+        # of a run on a GPU the CPU time says nothing
+        measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
+        return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
 
 
 class Unusable(NamedTuple):

@@ -106,7 +106,7 @@ def _check_schedule(payload: Mapping[str, Any], path: Path) -> None:
 def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path: Path) -> None:
     """Refuse an optimizer's state that is not made of the moments of each parameter."""
     parameters = list(model.parameters())
-    matrices = {id(matrix) for matrix in hidden_matrices(model)} if name == "muon" else set()
+    matrices = hidden_matrices(model) if name == "muon" else {}
     part = "optimizer_states"
     states = payload[part]
     if not isinstance(states, list) or len(states) != 1 or not isinstance(states[0], dict):
@@ -125,7 +125,7 @@ def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path
     if not state and payload["global_step"] <= payload["skipped"]:
         return
     for number, parameter in enumerate(parameters):
-        entry, is_matrix = state.get(number), id(parameter) in matrices
+        entry, is_matrix = state.get(number), parameter in matrices
         counted = isinstance(entry, dict) and isinstance(entry.get("step"), torch.Tensor | int | float)
         if not isinstance(entry, dict) or not (counted or is_matrix):
             raise StateError(path, part, f"has no state of parameter {number} of {len(parameters)}")

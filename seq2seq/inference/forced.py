@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
+from seq2seq.pooling import spread
 from seq2seq.search import Ensemble, Specials
 
 
@@ -78,13 +79,15 @@ def _of_member(
     with torch.no_grad():
         weights = [mixer.read_weights(x, context) for mixer, x, context in reads]
     if any(each is None for each in weights):
-        return chosen, saliency(model, src, src_mask, given, out, mask)
-    # mean over heads, then over layers
-    return chosen, torch.stack([each.mean(1) for each in weights if each is not None]).mean(0)
+        found = saliency(model, src, src_mask, given, out, mask)
+    else:
+        # mean over heads, then over layers
+        found = torch.stack([each.mean(1) for each in weights if each is not None]).mean(0)
+    return chosen, spread(found, model.encoder.halvings.values(), src_mask)
 
 
 def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor) -> Tensor:
-    """Return how much log p of each target token depends on each source position, (B, T, S), rows summing to 1.
+    """Return how much log p of each target token depends on each output of the encoder, (B, T, S'), rows of sum 1.
 
     |d log p(y_t) / d h_s|, h_s the encoder's output at s: for mixers that have no weights over the source.
 
@@ -92,12 +95,13 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
         Ding et al. 2019, 'Saliency-driven Word Alignment Interpretation for Neural Machine Translation'.
     """
     with torch.enable_grad():
-        memory = model.encoder(src, src_mask).detach().requires_grad_()  # (B, S, M)
-        context: Any = [layer.project(memory, src_mask) for layer in model.decoder.layers]  # type: ignore[operator]
+        memory, memory_mask = model.encoder(src, src_mask)
+        memory = memory.detach().requires_grad_()  # (B, S', M)
+        context: Any = [layer.project(memory, memory_mask) for layer in model.decoder.layers]  # type: ignore[operator]
         log_probs = model.output(model.decoder(given, mask, context)).float().log_softmax(-1)
         chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences do not meet
         norms = [torch.autograd.grad(each, memory, retain_graph=True)[0].norm(dim=-1) for each in chosen]
-    found = torch.stack(norms, 1).masked_fill(~src_mask[:, None], 0.0)  # (B, T, S)
+    found = torch.stack(norms, 1).masked_fill(~memory_mask[:, None], 0.0)  # (B, T, S')
     return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
 
 

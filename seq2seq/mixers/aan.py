@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.average import running_mean
 
 
@@ -47,7 +47,7 @@ class AAN(SelfMixer):
         self.causal = causal
         self.up = nn.Linear(dim, ffn_dim)  # W_1, b_1
         self.down = nn.Linear(ffn_dim, dim)  # W_2, b_2
-        self.gates = nn.Linear(2 * dim, 2 * dim) if gate else None  # W, b
+        self.gates = in_blocks(nn.Linear(2 * dim, 2 * dim), dim, dim) if gate else None  # W, b
         for layer in (self.up, self.down, self.gates):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, in_blocks
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.summary import mean_position
@@ -78,7 +78,7 @@ class Bahdanau(CrossMixer):
         self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
         self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
         # the context's part of the gates, apart from x's, which is computed for all positions at once
-        self.read = nn.Linear(memory_dim, 3 * hidden_dim, bias=False)
+        self.read = in_blocks(nn.Linear(memory_dim, 3 * hidden_dim, bias=False), *[hidden_dim] * 3)
         # maxout takes the larger of two numbers for each output
         width = 2 * self.out_dim if readout == "maxout" else self.out_dim
         self.out_hidden = nn.Linear(hidden_dim, width)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.mlp import PositionMatrix
 from seq2seq.state import Cache
 
@@ -45,7 +45,7 @@ class GatedMLP(SelfMixer):
         self.dim = dim
         self.out_dim = dim
         self.causal = causal
-        self.inner = nn.Linear(dim, 2 * dim)
+        self.inner = in_blocks(nn.Linear(dim, 2 * dim), dim, dim)
         self.out = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)
         # near zero, with a bias of one: the gate starts at about 1 and mixes nothing yet (section 2.1)

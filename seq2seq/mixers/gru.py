@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, in_blocks
 
 RESETS = ("before", "after")
 
@@ -36,8 +36,9 @@ class GatedUnit(nn.Module):
             raise ValueError(f"reset is {reset!r}; choose one of {', '.join(RESETS)}")
         self.hidden_dim = hidden_dim
         self.reset = reset
-        self.input = nn.Linear(input_dim, 3 * hidden_dim)  # W, b
-        self.recurrent = nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after")  # U, b'
+        gates = [hidden_dim] * 3
+        self.input = in_blocks(nn.Linear(input_dim, 3 * hidden_dim), *gates)  # W, b
+        self.recurrent = in_blocks(nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after"), *gates)  # U, b'
         # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)

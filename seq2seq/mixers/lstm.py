@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.recurrence import over_positions
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.gru import both_ways
 
 
@@ -28,8 +28,9 @@ class MemoryUnit(nn.Module):
     def __init__(self, *, input_dim: int, hidden_dim: int) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
-        self.input = nn.Linear(input_dim, 4 * hidden_dim)  # W, b
-        self.recurrent = nn.Linear(hidden_dim, 4 * hidden_dim, bias=False)  # U
+        gates = [hidden_dim] * 4
+        self.input = in_blocks(nn.Linear(input_dim, 4 * hidden_dim), *gates)  # W, b
+        self.recurrent = in_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False), *gates)  # U
         # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from seq2seq.mixer import in_blocks
+
+# Of Xavier's rule for queries, keys and values; see `attention_inputs`.
 INPUT_GAIN = 2**-0.5
 
 
@@ -23,14 +26,14 @@ def projection(dim: int, *sizes: int, gain: float = 1.0) -> nn.Linear:
     # Xavier's scale depends on both widths: side by side, matrices would start smaller than alone
     for block in layer.weight.split(sizes):
         nn.init.xavier_uniform_(block, gain=gain)
-    return layer
+    return in_blocks(layer, *sizes)
 
 
 def attention_inputs(dim: int, *sizes: int) -> nn.Linear:
-    """Make the matrices of queries, keys or values, initialized smaller by sqrt(2) than Xavier's rule.
+    """Make the matrices of queries, keys or values, initialized smaller by sqrt(2) than by Xavier's rule.
 
-    So torch's `MultiheadAttention` and fairseq begin, where the rule takes the three matrices for one. Short runs learn
-    faster from there ("recipe" in docs/training.md).
+    Attention starts so in fairseq and, where the three matrices are of one size, in torch's `MultiheadAttention`. Short
+    runs learn faster from there (docs/results.md, "The recipe").
     """
     return projection(dim, *sizes, gain=INPUT_GAIN)
 

@@ -86,7 +86,8 @@ class Quadratic(SelfMixer):
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True
         )
-        self.inner = attention_inputs(dim, *[self.width] * (3 if content else 1))  # q, k, v; or values alone
+        width = self.width
+        self.inner = attention_inputs(dim, width, width, width) if content else projection(dim, width)  # q, k, v; or v
         self.out = projection(self.width, dim)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
         if centre_std is None:

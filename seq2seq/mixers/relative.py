@@ -81,7 +81,7 @@ class Relative(SelfMixer):
         parts = self.axes * (2 if encoding == "sinusoidal" else 1)  # sines and cosines halve an axis's numbers
         if dim % parts:
             raise ValueError(f"dim {dim} is not divisible by {parts}, as {encoding} encodings need; change model.dim")
-        self.inner = attention_inputs(dim, *[dim] * (3 if content else 1))  # queries, keys, values; or values alone
+        self.inner = attention_inputs(dim, dim, dim, dim) if content else projection(dim, dim)
         self.place = attention_inputs(dim, dim)  # W_r: the keys of offsets
         self.out = projection(dim, dim)
         # biases of the query: u towards content, v towards offsets

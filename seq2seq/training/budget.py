@@ -33,7 +33,7 @@ class Stopwatch:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds counted so far, of all threads of this process; what else the machine does counts nothing."""
+        """CPU seconds counted so far, of all threads of this process and of no other; nan if a part is unknown."""
         return self._cpu_total + (time.process_time() - self._cpu_mark if self._running else 0.0)
 
     @property
@@ -48,7 +48,7 @@ class Stopwatch:
         self._mark, self._cpu_mark = time.monotonic(), time.process_time()
         self._running = running
 
-    def load(self, seconds: float, cpu_seconds: float = 0.0) -> None:
+    def load(self, seconds: float, cpu_seconds: float = math.nan) -> None:
         """Continue from the seconds of an earlier part of the run."""
         self._total, self._cpu_total = seconds, cpu_seconds
 

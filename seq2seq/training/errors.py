@@ -104,12 +104,11 @@ class SkippedUpdates:
         Returns:
             A scalar boolean tensor, True if the update is skipped.
         """
-        import torch
 
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
-        if isinstance(own, torch.optim.AdamW) and own.defaults.get("fused"):
-            # As a gradient scaler does it: the fused kernel reads the flag and leaves weights and moments alone.
+        if own.defaults.get("fused"):
+            # As a gradient scaler does it: a fused AdamW, and our Muon, read the flag and leave all as it is.
             own.found_inf = bad.float()  # type: ignore[attr-defined]
         elif bad:
             # An optimizer passes parameters without gradients by. This waits for the device.

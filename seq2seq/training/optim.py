@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.config.optim import OptimSettings
-from seq2seq.training.muon import Muon
+from seq2seq.training.muon import Matrices, MuonWithAdam
 
 
 def learning_rate(step: int, settings: OptimSettings, share: float = 0.0) -> float:
@@ -50,9 +50,11 @@ def _cosine(progress: float, settings: OptimSettings) -> float:
 
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter], settings: OptimSettings, matrices: Iterable[Tensor] = ()
+    parameters: Iterable[nn.Parameter],
+    settings: OptimSettings,
+    matrices: Matrices | None = None,
 ) -> torch.optim.Optimizer:
-    """Build the optimizer of `settings`, which may treat the `matrices` among the parameters apart.
+    """Build the optimizer of `settings`, which may treat the `matrices` among them apart.
 
     Reference:
         Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization: AdamW's decay, times the learning rate.
@@ -63,7 +65,7 @@ def build_optimizer(
 
 
 def _optimizer(
-    trained: list[nn.Parameter], settings: OptimSettings, matrices: Iterable[Tensor]
+    trained: list[nn.Parameter], settings: OptimSettings, matrices: Matrices | None
 ) -> torch.optim.Optimizer:
     # `Schedule` sets the rate of every later update.
     lr = learning_rate(1, settings)
@@ -72,9 +74,9 @@ def _optimizer(
             trained, lr=lr, rho=settings.rho, eps=settings.eps, weight_decay=settings.weight_decay
         )
     if settings.name == "muon":
-        return Muon(
+        return MuonWithAdam(
             trained,
-            matrices,
+            matrices or {},
             lr=lr,
             betas=settings.betas,
             eps=settings.eps,

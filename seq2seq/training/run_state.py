@@ -66,6 +66,12 @@ class RunState:
         """Setting that ended the run."""
         return "median_stop" if self.stopped else self.budget.ended_by
 
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds of training; None where several processes train, or an older part of the run has not counted."""
+        seconds = self.training_watch.cpu_seconds
+        return None if math.isnan(seconds) or self.settings.processes > 1 else round(seconds, 2)
+
     def report(self) -> dict[str, Any]:
         """Return the entries of results.json about scores, time and throughput."""
         seconds = self.training_watch.seconds
@@ -78,8 +84,7 @@ class RunState:
             "epochs": round(self.epochs, 3),
             "target_tokens_per_second": round(self.target_tokens / max(seconds, 1e-9), 1),
             "training_seconds": round(seconds, 2),
-            # of the first process
-            "training_cpu_seconds": round(self.training_watch.cpu_seconds, 2),
+            "training_cpu_seconds": self.cpu_seconds,
             "seconds": round(elapsed, 2),
             "max_time": limit,
             # A last validation may take longer than the time reserved for it.

@@ -445,7 +445,7 @@ def test_band_is_the_mean_and_range_where_all_curves_overlap():
     assert band([[(1.0, 2.0)], [(3.0, 2.0)]]) is None
 
 
-def test_figure_shows_every_group_and_is_reproducible(tmp_path):
+def test_figure_shows_every_group_and_is_reproducible(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     refs = references(20)
     for mixer in ("lightconv", "bahdanau"):
@@ -465,6 +465,10 @@ def test_figure_shows_every_group_and_is_reproducible(tmp_path):
     assert "<!-- updates -->" in (out / "comparison.svg").read_text()
     assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "cpu"]) == 0
     assert "<!-- CPU time (seconds) -->" in (out / "comparison.svg").read_text()
+    results = json.loads((tmp_path / "bahdanau1" / "results.json").read_text())
+    (tmp_path / "bahdanau1" / "results.json").write_text(json.dumps({**results, "accelerator": "gpu"}))
+    assert compare.main([str(tmp_path), "--out", str(out), "--figure", "--against", "cpu"]) == 0
+    assert "no curve of bahdanau" in capsys.readouterr().err
     assert compare.main([str(tmp_path), "--out", str(out), "--figure"]) == 0
     assert (out / "comparison.svg").read_text() == svg  # the same runs give the same file
 

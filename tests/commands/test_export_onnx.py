@@ -44,6 +44,7 @@ EXHAUSTIVE = (
     "test_graphs_take_long_sources_and_wide_beams",
     "test_the_published_rnnsearch_has_a_graph_too",
     "test_kernels_without_softmax_have_a_graph_too",
+    "test_an_encoder_of_stages_has_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
 )
 REPRESENTATIVE = {
@@ -266,6 +267,15 @@ def test_kernels_without_softmax_have_a_graph_too(name, tokenizer, tmp_path):
     config = preset(name, tokenizer).meta["model"]
     for slot in ("encoder", "decoder"):
         config["mixer"][slot]["softmax"] = False
+    given = loaded(config, tokenizer)
+    lines = tiny.sentences(tiny.GERMAN, 6)
+    require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))
+
+
+@pytest.mark.parametrize("name", ["transformer", "dynamicconv"])
+def test_an_encoder_of_stages_has_a_graph_too(name, tokenizer, tmp_path):
+    config = preset(name, tokenizer).meta["model"]
+    config["model"] |= {"encoder_layers": 2, "encoder_stages": 2}
     given = loaded(config, tokenizer)
     lines = tiny.sentences(tiny.GERMAN, 6)
     require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))

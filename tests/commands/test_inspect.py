@@ -52,7 +52,7 @@ def test_heads_of_attention_are_its_weights():
     weights = (q @ k.mT / 8**0.5).masked_fill(future, -torch.inf).softmax(-1)[0]
     torch.testing.assert_close(view(found, "decoder", 2).heads, weights.detach())
     # the cross form: keys of the memory, queries of the recorded input
-    memory = model.encoder(src, torch.ones_like(src).bool())
+    memory, _ = model.encoder(src, torch.ones_like(src).bool())
     k = layer.cross_mixer.key_value(memory).chunk(2, -1)[0].unflatten(-1, (3, 8)).transpose(1, 2)
     q = layer.cross_mixer.query(given["y"]).unflatten(-1, (3, 8)).transpose(1, 2)
     torch.testing.assert_close(view(found, "cross", 2).heads, (q @ k.mT / 8**0.5).softmax(-1)[0].detach())

@@ -85,6 +85,12 @@ def test_later_settings_of_a_search_leave_older_names_alone():
         assert folder.config_hash(changed) != folder.config_hash(settings), key
 
 
+def test_later_settings_leave_older_names_alone():
+    """A new setting at its default must not rename earlier runs, which `resume=auto` would train again."""
+    earlier = ("optim=anneal", "optim.warmup_share=0.05", "optim.decay_share=1.0", "optim.peak_lr=3e-3")
+    assert folder.config_hash(resolved_settings(("run=null", *earlier))) == "66d78323"
+
+
 def test_the_hash_ignores_the_order_of_keys_and_leaves_the_settings_alone():
     before = copy.deepcopy(CONFIG)
     assert folder.config_hash(dict(reversed(CONFIG.items()))) == folder.config_hash(CONFIG)

@@ -67,7 +67,7 @@ class Poison(L.Callback):
 def test_an_update_that_is_not_finite_changes_nothing(name):
     layer = nn.Linear(3, 2)
     settings = OptimSettings(name=name, lr=0.1, warmup_steps=0)
-    optimizer, skipped = build_optimizer(layer.parameters(), settings, [layer.weight]), SkippedUpdates(5)
+    optimizer, skipped = build_optimizer(layer.parameters(), settings, {layer.weight: (2,)}), SkippedUpdates(5)
 
     def update(bad: bool) -> None:
         optimizer.zero_grad()

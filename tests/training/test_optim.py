@@ -17,7 +17,7 @@ from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.settings import read_section
 from seq2seq.resources import conf_dir
-from seq2seq.training.muon import Muon
+from seq2seq.training.muon import MuonWithAdam
 from seq2seq.training.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
 
@@ -167,28 +167,33 @@ def test_weight_decay_is_decoupled():
 
 
 def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
-    """The parts of one optimizer against two of torch's, and the update's size against the formula."""
-    shapes = [(8, 3), (4, 16), (5,), (7, 4)]
-    own, twin = [[nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2)]
+    """The parts of one optimizer against two of torch's, of a matrix of blocks each alone; sizes by the formula."""
+    shapes = [(8, 3), (4, 16), (5,), (7, 4), (6, 4)]
+    own = [nn.Parameter(torch.ones(shape)) for shape in shapes]
+    # torch knows no blocks: the last is two parameters there
+    twin = [nn.Parameter(torch.ones(shape)) for shape in (*shapes[:4], (4, 4), (2, 4))]
     rates = {"lr": 0.1, "weight_decay": 0.01}
-    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, **rates), own[:2])
-    assert isinstance(optimizer, Muon)
-    muon = torch.optim.Muon(twin[:2], adjust_lr_fn="match_rms_adamw", **rates)
-    adam = torch.optim.AdamW(twin[2:], betas=(0.9, 0.98), eps=1e-9, **rates)
+    blocks = {own[0]: (8,), own[1]: (4,), own[4]: (4, 2)}
+    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, **rates), blocks)
+    assert isinstance(optimizer, MuonWithAdam)
+    muon = torch.optim.Muon([*twin[:2], *twin[4:]], adjust_lr_fn="match_rms_adamw", **rates)
+    adam = torch.optim.AdamW(twin[2:4], betas=(0.9, 0.98), eps=1e-9, **rates)
     for rate in (0.1, 0.1, 0.05):
         for group in (*optimizer.param_groups, *muon.param_groups, *adam.param_groups):
             group["lr"] = rate
-        for mine, other in zip(own, twin, strict=True):
+        for mine in own:
             mine.grad = torch.randn_like(mine)
-            other.grad = mine.grad.clone()
+        gradients = [*(mine.grad for mine in own[:4]), *own[4].grad.split((4, 2))]  # type: ignore[union-attr]
+        for other, gradient in zip(twin, gradients, strict=True):
+            other.grad = gradient.clone()
         before = own[0].detach().clone()
         for each in (optimizer, muon, adam):
             each.step()
-        # all singular values of an orthogonal matrix are 1; the iteration of Newton and Schulz comes near
+        # all singular values of an orthogonal matrix are 1
         size = torch.linalg.svdvals(own[0].detach() - (1 - rate * 0.01) * before) / (rate * 0.2 * 8**0.5)
         assert size.min() > 0.5
         assert size.max() < 1.5
-    for mine, other in zip(own, twin, strict=True):
+    for mine, other in zip([*own[:4], *own[4].split((4, 2))], twin, strict=True):
         torch.testing.assert_close(mine, other)
 
 
@@ -203,23 +208,37 @@ def test_muon_goes_on_from_its_state():
                 parameter.grad = gradient.clone()
             optimizer.step()
 
-    update(whole, build_optimizer(whole, settings, whole[:1]), range(4))
-    first = build_optimizer(part, settings, part[:1])
+    update(whole, build_optimizer(whole, settings, {whole[0]: (3,)}), range(4))
+    first = build_optimizer(part, settings, {part[0]: (3,)})
     update(part, first, range(2))
-    second = build_optimizer(part, settings, part[:1])
+    second = build_optimizer(part, settings, {part[0]: (3,)})
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     update(part, second, range(2, 4))
     for expected, found in zip(whole, part, strict=True):
         assert torch.equal(expected, found)
 
 
-def test_muon_updates_every_linear_layer_but_the_tables():
-    model = composed.tiny("mixer=transformer")
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found = {names[id(matrix)] for matrix in hidden_matrices(model)}
-    expected = {name for name, p in model.named_parameters() if p.ndim == 2 and "table" not in name}
-    assert found == expected
-    assert len(found) > 8
+def test_muon_takes_one_group_of_parameters():
+    groups = [{"params": [nn.Parameter(torch.ones(3))]} for _ in range(2)]
+    with pytest.raises(ValueError, match=r"optim.name=adam for several"):
+        MuonWithAdam(groups, {}, lr=0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "dynamicconv", "lightconv", "bahdanau", "luong"])
+def test_muon_updates_every_linear_layer_but_the_tables(mixer):
+    """Matrices of the model that are no tables, and of which every block makes one product with its input."""
+    model = composed.tiny(f"mixer={mixer}")
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = {names[matrix]: blocks for matrix, blocks in hidden_matrices(model).items()}
+    linear = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
+    vectors = {name for name, weight in model.named_parameters() if weight.ndim == 2 and 1 in weight.shape}
+    assert set(found) == linear - vectors - {"output.weight"}
+    assert all(sum(blocks) == model.get_parameter(name).shape[0] for name, blocks in found.items())
+    parts = {"qkv": 3, "key_value": 2, "input": 3, "recurrent": 3, "read": 3, "feed": 3}
+    for name, blocks in found.items():
+        layer = name.split(".")[-2]
+        expected = 2 if layer == "inner" and "conv" in mixer else parts.get(layer, 1)
+        assert len(blocks) == expected, name
 
 
 @pytest.mark.parametrize("path", sorted((conf_dir() / "optim").glob("*.yaml")), ids=lambda path: path.stem)

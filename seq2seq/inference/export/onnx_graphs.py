@@ -35,7 +35,8 @@ _INT8_TIE = 0.1
 # Sizes that a graph is traced at: sentences, hypotheses of each, source length, scored hypotheses, and slots of caches.
 # An axis that changes between the two is dynamic, and axes that change alike are one; no other size of a model is among
 # them.
-_SIZES = ((2, 3, 5, 6), (3, 4, 7, 9))
+# No two pairs may be alike, those of a source halved in stages included.
+_SIZES = ((2, 3, 13, 6), (5, 4, 22, 9))
 _NAMES = ("sentences", "beam", "source", "scored")
 _SLOTS = 300
 

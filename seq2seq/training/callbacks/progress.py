@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import Any
 
@@ -180,7 +181,7 @@ class ProgressLog(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from an earlier part of the run."""
-        self.watch.load(state_dict["seconds"], state_dict.get("cpu_seconds", 0.0))  # older files lack it
+        self.watch.load(state_dict["seconds"], state_dict.get("cpu_seconds", math.nan))  # older files lack it
         self.state.epochs = state_dict["epochs"]
         self._logged_step = state_dict["logged_step"]
         self._for_log.load(state_dict["logged"])
@@ -237,7 +238,7 @@ class ProgressLog(L.Callback):
             "epoch": self.state.epochs,
             "seconds": self.state.budget.clock.seconds,
             "train/seconds": self.watch.seconds,
-            "train/cpu_seconds": self.watch.cpu_seconds,
+            **({} if (cpu := self.state.cpu_seconds) is None else {"train/cpu_seconds": cpu}),
         }
         for logger in trainer.loggers:
             logger.log_metrics(values, trainer.global_step)

@@ -1,0 +1,69 @@
+"""Stages of an encoder: half as many positions from one stage to the next, and back again for alignments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class Halving(NamedTuple):
+    """Mean of every two positions, padding apart; on a grid of every 2 x 2.
+
+    y_i = mean of those of x_2i and x_2i+1 that are real; a last position alone stays as it is.
+
+    Attributes:
+        columns: Columns of the grid that the positions fill row by row, as many as its rows even; None for a line.
+
+    Reference:
+        Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy for Efficient Language Processing
+        (sentences); Wang et al. 2021, Pyramid Vision Transformer (pictures).
+    """
+
+    columns: int | None = None
+
+    def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
+        if self.columns:
+            y = F.avg_pool2d(x.transpose(1, 2).unflatten(2, (-1, self.columns)), 2)  # (B, D, rows / 2, columns / 2)
+            return y.flatten(2).transpose(1, 2), mask.unflatten(1, (-1, self.columns))[:, ::2, ::2].flatten(1)
+        real = mask[:, None].to(x.dtype)  # (B, 1, S)
+        # both are means over the same places, so that their ratio counts real positions alone
+        total = F.avg_pool1d(x.transpose(1, 2) * real, 2, ceil_mode=True)
+        share = F.avg_pool1d(real, 2, ceil_mode=True).clamp_min(0.5)
+        return (total / share).transpose(1, 2), mask[:, ::2]
+
+
+def stage_begins(layers: int, stages: int) -> list[bool]:
+    """Return for each of `layers` if a later one of `stages` begins there; they are as even as they can be."""
+    return [layer > 0 and layer * stages // layers != (layer - 1) * stages // layers for layer in range(layers)]
+
+
+def spread(weights: Tensor, halvings: Iterable[Halving], mask: Tensor) -> Tensor:
+    """Divide weights (B, T, S') over shortened sources evenly among the positions that made each of theirs: (B, T, S).
+
+    Args:
+        halvings: What shortened sources of S positions to S', in their order.
+        mask: (B, S), True at real positions.
+    """
+    for halving, before in reversed(list(_masks(halvings, mask))):
+        weights = _spread_once(weights, halving, before)
+    return weights
+
+
+def _masks(halvings: Iterable[Halving], mask: Tensor) -> Iterator[tuple[Halving, Tensor]]:
+    # The mask before each halving.
+    for halving in halvings:
+        yield halving, mask
+        _, mask = halving(mask[..., None].float(), mask)
+
+
+def _spread_once(weights: Tensor, halving: Halving, mask: Tensor) -> Tensor:
+    real = mask.to(weights.dtype)  # (B, S)
+    if halving.columns:
+        grid = (weights / 4).unflatten(2, (-1, halving.columns // 2))
+        return grid.repeat_interleave(2, 2).repeat_interleave(2, 3).flatten(2)
+    pairs = F.pad(real, (0, real.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2).clamp_min(1)  # real positions of each
+    return (weights / pairs[:, None]).repeat_interleave(2, 2)[..., : mask.shape[1]] * real[:, None]
