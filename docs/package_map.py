@@ -31,6 +31,7 @@ CONTENT = {
     "mixer": "the contract",
     "mixers": "one file each",
     "model": "the whole encoder-decoder",
+    "pooling": "stages of an encoder",
     "resources": "where conf and data are",
     "search": "beam search",
     "state": "state of decoding",

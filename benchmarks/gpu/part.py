@@ -26,6 +26,7 @@ _MODULES = {
     "tune": "kernels",
     "step": "steps",
     "memory": "memory",
+    "optimizers": "optimizers",
     "decode": "decoding",
     "profile": "profiles",
     "pytest": "suites",

@@ -48,6 +48,7 @@ def _parts() -> list[Part]:
         *(part for part in steps if part.name not in {one.name for one in first}),
         Part("decode", 150, 40),
         Part("memory", 90, 20),
+        Part("optimizers", 60, 15),
         # what has passed is not repeated when these go on
         Part("pytest/kernels", 240, 30, data=False),
         Part("pytest/gpu", 240, 30, data=False),

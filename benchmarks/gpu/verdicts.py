@@ -210,6 +210,9 @@ def _memory(results: Results) -> Iterator[str]:
             yield f"- {name}: {number(found['gib'], '.2f')} GiB at 16k tokens, {found['kib a token']} KiB a token"
         elif name != "part":
             yield f"- {name}: {found}"
+    for name, found in results.result("optimizers").items():
+        if isinstance(found, dict):
+            yield f"- update, {name}: {number(found['ms'], '.2f')} ms, of which the host {number(found['host ms'], '.2f')}"
 
 
 def _profiles(results: Results) -> Iterator[str]:
