@@ -212,7 +212,8 @@ def _memory(results: Results) -> Iterator[str]:
             yield f"- {name}: {found}"
     for name, found in results.result("optimizers").items():
         if isinstance(found, dict):
-            yield f"- update, {name}: {number(found['ms'], '.2f')} ms, of which the host {number(found['host ms'], '.2f')}"
+            host = number(found["host ms"], ".2f")
+            yield f"- update, {name}: {number(found['ms'], '.2f')} ms, of which the host {host}"
 
 
 def _profiles(results: Results) -> Iterator[str]:
