@@ -7,8 +7,9 @@
 Every part runs in a process of its own with its own time limit: the kernels; training steps of four mixers in two
 sizes at 27 and 1,024 tokens; decoding; memory; optimizers; the tests in parallel; profiles; launch settings; the
 training command; quality. DIR has results.json, log.txt and verdicts.md after every part. The command ends, with all
-that it started, before the budget does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs torch,
-triton and numpy; parts that need other packages or data say so. Without a GPU it rehearses: the same parts with tiny sizes.
+that it started, before the budget does; the exit status is 3 if parts are left to do, and 1 if some failed. Needs
+torch, triton and numpy; parts that need other packages or data say so. Without a GPU it rehearses: the same parts with
+tiny sizes.
 """
 
 from __future__ import annotations
