@@ -51,7 +51,7 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     Args:
         config: {"model", "mixer", "src_vocab_size", "tgt_vocab_size", "pad_id", "joint"}. `model` and `mixer` are the
             sections of the same name in conf/, resolved; where the source is images there is also
-            "patches": {"height", "width", "size", "bits"} (see `seq2seq.data.images`).
+            "patches": {"height", "width", "size", "bits", "channels"} (see `seq2seq.data.images`).
         trust: Packages, besides this one, whose mixers may be built.
         portable: Build for any machine: leave out demands that mixers made of the training machine.
 
@@ -213,14 +213,14 @@ class _Builder:
         # the order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
-        dim, columns = self.model["dim"], _columns(self.patches) if self.patches else None
+        dim, grid = self.model["dim"], _grid(self.patches) if self.patches else None
         halvings: dict[int, Halving] = {}
         # widths run through the stack: each layer begins where the last one ended
         for layer, begins in enumerate(self._stages(depth)):
             if begins:
-                halvings[layer] = Halving(columns)
-                columns = columns and columns // 2
-            mixer = self._mixer("encoder", layer, depth, columns=columns, dim=dim, causal=False)
+                halvings[layer] = Halving(grid)
+                grid = grid and (grid[0] // 2, grid[1] // 2)
+            mixer = self._mixer("encoder", layer, depth, columns=grid and grid[1], dim=dim, causal=False)
             out_dim = dim if mixer is None else mixer.out_dim
             ffn = self._feed_forward(out_dim)
             layers.append(EncoderLayer(dim=dim, self_mixer=mixer, feed_forward=ffn, **self._around()))
@@ -235,7 +235,7 @@ class _Builder:
         if stages > depth:
             raise ValueError(f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it")
         if self.patches:
-            rows, columns = (self.patches[side] // self.patches["size"] for side in ("height", "width"))
+            rows, columns = _grid(self.patches)
             if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):
                 raise ValueError(
                     f"model.encoder_stages {stages} halve a grid of {rows} x {columns} patches {stages - 1} times, "
@@ -299,12 +299,12 @@ class _Builder:
             return self._positions("src_positions" if own else "positions")
         if not self.patches:
             raise ValueError("model.src_positions=grid is for pictures (tokenizer=patches); choose another")
-        return GridPositions(dim=self.model["dim"], width=_columns(self.patches))
+        return GridPositions(dim=self.model["dim"], width=_grid(self.patches)[1])
 
 
-def _columns(patches: Mapping[str, Any]) -> int:
-    """Return how many patches there are in a row of the image."""
-    return patches["width"] // patches["size"]
+def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the rows and the columns of an image's patches."""
+    return patches["height"] // patches["size"], patches["width"] // patches["size"]
 
 
 def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
@@ -331,7 +331,9 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
     if patches := config.get("patches"):
         if model["tie"] == "all":
             raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")
-        source = PatchProjection(dim=dim, size=patches["size"], bits=patches["bits"])
+        # older files lack the channels
+        given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
+        source = PatchProjection(dim=dim, **given)
         return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
     src = make_table(config["src_vocab_size"], dim, config["pad_id"])
     if model["tie"] != "all":

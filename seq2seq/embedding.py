@@ -65,10 +65,10 @@ class Embedding(nn.Module):
 
 
 class PatchProjection(nn.Module):
-    """Embedding of an image's patches: E[token] = W p + b of the size^2 gray levels p that a token packs.
+    """Embedding of an image's patches: E[token] = W p + b of the size^2 channels levels p that a token packs.
 
-    token = sum_i level_i 2^(bits i) over the patch's pixels i, p_i = 2 level_i / (2^bits - 1) - 1: black is -1, white
-    1. Equal to Conv2d(1, dim, size, stride=size) over the whole image.
+    token = sum_i level_i 2^(bits i) over the values i of the patch, p_i = 2 level_i / (2^bits - 1) - 1: black is -1,
+    white 1. Equal to Conv2d(channels, dim, size, stride=size) over the whole image.
 
     Shape:
         tokens (...) -> (..., dim).
@@ -76,21 +76,23 @@ class PatchProjection(nn.Module):
     Args:
         dim: Width of the embedding.
         size: Pixels on a patch's side.
-        bits: Bits of a pixel's gray level.
+        bits: Bits of a level.
+        channels: Values of a pixel, 1 for gray, 3 for colors.
     """
 
-    def __init__(self, *, dim: int, size: int, bits: int) -> None:
+    def __init__(self, *, dim: int, size: int, bits: int, channels: int = 1) -> None:
         super().__init__()
         self.embedding_dim = dim
         self.most = (1 << bits) - 1  # the white level
-        self.proj = nn.Linear(size * size, dim)
+        values = size * size * channels
+        self.proj = nn.Linear(values, dim)
         # a buffer moves with the module; not persistent, since it follows from the settings
-        self.register_buffer("shifts", bits * torch.arange(size * size), persistent=False)
+        self.register_buffer("shifts", bits * torch.arange(values), persistent=False)
         self.shifts: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (...), int64, wherever they stand."""
-        levels = (tokens[..., None] >> self.shifts) & self.most  # (..., size^2)
+        levels = (tokens[..., None] >> self.shifts) & self.most  # (..., values)
         return self.proj(levels.to(self.proj.weight.dtype) * (2 / self.most) - 1)
 
 

@@ -15,20 +15,22 @@ class Halving(NamedTuple):
     y_i = mean of those of x_2i and x_2i+1 that are real; a last position alone stays as it is.
 
     Attributes:
-        columns: Columns of the grid that the positions fill row by row, as many as its rows even; None for a line.
+        grid: Rows and columns, both even, of the grid that the first positions fill row by row; None for a line.
 
     Reference:
         Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy for Efficient Language Processing
         (sentences); Wang et al. 2021, Pyramid Vision Transformer (pictures).
     """
 
-    columns: int | None = None
+    grid: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
-        if self.columns:
-            y = F.avg_pool2d(x.transpose(1, 2).unflatten(2, (-1, self.columns)), 2)  # (B, D, rows / 2, columns / 2)
-            return y.flatten(2).transpose(1, 2), mask.unflatten(1, (-1, self.columns))[:, ::2, ::2].flatten(1)
+        if self.grid:
+            # without the padding that a batch may have after pictures, which all have one size
+            size = self.grid[0] * self.grid[1]
+            y = F.avg_pool2d(x[:, :size].transpose(1, 2).unflatten(2, self.grid), 2)  # (B, D, rows / 2, columns / 2)
+            return y.flatten(2).transpose(1, 2), mask[:, :size].unflatten(1, self.grid)[:, ::2, ::2].flatten(1)
         real = mask[:, None].to(x.dtype)  # (B, 1, S)
         # both are means over the same places, so that their ratio counts real positions alone
         total = F.avg_pool1d(x.transpose(1, 2) * real, 2, ceil_mode=True)
@@ -62,8 +64,9 @@ def _masks(halvings: Iterable[Halving], mask: Tensor) -> Iterator[tuple[Halving,
 
 def _spread_once(weights: Tensor, halving: Halving, mask: Tensor) -> Tensor:
     real = mask.to(weights.dtype)  # (B, S)
-    if halving.columns:
-        grid = (weights / 4).unflatten(2, (-1, halving.columns // 2))
-        return grid.repeat_interleave(2, 2).repeat_interleave(2, 3).flatten(2)
+    if halving.grid:
+        grid = (weights / 4).unflatten(2, (-1, halving.grid[1] // 2))
+        cells = grid.repeat_interleave(2, 2).repeat_interleave(2, 3).flatten(2)
+        return F.pad(cells, (0, mask.shape[1] - cells.shape[2]))
     pairs = F.pad(real, (0, real.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2).clamp_min(1)  # real positions of each
     return (weights / pairs[:, None]).repeat_interleave(2, 2)[..., : mask.shape[1]] * real[:, None]

@@ -27,7 +27,7 @@ def test_pairs_become_their_mean():
 
 def test_cells_of_a_grid_become_their_mean():
     x = torch.randn(2, 4 * 6, 3)
-    y, mask = Halving(6)(x, torch.ones(2, 24).bool())
+    y, mask = Halving((4, 6))(x, torch.ones(2, 24).bool())
     torch.testing.assert_close(y[1, 4], x[1, [2 * 6 + 2, 2 * 6 + 3, 3 * 6 + 2, 3 * 6 + 3]].mean(0))
     assert y.shape == (2, 6, 3)
     assert mask.shape == (2, 6)
@@ -40,12 +40,12 @@ def test_stages_are_as_even_as_they_can_be():
     assert all(sum(stage_begins(layers, stages)) == stages - 1 for layers in range(1, 9) for stages in range(1, layers))
 
 
-@pytest.mark.parametrize("columns", [None, 4])
-def test_what_is_spread_is_halved_again(columns):
+@pytest.mark.parametrize("grid", [None, (4, 4)])
+def test_what_is_spread_is_halved_again(grid):
     """Weights over S' positions, divided among S and summed again, are the same weights."""
-    halvings = [Halving(columns), Halving(columns and columns // 2)]
+    halvings = [Halving(grid), Halving(grid and (2, 2))]
     mask = torch.ones(3, 16).bool()
-    if not columns:
+    if not grid:
         mask[1, 11:], mask[2, 5:] = False, False
     x, short = torch.zeros(3, 16, 1), mask
     for halving in halvings:
@@ -55,7 +55,7 @@ def test_what_is_spread_is_halved_again(columns):
     assert found.shape == (3, 2, 16)
     assert not found.masked_select(~mask[:, None]).any()
     torch.testing.assert_close(found.sum(-1), weights.sum(-1))
-    if not columns:
+    if not grid:
         torch.testing.assert_close(found.unflatten(-1, (-1, 4)).sum(-1), weights)
         assert (found[1, 0, 8:11] == weights[1, 0, 2] / torch.tensor([4, 4, 2])).all()
 

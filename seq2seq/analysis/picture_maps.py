@@ -54,7 +54,7 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
 
 
 def busiest_patch(pixels: np.ndarray, grid: PatchGrid) -> int:
-    """Return the patch of pixels (height, width, ...) whose gray levels vary most."""
+    """Return the patch of pixels (height, width, ...) whose levels vary most."""
     cells = pixels.reshape(grid.rows, grid.size, grid.columns, -1).swapaxes(1, 2).reshape(grid.length, -1)
     return int(cells.astype(np.float64).std(1).argmax())
 

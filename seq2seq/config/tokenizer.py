@@ -23,7 +23,8 @@ _LARGEST = 2**16
 class PatchGrid(Section):
     """Division of pictures of height x width pixels, row by row, into patches of size x size pixels.
 
-    A patch is one id, sum_i level_i 2^(bits i) over its pixels i, row by row, at 2^bits gray levels.
+    A patch is one id, sum_i level_i 2^(bits i) over the values i of its pixels, row by row, at 2^bits levels. In color
+    a pixel has three values: red, green and blue.
 
     Raises:
         ValueError: impossible sizes, or Pillow is missing.
@@ -34,7 +35,8 @@ class PatchGrid(Section):
     height: int = setting(help="pixels of every picture from top to bottom", least=1, most=_LARGEST)
     width: int = setting(help="pixels of every picture from left to right", least=1, most=_LARGEST)
     size: int = setting(2, "pixels of a patch each way", least=1, most=_LARGEST)
-    bits: int = setting(8, "gray levels of a pixel are 2^bits; size * size * bits is at most 62", least=1)
+    bits: int = setting(8, "levels of a value are 2^bits; size * size * bits * channels is at most 62", least=1)
+    channels: int = setting(1, "values of a pixel: 1 is gray, 3 is red, green and blue", least=1, most=3)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,11 +45,14 @@ class PatchGrid(Section):
                 f"pictures of {self.width} x {self.height} pixels are not cut into whole patches of {self.size} x "
                 f"{self.size}: change tokenizer.patches.size, or draw pictures of another width and height"
             )
-        # An id packs all pixels of a patch, so it bounds size and gray levels together.
-        if self.bits > 8 or self.size**2 * self.bits > _MOST_BITS:
+        if self.channels == 2:
+            raise ValueError("tokenizer.patches.channels=2: choose 1 (gray) or 3 (red, green and blue)")
+        # An id packs all values of a patch, so it bounds size and levels together.
+        if self.bits > 8 or self.values * self.bits > _MOST_BITS:
             raise ValueError(
-                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch: choose at most "
-                f"{min(8, _MOST_BITS // self.size**2)} (a pixel has 8, an id {_MOST_BITS}), or smaller patches"
+                f"tokenizer.patches.bits={self.bits} for {self.size**2} pixels a patch"
+                f"{' of 3 colors' if self.channels > 1 else ''}: choose at most "
+                f"{min(8, _MOST_BITS // self.values)} (a value has 8, an id {_MOST_BITS}), or smaller patches"
             )
         if self.length < 2:
             raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
@@ -71,9 +76,14 @@ class PatchGrid(Section):
         return self.rows * self.columns
 
     @property
+    def values(self) -> int:
+        """Values of a patch: of each pixel its gray level, or its three colors."""
+        return self.size**2 * self.channels
+
+    @property
     def vocab_size(self) -> int:
         """Number of different patches."""
-        return 1 << (self.size**2 * self.bits)
+        return 1 << (self.values * self.bits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +126,9 @@ class TokenizerSettings(Section):
         most=1,
     )
     seed: int = setting(1, "seed of the lines that are drawn", least=0, most=2**32 - 1)
-    patches: PatchGrid | None = setting(None, "the source is pictures, cut into patches: {height, width, size, bits}")
+    patches: PatchGrid | None = setting(
+        None, "the source is pictures: {height, width, size, bits, channels} of patches"
+    )
     symbols: tuple[str, ...] = internal(())
 
     def __post_init__(self) -> None:

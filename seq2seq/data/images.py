@@ -1,4 +1,4 @@
-"""Pictures as lines of text: a line is the base64 of a gray PNG, and every patch of it is one id."""
+"""Pictures as lines of text: a line is the base64 of a PNG, gray or in color, and every patch of it is one id."""
 
 from __future__ import annotations
 
@@ -47,51 +47,56 @@ def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
 
 def _read(position: int, line: str, grid: PatchGrid) -> np.ndarray:
     try:
-        return read_picture(line, height=grid.height, width=grid.width)
+        return read_picture(line, height=grid.height, width=grid.width, channels=grid.channels)
     except ValueError as error:
         raise PictureError(position, line, str(error)) from None
 
 
 def pack(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """Pack the `bits` highest bits of each pixel into ids.
+    """Pack the `bits` highest bits of each value of a pixel into ids.
 
     Shape:
-        pixels: (N, height, width) uint8. Result: (N, rows * columns) int64.
+        pixels: (N, height, width) uint8, in color (N, height, width, 3). Result: (N, rows * columns) int64.
     """
-    levels = (pixels >> (8 - grid.bits)).astype(np.int64)  # (N, height, width)
-    # (N, rows, size, columns, size) -> (N, rows, columns, size, size)
-    cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size).swapaxes(2, 3)
-    return (cells.reshape(-1, grid.length, grid.size**2) << _shifts(grid)).sum(-1)  # (N, rows * columns)
+    levels = (pixels >> (8 - grid.bits)).astype(np.int64)
+    # (N, rows, size, columns, size * channels) -> (N, rows, columns, size, size * channels)
+    cells = levels.reshape(-1, grid.rows, grid.size, grid.columns, grid.size * grid.channels).swapaxes(2, 3)
+    return (cells.reshape(-1, grid.length, grid.values) << _shifts(grid)).sum(-1)  # (N, rows * columns)
 
 
 def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Unpack ids into pixels from 0 to 255.
 
     Shape:
-        ids: (N, rows * columns). Result: (N, height, width) uint8.
+        ids: (N, rows * columns). Result: (N, height, width) uint8, in color (N, height, width, 3).
     """
     most = (1 << grid.bits) - 1
-    # bits of each pixel, spread over a last axis: (N, rows * columns, size^2)
+    # bits of each value, spread over a last axis: (N, rows * columns, size^2 * channels)
     levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
-    # (N, rows, columns, size, size) -> (N, rows, size, columns, size)
-    cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size).swapaxes(2, 3)
+    # (N, rows, columns, size, size * channels) -> (N, rows, size, columns, size * channels)
+    cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size * grid.channels).swapaxes(2, 3)
+    shape = (-1, grid.height, grid.width, grid.channels)
     # the highest level becomes 255, so that white stays white
-    return (cells.reshape(-1, grid.height, grid.width) * 255 // most).astype(np.uint8)
+    pixels = (cells.reshape(shape) * 255 // most).astype(np.uint8)
+    return pixels if grid.channels > 1 else pixels[..., 0]
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
-    # pixel i of a patch has the bits from bits * i on
-    return grid.bits * np.arange(grid.size**2, dtype=np.int64)
+    # value i of a patch has the bits from bits * i on
+    return grid.bits * np.arange(grid.values, dtype=np.int64)
 
 
-def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
+def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np.ndarray:
     """Read the picture of a line.
 
+    Args:
+        channels: 1 for gray; 3 for red, green and blue, of which a gray picture has the same.
+
     Returns:
-        Its pixels (height, width), uint8, from 0 (black) to 255 (white).
+        Its pixels (height, width), in color (height, width, 3), uint8, from 0 (black) to 255 (white).
 
     Raises:
-        ValueError: The line is not a gray PNG of this size; the message has the reason and a remedy.
+        ValueError: The line is not a PNG of this size and these channels; the message has the reason and a remedy.
     """
     from PIL import Image
 
@@ -109,18 +114,23 @@ def read_picture(line: str, *, height: int, width: int) -> np.ndarray:
     if picture.size != (width, height):
         wrong = " x ".join(map(str, picture.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
-    # color and 16-bit pictures would lose information silently
-    if picture.mode not in ("1", "L"):
-        raise ValueError(f"it is not 8-bit grey but of Pillow's mode {picture.mode}; save it after convert('L')")
+    # colors read as gray, transparency and 16-bit levels would be lost silently
+    if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
+        remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
+        colored = picture.mode in ("RGB", "P") and channels == 1
+        raise ValueError(
+            f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {picture.mode}; {remedy}"
+            f"{', or train on colors (tokenizer.patches.channels=3)' if colored else ''}"
+        )
     try:
         # pixels are decoded here, and damage in them shows
-        return np.asarray(picture.convert("L"), dtype=np.uint8)
+        return np.asarray(picture.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
     except Exception:
         raise ValueError("its PNG is damaged; save the picture again") from None
 
 
 def write_picture(pixels: np.ndarray) -> str:
-    """Encode a picture (height, width), uint8, as a line."""
+    """Encode a picture (height, width), or in color (height, width, 3), uint8, as a line."""
     from PIL import Image
 
     file = io.BytesIO()

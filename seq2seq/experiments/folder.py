@@ -46,6 +46,7 @@ _YOUNGER = {
     "trainer.bf16_residual": False,
     "optim.momentum": 0.95,
     "model.encoder_stages": 1,
+    "tokenizer.patches.channels": 1,
     "search.length_norm": "power",
     "search.min_len": 0,
     "search.no_repeat_ngram": 0,

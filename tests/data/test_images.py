@@ -46,7 +46,8 @@ SETTINGS = TokenizerSettings(vocab_size=24, byte_fallback=False, joint=False, pa
 
 
 def pixels(count: int, grid: PatchGrid = GRID) -> np.ndarray:
-    return np.random.randint(0, 256, (count, grid.height, grid.width), dtype=np.uint8)
+    colors = (grid.channels,) if grid.channels > 1 else ()
+    return np.random.randint(0, 256, (count, grid.height, grid.width, *colors), dtype=np.uint8)
 
 
 def lines(count: int, grid: PatchGrid = GRID) -> list[str]:
@@ -67,9 +68,11 @@ def tokenizer() -> Tokenizer:
 # ------------------------------------------------------------------ patches
 
 
-@pytest.mark.parametrize(("size", "bits"), [(1, 8), (2, 8), (2, 3), (4, 3), (1, 1)])
-def test_pictures_become_patches_and_pictures_again(size, bits):
-    grid = PatchGrid(8, 24, size, bits)
+@pytest.mark.parametrize(
+    ("size", "bits", "channels"), [(1, 8, 1), (2, 8, 1), (2, 3, 1), (4, 3, 1), (1, 1, 1), (1, 8, 3), (2, 5, 3)]
+)
+def test_pictures_become_patches_and_pictures_again(size, bits, channels):
+    grid = PatchGrid(8, 24, size, bits, channels)
     given = pixels(5, grid)
     ids = np.array(encode_pictures([write_picture(picture) for picture in given], grid))
     assert ids.shape == (5, grid.length)
@@ -85,6 +88,26 @@ def test_a_patch_by_hand():
     ids = encode_pictures([write_picture(picture)], PatchGrid(4, 4))[0]
     assert len(ids) == 4
     assert ids[2] == 8 + 9 * 2**8 + 12 * 2**16 + 13 * 2**24
+
+
+def test_a_patch_of_colors_by_hand():
+    """Red, green and blue of a pixel before the next pixel."""
+    picture = np.zeros((2, 4, 3), dtype=np.uint8)
+    picture[0, 2] = [8, 16, 24]
+    picture[1, 3] = [255, 0, 0]
+    ids = encode_pictures([write_picture(picture)], PatchGrid(2, 4, 2, 5, 3))[0]
+    assert ids == [0, 1 + 2 * 2**5 + 3 * 2**10 + 31 * 2**45]
+
+
+def test_a_gray_picture_has_colors_but_not_the_other_way_round():
+    gray, color = pixels(1)[0], pixels(1, PatchGrid(8, 24, 1, 8, 3))[0]
+    assert np.array_equal(
+        read_picture(write_picture(gray), height=8, width=24, channels=3), gray[..., None].repeat(3, 2)
+    )
+    with pytest.raises(ValueError, match=r"mode RGB; save it after convert\('L'\), or train on colors \(tokenizer"):
+        read_picture(write_picture(color), height=8, width=24)
+    with pytest.raises(ValueError, match=r"not 8-bit RGB but of Pillow's mode RGBA; save it after convert\('RGB'\)"):
+        read_picture(saved(Image.fromarray(color).convert("RGBA")), height=8, width=24, channels=3)
 
 
 def test_grey_of_one_bit_and_spaces_around_are_fine():
@@ -124,6 +147,8 @@ def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
         ((8, 24, 4, 4), r"bits=4 for 16 pixels a patch: choose at most 3"),
         ((8, 24, 2, 9), "choose at most 8"),
         ((8, 8, 8, 1), "choose at most 0"),
+        ((8, 24, 2, 8, 3), "bits=8 for 4 pixels a patch of 3 colors: choose at most 5"),
+        ((8, 24, 2, 8, 2), "channels=2"),
         ((0, 24), r"patches\.height=0 is not a whole number from 1"),
         ((2, 2), "one patch has nothing to mix"),
     ],
@@ -131,7 +156,7 @@ def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
 def test_impossible_grids_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         PatchGrid(*values)
-    with pytest.raises(ValueError, match="known: height, width, size, bits"):
+    with pytest.raises(ValueError, match="known: height, width, size, bits, channels"):
         read_section(PatchGrid, {"height": 8, "wide": 24}, "tokenizer.patches")
 
 
@@ -144,27 +169,26 @@ def test_pillow_is_asked_for(monkeypatch):
 # ------------------------------------------------------------------ embedding and model
 
 
-@pytest.mark.parametrize(("size", "bits"), [(2, 8), (4, 3), (1, 8)])
-def test_the_projection_of_patches_is_a_strided_convolution(size, bits):
-    """Conv2d(1, D, size, stride=size) over the whole picture, in float64."""
-    grid = PatchGrid(8, 24, size, bits)
-    project = PatchProjection(dim=6, size=size, bits=bits).double()
-    conv = nn.Conv2d(1, 6, size, stride=size).double()
+@pytest.mark.parametrize(("size", "bits", "channels"), [(2, 8, 1), (4, 3, 1), (1, 8, 1), (2, 5, 3)])
+def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels):
+    """Conv2d(channels, D, size, stride=size) over the whole picture, in float64."""
+    grid = PatchGrid(8, 24, size, bits, channels)
+    project = PatchProjection(dim=6, size=size, bits=bits, channels=channels).double()
+    conv = nn.Conv2d(channels, 6, size, stride=size).double()
     with torch.no_grad():
-        conv.weight.copy_(project.proj.weight.view(6, 1, size, size))
+        conv.weight.copy_(project.proj.weight.view(6, size, size, channels).permute(0, 3, 1, 2))
         conv.bias.copy_(project.proj.bias)  # type: ignore[union-attr]
     given = pixels(3, grid)
-    image = torch.from_numpy((given >> (8 - bits)) / (2**bits - 1) * 2 - 1)[:, None]
+    image = torch.from_numpy((given >> (8 - bits)) / (2**bits - 1) * 2 - 1)
+    image = image.permute(0, 3, 1, 2) if channels > 1 else image[:, None]
     expected = conv(image).flatten(2).transpose(1, 2)  # (N, rows * columns, D)
     torch.testing.assert_close(project(torch.from_numpy(pack(given, grid))), expected, rtol=1e-12, atol=1e-12)
 
 
 def picture_model(*overrides: str, **extra):
-    sizes = {
-        "joint": False,
-        "src_vocab_size": GRID.vocab_size,
-        "patches": {"height": 8, "width": 24, "size": 2, "bits": 8},
-    }
+    # as files that are older than colors have it
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))
 
 
@@ -203,15 +227,27 @@ def test_positions_on_a_grid():
         picture_model("model.src_positions=grid", "model.dim=18")
 
 
-def test_pictures_beside_padding_are_as_alone():
+@pytest.mark.parametrize("stages", [1, 3])
+def test_pictures_beside_padding_are_as_alone(stages):
     """A batch is padded to a width that a picture need not have."""
-    model = picture_model("model.src_positions=none").eval()
+    model = picture_model("model.src_positions=none", f"model.encoder_stages={stages}").eval()
     src = torch.from_numpy(pack(pixels(2), GRID))
     tgt = torch.randint(4, 20, (2, 5))
     alone = model(src, torch.ones_like(src, dtype=torch.bool), tgt)
     wide = torch.cat([src, src.new_full((2, 5), PAD)], 1)
     mask = torch.arange(wide.shape[1]).expand(2, -1) < src.shape[1]
     torch.testing.assert_close(model(wide, mask, tgt), alone, rtol=1e-5, atol=1e-5)
+
+
+def test_each_stage_of_a_pyramid_has_its_grid():
+    model = picture_model("model.encoder_stages=3")
+    widths = [layer.self_mixer.grid_width for layer in model.encoder.layers]
+    assert widths == [12, 12, 6, 3]
+    src = torch.from_numpy(pack(pixels(2), GRID))
+    memory, mask = model.encoder(src, torch.ones_like(src).bool())
+    assert memory.shape[:2] == mask.shape == (2, 3)
+    with pytest.raises(ValueError, match="encoder_stages 4 halve a grid of 4 x 12 patches 3 times"):
+        picture_model("model.encoder_stages=4")
 
 
 # ------------------------------------------------------------------ tokenizer and corpus
@@ -386,7 +422,7 @@ def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_
     assert results["padding"] >= 0
     best = run / "checkpoints" / "best.ckpt"
     loaded = checkpoint.load(best)
-    assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8}
+    assert loaded.meta["model"]["patches"] == {"height": 8, "width": 24, "size": 2, "bits": 8, "channels": 1}
     assert loaded.model.encoder.layers[0].self_mixer.grid_width == 12  # type: ignore[union-attr]
     source = (drawn / "test.png64").read_text().split("\n")[:6]
     nasty = [source[0], "", "no picture", source[1], write_picture(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
