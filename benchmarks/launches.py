@@ -182,32 +182,33 @@ def make_batch(rows: int, length: int) -> Batch:
     return Batch(ids, mask, ids, ids, mask.clone(), torch.arange(rows))
 
 
-def training_step(model: Any, batch: Batch) -> Callable[[], None]:
+def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable[[], None]:
     """Return a whole update by the task of `seq2seq.train`: loss, gradients, clipping, optimizer, schedule."""
+    optim = OptimSettings(name=optimizer)
     task = TranslationTask(
-        model=model.train(), tokenizer=None, description={}, optim=OptimSettings(), search=SearchSettings(), seed=1  # type: ignore[arg-type]
+        model=model.train(), tokenizer=None, description={}, optim=optim, search=SearchSettings(), seed=1  # type: ignore[arg-type]
     )  # fmt: skip
     task.trainer = SimpleNamespace(  # type: ignore[assignment]
         accumulate_grad_batches=1, world_size=1, global_rank=0, global_step=0
     )
     made = task.configure_optimizers()
-    optimizer, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    updates, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
 
     def step() -> None:
         loss = task.training_step(batch, 0)
         # not Tensor.backward, inside of which a mode of functions is off
         torch.autograd.backward([loss])
-        task.on_before_optimizer_step(optimizer)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        task.on_before_optimizer_step(updates)
+        updates.step()
+        updates.zero_grad(set_to_none=True)
         task.lr_scheduler_step(scheduler, None)
 
     return step
 
 
-def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12) -> Trace:
+def of_training(overrides: tuple[str, ...], rows: int = 4, length: int = 12, optimizer: str = "adam") -> Trace:
     """Trace a training step, after one that allocates."""
-    step, trace = training_step(make_model(overrides), make_batch(rows, length)), Trace()
+    step, trace = training_step(make_model(overrides), make_batch(rows, length), optimizer), Trace()
     with pretended_gpu():
         with Trace():
             step()

@@ -45,6 +45,7 @@ ROUNDING = ("trainer.compile",)
 _YOUNGER = {
     "trainer.bf16_residual": False,
     "optim.momentum": 0.95,
+    "optim.decay_share": 1.0,
     "model.encoder_stages": 1,
     "tokenizer.patches.channels": 1,
     "search.length_norm": "power",
@@ -188,7 +189,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
     if config["trainer"].get("compile") == "auto":
         config["trainer"]["compile"] = False
     values = flat(config)
-    absent = [key for key, default in _YOUNGER.items() if values.get(key, default) == default]
+    absent = [key for key, default in _YOUNGER.items() if key in values and values[key] == default]
     # default=str: paths and the like, which JSON does not know
     text = json.dumps(without(config, (*HARMLESS, *absent)), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -46,7 +46,7 @@ def test_nothing_of_the_model_needs_to_be_typed(start, caplog):
     for section in ("model", "mixer"):
         assert all(config[section][key] == value for key, value in model[section].items())
     assert config["optim"]["lr"] == finetune.LEARNING_RATE
-    assert "highest learning rate is 0.0001, for fine-tuning (from scratch it would be 0.003)" in caplog.text
+    assert "highest learning rate is 0.0001, for fine-tuning (from scratch it would be 0.004)" in caplog.text
     assert finetune.adopt(plan(start), checkpoint.load(start)).mixer == "attention"
 
 

@@ -27,6 +27,12 @@ def test_a_training_step_does_not_wait(name):
 
 
 @no_gpu
+def test_muon_does_not_wait():
+    trace = launches.of_training(CASES["dynamicconv"], optimizer="muon")
+    assert not trace.waits, trace.waits
+
+
+@no_gpu
 @pytest.mark.parametrize("mixer", presets())
 def test_no_preset_waits(mixer):
     trace = launches.of_training((f"mixer={mixer}",))
