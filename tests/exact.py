@@ -1,4 +1,4 @@
-"""What tests of equations in float64 share: a padded batch of random inputs, and equality to rounding."""
+"""Shared parts of tests of equations in float64: a padded batch of random inputs, and equality to rounding."""
 
 from __future__ import annotations
 

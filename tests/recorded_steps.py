@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class PretendedGPU(TorchFunctionMode):
-    """What lets tensors claim to be on a GPU, so that its branches run."""
+    """Mode that lets tensors claim to be on a GPU, so that its branches run."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__self__.__name__ if getattr(func, "__name__", "") == "__get__" else ""
@@ -54,7 +54,7 @@ class PretendedGPU(TorchFunctionMode):
 
 
 class _NoReads(TorchFunctionMode):
-    """What refuses functions that make the host wait."""
+    """Mode that refuses functions that make the host wait."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")

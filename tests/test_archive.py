@@ -195,7 +195,7 @@ def test_what_plain_values_are_pickled_as_is_accepted():
 
 
 def entries(path: Path) -> tuple[bytes, list[bytes], bytes]:
-    """What a zip file holds before its directory, the directory's records, and the rest."""
+    """Split a zip file into what is before its directory, the directory's records, and the rest."""
     data = path.read_bytes()
     end = data.rindex(b"PK\6\6")
     with zipfile.ZipFile(path) as file:

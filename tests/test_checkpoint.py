@@ -212,7 +212,7 @@ def test_truncated_anywhere(good, path):
 
 
 def test_a_flipped_bit_in_the_weights_is_found(good, path):
-    """Where torch itself would load wrong numbers without a word."""
+    """A damaged file of which torch itself would load wrong numbers without a word."""
     checkpoint.save(path, good)
     whole = bytearray(path.read_bytes())
     weight = good["state_dict"]["model.encoder.layers.0.feed_forward.up.weight"].numpy().tobytes()

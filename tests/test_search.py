@@ -392,7 +392,7 @@ class Fixed:
 
 
 def frequencies(probabilities: list[float], draws: int = 20_000, **given: Any) -> tuple[list[float], list[Hypothesis]]:
-    """How often each token came first among samples of 20 sentences; eos counts as the empty output."""
+    """Shares with which each token came first among samples of 20 sentences; eos counts as the empty output."""
     model: Any = Fixed(torch.tensor(probabilities))
     src = torch.full((20, 1), EOS)
     each = draws // 20

@@ -31,7 +31,7 @@ def tokenizer(**settings: Any) -> Tokenizer:
 
 
 def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
-    """What `build_model` takes: one attention layer a side, width 16, unless told otherwise."""
+    """Settings that `build_model` takes: one attention layer a side, width 16, unless told otherwise."""
     attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
     sizes = {"dim": 16, "ffn_dim": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "max_len": 64}

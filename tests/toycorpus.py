@@ -62,7 +62,7 @@ def settings(corpus: Path, folder: Path, *overrides: str) -> dict[str, Any]:
 
 
 def trainer(rank: int = 0, world: int = 1, *, epoch: int = 0, device: str = "cpu") -> Any:
-    """What a data module asks of its trainer."""
+    """Stand-in for a trainer, with all that a data module asks of it."""
     strategy = SimpleNamespace(root_device=torch.device(device))
     return SimpleNamespace(
         global_rank=rank, world_size=world, current_epoch=epoch, accumulate_grad_batches=1, strategy=strategy

@@ -36,7 +36,7 @@ _MODULES = {
 
 
 class Job:
-    """What a part is given, and where it puts what it has so far.
+    """The inputs of a part, and the place for what it has so far.
 
     Args:
         name: The part's name.

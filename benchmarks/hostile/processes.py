@@ -76,7 +76,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """How a command ended.
+    """The end of a command.
 
     Attributes:
         status: Its exit status; the negative signal if one ended it.

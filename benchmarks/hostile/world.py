@@ -1,4 +1,4 @@
-"""What attempts start from: a tiny corpus, a tiny run with its cache, and its translations."""
+"""The world that attempts start from: a tiny corpus, a tiny run with its cache, and its translations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: times, the machine, and results in files."""
+"""The shared parts of the benchmarks: times, the machine, and results in files."""
 
 from __future__ import annotations
 

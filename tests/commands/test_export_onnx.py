@@ -146,7 +146,7 @@ def require_alike(theirs: list[list[Candidate]], ours: list[list[Candidate]], *,
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_graph_computes_the_step(name, tokenizer):
-    """What is traced, in rows that are filled again and beams whose hypotheses change places."""
+    """The traced step, in rows that are filled again and beams whose hypotheses change places."""
     given = preset(name, tokenizer)
     lines = tiny.sentences(tiny.GERMAN, 4, longest=4)
     few = max(len(ids) for ids in tokenizer.encode_src(lines)) * 2

@@ -189,7 +189,7 @@ def test_short_sequences_are_softmax_first():
 
 @every_kernel
 def test_step_is_the_last_position(taps):
-    """What training computes is what decoding computes, for T < K, T = K and T > K, from a cache of any ancestry."""
+    """Training and decoding compute the same, for T < K, T = K and T > K, from a cache of any ancestry."""
     for length in lengths(taps):
         x, logits, weights = draw(6, length, 4), draw(6, length, 2, taps), draw(2, taps)
         owner, position = torch.randint(3, (6, length)), torch.full((6,), length - 1)

@@ -121,7 +121,7 @@ class Problem(NamedTuple):
     given: dict[str, Any]
 
     def results(self, backend: str = "triton") -> list[Tensor]:
-        """What the kernel makes of it: y, dx, and dlogits or dweights."""
+        """Return what the kernel makes of it: y, dx, and dlogits or dweights."""
         x, weights = (part.detach().requires_grad_() for part in self.inputs)
         call = dynamicconv if self.op == "dynamicconv" else lightconv
         y = call(x, weights, backend=backend, **self.given)
@@ -554,7 +554,7 @@ def test_wrong_shapes_are_errors():
 
 @pytest.fixture
 def said(monkeypatch, caplog) -> Any:
-    """What the choice of kernels has logged since it forgot what it had said."""
+    """Return what the choice of kernels has logged since it forgot what it had said."""
     monkeypatch.setattr(dispatch, "_said", set())
     caplog.set_level(logging.INFO, logger=dispatch.__name__)
     return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]

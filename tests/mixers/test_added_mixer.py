@@ -88,7 +88,7 @@ def checks() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory):
-    """What a user adds: a module of a package of their own, and the two settings files."""
+    """Files that a user adds: a module of a package of their own, and the two settings files."""
     root = tmp_path_factory.mktemp("added")
     files = {
         "strangers_mixers/__init__.py": "",

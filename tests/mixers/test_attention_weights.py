@@ -1,4 +1,4 @@
-"""What may stand in place of the softmax of attention, against its definition."""
+"""The functions that may stand in place of the softmax of attention, against their definitions."""
 
 from __future__ import annotations
 

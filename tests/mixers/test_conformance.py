@@ -171,7 +171,7 @@ class Stepper:
         return y
 
     def expected(self) -> Tensor:
-        """What `forward` makes of the last position of each history."""
+        """Return what `forward` makes of the last position of each history."""
         if isinstance(self.mixer, CrossMixer):
             rows = torch.arange(len(self.history), device=self.like.device) // self.beam
             return self.mixer(self.history, select(self.context, rows))[:, -1]

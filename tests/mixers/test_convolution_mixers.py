@@ -1,4 +1,4 @@
-"""Where convolution mixers meet: each is a special case of another, or of torch's own convolution; float64, exactly."""
+"""Convolution mixers where they meet: each is a special case of another, or of torch's own convolution; float64, exactly."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(parameter: nn.Parameter, values: Tensor | float) -> None:
 
 
 def gated(mixer: SelfMixer, x: Tensor) -> Tensor:
-    """What is convolved: zero at padding."""
+    """Return what is convolved: zero at padding."""
     z = mixer.inner(x)  # type: ignore[operator]
     return (F.glu(z, -1) if mixer.glu else z).masked_fill(~MASK[:, :, None], 0.0)
 

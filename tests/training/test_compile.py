@@ -38,7 +38,7 @@ def counter(monkeypatch):
 
 
 class Graphs(L.Callback):
-    """How many graphs there were at the end of each epoch."""
+    """Recorder of the number of graphs at the end of each epoch."""
 
     def __init__(self, counter: CompileCounter) -> None:
         self.counter, self.found = counter, []
@@ -48,7 +48,7 @@ class Graphs(L.Callback):
 
 
 class Validations(L.Callback):
-    """How many graphs there were before each validation and after it."""
+    """Recorder of the number of graphs before each validation and after it."""
 
     def __init__(self, counter: CompileCounter) -> None:
         self.counter, self.found = counter, []

@@ -1,4 +1,4 @@
-"""What may go wrong in training, and what the averaged weights, the skipped updates and the faults leave behind."""
+"""Faults in training, and what the averaged weights, the skipped updates and the faults leave behind."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def measured(settings: dict, rows: int, src_len: int, tgt_len: int) -> int:
 
 
 def band_excess(name: str, rows: int, src_len: int, tgt_len: int) -> int:
-    """What three products with a band matrix (T, T) cost beyond K multiply-adds a position and channel."""
+    """Cost of three products with a band matrix (T, T) beyond K multiply-adds a position and channel."""
     if name not in ("lightconv", "dynamicconv"):
         return 0
     sides = (("encoder", src_len), ("decoder", tgt_len))

@@ -155,7 +155,7 @@ def updates(place: Place) -> None:
 
 
 def again(place: Place, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """What was kept goes into parts, and into a whole model, without loss."""
+    """Whole tensors that were kept go into parts, and into a whole model, without loss."""
     for model in reversed(place.models("mixer=lightconv")):
         load_weights(model, weights)
         optimizer = build_optimizer(model.parameters(), ADAM)

@@ -108,7 +108,7 @@ def settings_in(found: Any) -> dict[str, Any]:
 
 
 class FakeRun:
-    """What Lightning's WandbLogger and this package use of `wandb.Run`."""
+    """The part of `wandb.Run` that Lightning's WandbLogger and this package use."""
 
     def __init__(self) -> None:
         self.logged: list[dict[str, Any]] = []

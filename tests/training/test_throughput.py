@@ -1,4 +1,4 @@
-"""What a run says of its own speed: FLOPs/s, MFU, padding and memory, over an interval, a run and a resumed run."""
+"""The measurements that a run makes of its own speed: FLOPs/s, MFU, padding and memory, over an interval, a run and a resumed run."""
 
 from __future__ import annotations
 
