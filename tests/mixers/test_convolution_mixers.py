@@ -1,4 +1,4 @@
-"""Convolution mixers where they meet: each is a special case of another, or of torch's own convolution; float64, exactly."""
+"""Convolution mixers where they meet: each is a special case of another, or of torch's own convolution, in float64."""
 
 from __future__ import annotations
 

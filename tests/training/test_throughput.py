@@ -1,4 +1,4 @@
-"""The measurements that a run makes of its own speed: FLOPs/s, MFU, padding and memory, over an interval, a run and a resumed run."""
+"""Measurements of a run's own speed: FLOPs/s, MFU, padding and memory, over an interval, a run and a resumed run."""
 
 from __future__ import annotations
 
