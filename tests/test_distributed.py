@@ -94,7 +94,7 @@ def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
 @pytest.mark.exhaustive  # with test_parts_do_what_the_whole_does
 def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
     """Two processes with a part each begin, one process goes on, two end: weights, averages and optimiser agree."""
-    more = (*GIVEN[1:], "trainer.ema=0.9", "optim.clip_norm=0.5")
+    more = (*GIVEN[1:], "trainer.ema=0.9", "optim=anneal", "optim.clip_norm=0.5")
     parts = ("run=parts", "trainer.strategy=fsdp", *more)
     begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
     train(

@@ -107,7 +107,7 @@ class SkippedUpdates:
 
         bad = ~norm.isfinite()
         own = getattr(optimizer, "optimizer", optimizer)  # Lightning wraps it
-        if own.defaults.get("fused"):
+        if getattr(own, "defaults", {}).get("fused"):
             # As a gradient scaler does it: a fused AdamW, and our Muon, read the flag and leave all as it is.
             own.found_inf = bad.float()  # type: ignore[attr-defined]
         elif bad:

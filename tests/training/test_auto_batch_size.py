@@ -207,7 +207,17 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
-        Run(resolve(auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp"), mixer="transformer"))
+        Run(
+            resolve(
+                auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=anneal"),
+                mixer="transformer",
+            )
+        )
+
+
+def test_muon_has_no_whole_matrices_in_a_model_in_parts(corpus, tmp_path):
+    with pytest.raises(ValueError, match=r"optim\.name=muon updates whole.*set trainer\.strategy=ddp, or optim"):
+        resolve(auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=muon"), mixer="transformer")
 
 
 def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):

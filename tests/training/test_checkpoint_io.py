@@ -19,7 +19,8 @@ from seq2seq.training.errors import TrainingFault
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import Run
 
-GIVEN = ("run=it", "trainer.test=false", "trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
+KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
+GIVEN = ("run=it", "trainer.test=false", "optim=anneal", *KEPT)
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
 # one of each way to be wrong
 EXHAUSTIVE = {"test_a_run_of_the_older_format_continues_as_if_never_stopped"}
@@ -224,6 +225,24 @@ def test_settings_of_the_optimizer_are_those_of_the_run_and_not_of_the_file(corp
     run = execute(toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, f"resume={path}"))
     group = checkpoint.read(run.folder.last)["optimizer_states"][0]["param_groups"][0]
     assert (group["betas"], group["weight_decay"], group["eps"]) == ((0.9, 0.98), 1e-4, 1e-9)
+
+
+def test_the_state_of_muon_is_of_its_kind_for_each_parameter(corpus, tmp_path):
+    given = ("run=it", "trainer.test=false", "optim=muon", *KEPT)
+    run = execute(toycorpus.settings(corpus, tmp_path, *given, *SHORT))
+    payload = checkpoint.read(run.folder.last)
+    state = payload["optimizer_states"][0]["state"]
+    kinds = {"momentum_buffer": [], "exp_avg": []}
+    for number, entry in state.items():
+        kinds["momentum_buffer" if "momentum_buffer" in entry else "exp_avg"].append(number)
+    assert all(kinds.values())
+
+    def start(path: Path) -> None:
+        Run(resolve(toycorpus.settings(corpus, tmp_path, *given, *LONG, f"resume={path}"), mixer="transformer"))
+
+    for part, numbers in kinds.items():
+        change = (f"{ADAM}/state/{numbers[0]}/{part}", DELETE)
+        assert f"no '{part}' of parameter {numbers[0]}" in refused(payload, tmp_path, change, start)
 
 
 def test_weights_that_are_not_finite_are_not_saved(saved, tmp_path):

@@ -95,13 +95,13 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
     seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)
     batches, inside = events[FORWARD].count if FORWARD in events else 0, forward + backward
-    steps = [(event.count, seconds[key]) for key, event in events.items() if key.startswith(_STEP)]
+    # the outermost: an optimizer may have another inside
+    steps = [(seconds[key], event.count) for key, event in events.items() if key.startswith(_STEP)]
+    total, updates = max(steps, default=(0.0, 0))
     # of a window's micro-batches the last is computed inside the step, the others before it
-    update = sum(total - count * inside / max(batches, 1) for count, total in steps)
+    update = total - updates * inside / max(batches, 1)
     # One line for each part, then how the table below is to be read.
-    lines = [
-        f"{batches} micro-batches, {sum(count for count, _ in steps)} updates; milliseconds of this process, in all:"
-    ]
+    lines = [f"{batches} micro-batches, {updates} updates; milliseconds of this process, in all:"]
     for name, value in ((FORWARD, forward), (_BACKWARD, backward), ("clipping and update of the weights", update)):
         lines.append(f"  {name:<36}{1000 * value:>10.1f}")
     note = ["", f"Below, operators by their own time. {_STEP}... holds forward and backward pass: Lightning computes"]
