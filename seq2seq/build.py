@@ -233,7 +233,10 @@ class _Builder:
         # absent from older files
         stages = self.model.get("encoder_stages", 1)
         if stages > depth:
-            raise ValueError(f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it")
+            raise ValueError(
+                f"model.encoder_stages {stages} are more than the {depth} encoder layers; lower it, or raise "
+                "model.encoder_layers"
+            )
         if self.patches:
             rows, columns = _grid(self.patches)
             if rows % 2 ** (stages - 1) or columns % 2 ** (stages - 1):

@@ -43,7 +43,7 @@ Stream = BinaryIO | IO[bytes]
 EPILOG = """\
 Lines end at the byte \\n only; a \\r before it is dropped. Blank lines give empty lines, invalid UTF-8 is replaced,
 a line of more than --max-len pieces is translated in parts, with a warning, and its translation is one line, and a line
-that should be a picture (base64 of a gray PNG of the size trained on) and is none stays empty: there is always one line
+that should be a picture (base64 of a PNG of the size trained on) and is none stays empty: there is always one line
 out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seq2seq.training.hardware import has_bf16
+
 # Matrices, and of each the sizes of the blocks of rows that are one matrix each.
 Matrices = Mapping[Tensor, tuple[int, ...]]
 # Of the quintic iteration: Jordan's, which bring every singular value near 1 in five steps.
@@ -87,11 +89,15 @@ class MuonWithAdam(torch.optim.Optimizer):
         return loss
 
     def _update(self, matrix: Tensor, gradient: Tensor, sizes: tuple[int, ...], lr: float, decay: float) -> None:
-        old = self.state[matrix].setdefault("momentum_buffer", torch.zeros_like(matrix))
+        if "momentum_buffer" not in self.state[matrix]:
+            self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
+        old = self.state[matrix]["momentum_buffer"]
         new = old.lerp(gradient, 1 - self._momentum)
         direction = gradient.lerp(new, self._momentum)
         blocks = direction.split(sizes)
-        parts = [orthogonalize(block).to(matrix.dtype) * (0.2 * max(block.shape) ** 0.5) for block in blocks]
+        # a CPU that only emulates bf16 would take tens of times as long
+        dtype = torch.bfloat16 if has_bf16("cpu" if matrix.device.type == "cpu" else "gpu") else torch.float32
+        parts = [orthogonalize(block, dtype).to(matrix.dtype) * (0.2 * max(block.shape) ** 0.5) for block in blocks]
         updated = matrix * (1 - lr * decay) - lr * torch.cat(parts)
         if self.found_inf is not None:
             # no branch, which would wait for the device
@@ -101,8 +107,8 @@ class MuonWithAdam(torch.optim.Optimizer):
         matrix.copy_(updated)
 
 
-def orthogonalize(matrix: Tensor) -> Tensor:
-    """Return about U V' of a matrix U S V': (m, n) -> (m, n), in bf16, singular values between 0.5 and 1.5.
+def orthogonalize(matrix: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return about U V' of a matrix U S V': (m, n) -> (m, n), computed in `dtype`, singular values from 0.5 to 1.5.
 
     X <- a X + b (X X') X + c (X X')^2 X, five times from X = M / |M|, which moves every singular value towards 1.
 
@@ -111,7 +117,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     """
     a, b, c = _COEFFICIENTS
     wide = matrix.shape[0] <= matrix.shape[1]
-    x = (matrix if wide else matrix.T).bfloat16()
+    x = (matrix if wide else matrix.T).to(dtype)
     x = x / x.norm().clamp_min(1e-7)
     for _ in range(_STEPS):
         gram = x @ x.T

@@ -37,6 +37,7 @@ from seq2seq.mixers.quadratic import Quadratic
 from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
+from seq2seq.training.flops import training_flops
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
 
@@ -237,6 +238,20 @@ def test_pictures_beside_padding_are_as_alone(stages):
     wide = torch.cat([src, src.new_full((2, 5), PAD)], 1)
     mask = torch.arange(wide.shape[1]).expand(2, -1) < src.shape[1]
     torch.testing.assert_close(model(wide, mask, tgt), alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_pyramid_takes_made_up_lengths_too():
+    """Rehearsals of batches and counts of FLOPs have sources that are shorter than a picture."""
+    model = picture_model("model.encoder_stages=2")
+    for length in (1, 2, GRID.length + 3):
+        src = torch.zeros(1, length, dtype=torch.int64)
+        memory, mask = model.encoder(src, torch.ones_like(src).bool())
+        assert memory.shape[:2] == mask.shape == (1, GRID.length // 4)
+        assert memory.isfinite().all()
+    settings = config("mixer=quadratic", *TINY, "model.tie=target", "model.encoder_stages=2")
+    patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
+    sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
+    assert training_flops({**settings, **sizes}) is not None
 
 
 def test_each_stage_of_a_pyramid_has_its_grid():

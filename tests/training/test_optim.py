@@ -17,7 +17,8 @@ from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.settings import read_section
 from seq2seq.resources import conf_dir
-from seq2seq.training.muon import MuonWithAdam
+from seq2seq.training import muon
+from seq2seq.training.muon import MuonWithAdam, orthogonalize
 from seq2seq.training.optim import Schedule, build_optimizer, learning_rate, scale_and_clip
 
 
@@ -176,10 +177,10 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
     blocks = {own[0]: (8,), own[1]: (4,), own[4]: (4, 2)}
     optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, **rates), blocks)
     assert isinstance(optimizer, MuonWithAdam)
-    muon = torch.optim.Muon([*twin[:2], *twin[4:]], adjust_lr_fn="match_rms_adamw", **rates)
+    theirs = torch.optim.Muon([*twin[:2], *twin[4:]], adjust_lr_fn="match_rms_adamw", **rates)
     adam = torch.optim.AdamW(twin[2:4], betas=(0.9, 0.98), eps=1e-9, **rates)
     for rate in (0.1, 0.1, 0.05):
-        for group in (*optimizer.param_groups, *muon.param_groups, *adam.param_groups):
+        for group in (*optimizer.param_groups, *theirs.param_groups, *adam.param_groups):
             group["lr"] = rate
         for mine in own:
             mine.grad = torch.randn_like(mine)
@@ -187,7 +188,7 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
         for other, gradient in zip(twin, gradients, strict=True):
             other.grad = gradient.clone()
         before = own[0].detach().clone()
-        for each in (optimizer, muon, adam):
+        for each in (optimizer, theirs, adam):
             each.step()
         # all singular values of an orthogonal matrix are 1
         size = torch.linalg.svdvals(own[0].detach() - (1 - rate * 0.01) * before) / (rate * 0.2 * 8**0.5)
@@ -195,6 +196,25 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
         assert size.max() < 1.5
     for mine, other in zip([*own[:4], *own[4].split((4, 2))], twin, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+def test_muon_computes_in_float32_where_bf16_is_emulated(monkeypatch):
+    dtypes = []
+
+    def record(matrix, dtype):
+        dtypes.append(dtype)
+        return orthogonalize(matrix, dtype)
+
+    monkeypatch.setattr(muon, "orthogonalize", record)
+    updates, gradient = [], torch.randn(6, 8)
+    for in_hardware in (True, False):
+        monkeypatch.setattr(muon, "has_bf16", lambda accelerator, found=in_hardware: found)
+        matrix = nn.Parameter(torch.zeros(6, 8))
+        matrix.grad = gradient
+        build_optimizer([matrix], OptimSettings(name="muon", lr=0.1, warmup_steps=0), {matrix: (6,)}).step()
+        updates.append(matrix.detach())
+    assert dtypes == [torch.bfloat16, torch.float32]
+    torch.testing.assert_close(*updates, rtol=0.1, atol=3e-3)
 
 
 def test_muon_goes_on_from_its_state():

@@ -242,6 +242,11 @@ def write_onnx(
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         require(package, _PURPOSE)
+    if any(halving.grid for halving in loaded.model.encoder.halvings.values()):
+        raise ValueError(
+            "model.encoder_stages halves the grid of a picture, of which there is no ONNX graph: export a model of one "
+            "stage, or to another format"
+        )
     with torch.no_grad():
         one, other = samples(loaded.model, positions)
     notes = {**beginning(one), "dtype": dtype}
