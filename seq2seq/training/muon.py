@@ -29,7 +29,8 @@ class MuonWithAdam(torch.optim.Optimizer):
         parameters: All that are trained.
         matrices: Those of them that Muon updates, with the sizes of their blocks.
         lr: Of both; the schedule changes that of the parameter group.
-        betas, eps: AdamW's.
+        betas: AdamW's rates of decay.
+        eps: Added to AdamW's denominator.
         momentum: mu.
         weight_decay: Decoupled, times the rate.
 
