@@ -136,7 +136,10 @@ def texts_of(row: str, options: list[str]) -> list[str]:
     if "json" in options:
         records = [json.loads(each) for each in rows]
         return [found["translation"] for record in records for found in (record, *record.get("alternatives", []))]
-    return [each.split("\t", 2)[2] for each in rows] if "tsv" in options else rows
+    # several translations of a line are columns unless a format is named
+    several = "--n-best" in options and options[options.index("--n-best") + 1] != "1"
+    columns = "tsv" in options or (several and "--format" not in options)
+    return [each.split("\t", 2)[2] for each in rows] if columns else rows
 
 
 def main() -> int:
