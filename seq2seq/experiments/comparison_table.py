@@ -12,22 +12,12 @@ from typing import Any, NamedTuple
 
 from seq2seq.experiments.comparison import Significance
 from seq2seq.experiments.groups import Group
-from seq2seq.experiments.results import RunResult
+from seq2seq.experiments.results import NUMBERS, RunResult
 from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
 
 # Columns of numbers, aligned to the right.
 _RIGHT = ("BLEU", "chrF", "parameters", "tokens/s", "time", "CPU time", "updates", "best step", "Δ BLEU")
-# Numbers of results.json whose means go into the CSV, under the same names.
-_MEANS = (
-    "parameters",
-    "target_tokens_per_second",
-    "training_seconds",
-    "training_cpu_seconds",
-    "seconds",
-    "steps",
-    "best_step",
-)
 
 
 class Table(NamedTuple):
@@ -138,7 +128,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
         # a single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
-    for key in _MEANS:
+    for key in NUMBERS:
         mean = group.mean(key)
         # nan where an older run lacks the number: an empty cell, which readers take for missing
         row[key] = "" if math.isnan(mean) else round(mean, 2)

@@ -30,7 +30,7 @@ _DECIDED = {
     "trainer.compile": "compiled",
 }
 # Numbers of results.json that tables show; older runs lack some.
-_NUMBERS = (
+NUMBERS = (
     "parameters",
     "target_tokens_per_second",
     "training_seconds",
@@ -323,7 +323,7 @@ def _check_results(run: RunResult, split: str) -> None:
     for metric in ("bleu", "chrf"):
         if not math.isfinite(run.score(split, metric)):
             raise ValueError(f"{split}.{metric} is {run.score(split, metric)}")
-    for key in _NUMBERS:
+    for key in NUMBERS:
         # nan stands for a number that is missing
         if math.isinf(run.number(key)):
             raise ValueError(f"{key} is infinite")
