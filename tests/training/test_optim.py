@@ -167,8 +167,9 @@ def test_weight_decay_is_decoupled():
     assert weight.item() == pytest.approx(1 - 0.1 * 0.5)
 
 
-def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
+def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch):
     """The parts of one optimizer against two of torch's, of a matrix of blocks each alone; sizes by the formula."""
+    monkeypatch.setattr(muon, "_COEFFICIENTS", ((3.4445, -4.7750, 2.0315),) * 5)  # Jordan's, which torch has
     shapes = [(8, 3), (4, 16), (5,), (7, 4), (6, 4)]
     own = [nn.Parameter(torch.ones(shape)) for shape in shapes]
     # torch knows no blocks: the last is two parameters there
@@ -198,12 +199,26 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw():
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("shape", [(16, 16), (12, 40), (40, 12)])
+def test_singular_values_of_orthogonalized_matrices_are_near_one(shape):
+    """Those from 0.005 of the norm on come to between 0.5 and 1.5; the singular vectors stay (torch's SVD)."""
+    u, _, vh = torch.linalg.svd(torch.randn(2, *shape, dtype=torch.float64), full_matrices=False)
+    values = torch.logspace(-2, 0, min(shape), dtype=torch.float64)
+    matrices = 3 * (u * values) @ vh  # the least is 0.0055 of the norm or more
+    assert (values[0] / values.norm()) > 0.005
+    found = u.mT @ orthogonalize(matrices) @ vh.mT
+    after = found.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(found, torch.diag_embed(after), rtol=0, atol=1e-9)
+    assert after.min() > 0.5
+    assert after.max() < 1.5
+
+
 def test_muon_computes_in_float32_where_bf16_is_emulated(monkeypatch):
     dtypes = []
 
-    def record(matrix, dtype):
-        dtypes.append(dtype)
-        return orthogonalize(matrix, dtype)
+    def record(matrices):
+        dtypes.append(matrices.dtype)
+        return orthogonalize(matrices)
 
     monkeypatch.setattr(muon, "orthogonalize", record)
     updates, gradient = [], torch.randn(6, 8)
