@@ -1,21 +1,25 @@
-"""Measure training speed on a CPU: target tokens per CPU-second of one core, against fairseq's recorded figures.
+"""Measure training speed on a CPU: target tokens per CPU-second of one core, beside fairseq and Hugging Face Marian.
 
     python -m benchmarks.train
-    python -m benchmarks.train --only base --steps 20 --out benchmarks/results/train
+    python -m benchmarks.train --only base --steps 20 --peers fairseq --out benchmarks/results/train
 
-Forward and backward pass of batches of 32 x (25 + 25) random tokens, label smoothing 0.1, every dropout on, bf16
-autocast over float32 weights: fairseq's own best way. Its figures were taken on another day (AMD EPYC of the Zen 5
-class, one core, process CPU time, whose bf16 matrix products ran at 484 GFLOP/s), so the ratios are provisional; the
-rate of this machine's products, taken between the measurements, stands beside them, and the ratio that remains when
-both are divided by it. Run with OMP_NUM_THREADS=1.
+Forward and backward pass of batches of 32 x (25 + 25) random tokens, label smoothing 0.1, every dropout on, models of
+the same sizes. Steps of all contestants take turns in one process, since a shared machine's speed drifts. A peer takes
+part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights (its DynamicConv
+unfolded as well as by its default), Marian in both. "here" is bf16 autocast over float32 weights, as `seq2seq.train`
+does it. The ratio is that of the medians to the best way of the peer. Run with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import statistics
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 # as seq2seq.train sets them, before torch is imported
@@ -23,6 +27,8 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from benchmarks import harness
 from seq2seq.build import build_model
@@ -32,17 +38,72 @@ from seq2seq.training.loss import projected_cross_entropy
 
 # Sentences in a batch, and tokens on either side of a pair.
 ROWS, LENGTH = 32, 25
-RECORDED_GFLOPS = 484.0
-# Source and target vocabularies of the recorded models.
+SMOOTHING = 0.1
+# Source and target vocabularies, as published.
 JOINT, IWSLT = (32768, 32768), (8848, 6632)
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
-# By name: settings, vocabularies, fairseq's target tokens per CPU-second, and our floor as a multiple of it
-MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], float, float]] = {
-    "base": (("mixer=transformer", "model=base"), JOINT, 558, 1.1),
-    "transformer": (("mixer=transformer", "model=small", "model.tie=target"), IWSLT, 1157, 1.1),
-    "lightconv": (("mixer=lightconv", "model=small", "model.tie=target", *NO_GLU), IWSLT, 1351, 1.1),
-    "dynamicconv": (("mixer=dynamicconv", "model=small", "model.tie=target", *NO_GLU), IWSLT, 417, 2.5),
+# By name: settings, vocabularies, fairseq's model, its architecture, and what its command line would set
+MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, str, dict[str, Any]]] = {
+    "base": (
+        ("mixer=transformer", "model=base"),
+        JOINT,
+        "transformer",
+        "transformer",
+        {"share_all_embeddings": True, "share_decoder_input_output_embed": True},
+    ),
+    "transformer": (
+        ("mixer=transformer", "model=small", "model.tie=target"),
+        IWSLT,
+        "transformer",
+        "transformer_iwslt_de_en",
+        {"share_decoder_input_output_embed": True, "dropout": 0.3},
+    ),
+    **{
+        name: (
+            (f"mixer={name}", "model=small", "model.tie=target", *NO_GLU),
+            IWSLT,
+            "lightconv",
+            "lightconv_iwslt_de_en",
+            {
+                "share_decoder_input_output_embed": True,
+                "dropout": 0.3,
+                "attention_dropout": 0.0,
+                "encoder_conv_type": kind,
+                "decoder_conv_type": kind,
+                "weight_softmax": True,
+            },
+        )
+        for name, kind in (("lightconv", "lightweight"), ("dynamicconv", "dynamic"))
+    },
 }
+PEERS = {"fairseq": "fairseq", "marian": "transformers"}
+
+
+class Batch:
+    """Random ids from 4 on: below are padding, begin, end and unknown."""
+
+    def __init__(self, vocabularies: tuple[int, int]) -> None:
+        src, tgt = vocabularies
+        self.src = torch.randint(4, src, (ROWS, LENGTH))
+        self.tgt_in, self.tgt_out = torch.randint(4, tgt, (2, ROWS, LENGTH))
+        self.mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+        self.lengths = torch.full((ROWS,), LENGTH)
+
+
+class Contestant:
+    """A model and its loss of a batch; a call is a training step without the update: forward, loss, backward."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[], Tensor], *, autocast: bool) -> None:
+        self.model = model.train()
+        self._loss = loss
+        self._autocast = autocast
+
+    def __call__(self) -> None:
+        """Run one step."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._autocast):
+            loss = self._loss()
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
 
 
 def settings(overrides: tuple[str, ...], vocabularies: tuple[int, int]) -> dict[str, Any]:
@@ -53,24 +114,115 @@ def settings(overrides: tuple[str, ...], vocabularies: tuple[int, int]) -> dict[
     return {"model": config["model"], "mixer": config["mixer"], **sizes}
 
 
-class Step:
-    """A training step without the update, as the recorded figures are: forward, loss, backward."""
+def ours(config: dict[str, Any], batch: Batch) -> Contestant:
+    """Build the model of this project."""
+    model = build_model(config)
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.model = build_model(config).train()
-        src, tgt = config["src_vocab_size"], config["tgt_vocab_size"]
-        # ids from 4 on: below are padding, begin, end and unknown
-        self.src = torch.randint(4, src, (ROWS, LENGTH))
-        self.tgt_in, self.tgt_out = torch.randint(4, tgt, (2, ROWS, LENGTH))
-        self.mask = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    def loss() -> Tensor:
+        features = model.features(batch.src, batch.mask, batch.tgt_in, batch.mask)
+        return projected_cross_entropy(features, model.output, batch.tgt_out, batch.mask, smoothing=SMOOTHING).loss
 
-    def __call__(self) -> None:
-        """Run one step."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            features = self.model.features(self.src, self.mask, self.tgt_in, self.mask)
-            loss = projected_cross_entropy(features, self.model.output, self.tgt_out, self.mask, smoothing=0.1).loss
-        loss.backward()
-        self.model.zero_grad(set_to_none=True)
+    return Contestant(model, loss, autocast=True)
+
+
+def fairseq_model(name: str) -> nn.Module:
+    """Build fairseq's model of the same size."""
+    from fairseq.data import Dictionary
+    from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+    from fairseq.models import lightconv as _lightconv  # noqa: F401 registers its architectures
+    from fairseq.models import transformer as _transformer  # noqa: F401
+
+    _, vocabularies, _, architecture, values = MODELS[name]
+    dictionaries = []
+    for size in vocabularies:
+        dictionary = Dictionary()
+        for index in range(size - len(dictionary)):
+            dictionary.add_symbol(f"piece{index}")
+        dictionaries.append(dictionary)
+    if vocabularies[0] == vocabularies[1]:
+        dictionaries[1] = dictionaries[0]
+    args = Namespace(**values, max_source_positions=1024, max_target_positions=1024)
+    ARCH_CONFIG_REGISTRY[architecture](args)
+    task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
+    return ARCH_MODEL_REGISTRY[architecture].build_model(args, task)
+
+
+def fairseq_contestant(name: str, batch: Batch, *, autocast: bool, unfold: bool = False) -> Contestant:
+    """Build fairseq's model with its own smoothed loss.
+
+    Args:
+        unfold: Dynamic convolution over unfolded windows, which fairseq itself does from 513 positions on.
+    """
+    from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+
+    model: Any = fairseq_model(name)
+    if not autocast:
+        model = model.to(torch.bfloat16)
+    if unfold:
+        from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
+
+        for module in model.modules():
+            if isinstance(module, DynamicConv1dTBC):
+                module.forward = functools.partial(module.forward, unfold=True)
+
+    def loss() -> Tensor:
+        output = model(batch.src, batch.lengths, batch.tgt_in)
+        log_probabilities = model.get_normalized_probs(output, log_probs=True).flatten(0, 1)
+        return label_smoothed_nll_loss(
+            log_probabilities, batch.tgt_out.flatten()[:, None], SMOOTHING, ignore_index=1, reduce=True
+        )[0]
+
+    return Contestant(model, loss, autocast=autocast)
+
+
+def marian_contestant(batch: Batch, *, autocast: bool) -> Contestant:
+    """Build Hugging Face's Marian at the base size."""
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=JOINT[0],
+        d_model=512,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=8,
+        decoder_attention_heads=8,
+        encoder_ffn_dim=2048,
+        decoder_ffn_dim=2048,
+        activation_function="relu",
+        dropout=0.1,
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        scale_embedding=True,
+    )
+    model: Any = MarianMTModel(config)
+    if not autocast:
+        model = model.to(torch.bfloat16)
+
+    def loss() -> Tensor:
+        mask = batch.mask.long()
+        logits = model(input_ids=batch.src, attention_mask=mask, decoder_input_ids=batch.tgt_in).logits
+        return F.cross_entropy(
+            logits.float().flatten(0, 1), batch.tgt_out.flatten(), label_smoothing=SMOOTHING, reduction="sum"
+        )
+
+    return Contestant(model, loss, autocast=autocast)
+
+
+def contestants(name: str, peers: list[str]) -> dict[str, Contestant]:
+    """Build all contestants of a model, by their name and way; "here" is the first."""
+    overrides, vocabularies, *_ = MODELS[name]
+    batch = Batch(vocabularies)
+    found = {"here": ours(settings(overrides, vocabularies), batch)}
+    for autocast, way in ((True, "autocast"), (False, "bf16 weights")):
+        if "fairseq" in peers:
+            found[f"fairseq, {way}"] = fairseq_contestant(name, batch, autocast=autocast)
+            if name == "dynamicconv":
+                unfolded = fairseq_contestant(name, batch, autocast=autocast, unfold=True)
+                found[f"fairseq, {way}, unfolded"] = unfolded
+        if "marian" in peers and name == "base":
+            found[f"marian, {way}"] = marian_contestant(batch, autocast=autocast)
+    return found
 
 
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
@@ -84,34 +236,37 @@ def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
     return 2e-9 * size**3 * repeats / (time.process_time() - start)
 
 
-def measure(name: str, *, steps: int) -> dict[str, Any]:
-    """Measure the median step of one model."""
-    overrides, vocabularies, recorded, floor = MODELS[name]
-    config = settings(overrides, vocabularies)
-    step, seconds, rates = Step(config), [], []
-    # warm-up
-    step()
-    for _ in range(steps):
-        # between the steps, since a shared machine's speed drifts
+def measure(name: str, peers: list[str], *, steps: int) -> list[dict[str, Any]]:
+    """Measure the steps of all contestants of one model, which take turns."""
+    running = contestants(name, peers)
+    seconds: dict[str, list[float]] = {way: [] for way in running}
+    rates = []
+    for turn in range(steps + 2):
         rates.append(matrix_gflops())
-        start = time.process_time()
-        step()
-        seconds.append(time.process_time() - start)
-    speed, gflops = ROWS * LENGTH / statistics.median(seconds), statistics.median(rates)
-    flops = training_flops(config)
+        for way, contestant in running.items():
+            start = time.process_time()
+            contestant()
+            # two steps to warm up
+            if turn > 1:
+                seconds[way].append(time.process_time() - start)
+    overrides, vocabularies, *_ = MODELS[name]
+    flops = training_flops(settings(overrides, vocabularies))
     assert flops is not None
-    return {
-        "model": name,
-        "parameters": sum(p.numel() for p in step.model.parameters()),
-        "tokens_per_cpu_second": round(speed, 1),
-        "best": round(ROWS * LENGTH / min(seconds), 1),
-        "recorded_fairseq": recorded,
-        "ratio": round(speed / recorded, 2),
-        "floor": floor,
-        "matrix_gflops": round(gflops, 1),
-        "ratio_at_equal_matrix_rate": round(speed / recorded * RECORDED_GFLOPS / gflops, 2),
-        "model_gflops": round(1e-9 * flops(ROWS, LENGTH, LENGTH) / statistics.median(seconds), 1),
-    }
+    here = statistics.median(seconds["here"])
+    return [
+        {
+            "model": name,
+            "way": way,
+            "parameters": sum(p.numel() for p in running[way].model.parameters()),
+            "tokens_per_cpu_second": round(ROWS * LENGTH / statistics.median(times), 1),
+            "best": round(ROWS * LENGTH / min(times), 1),
+            "ratio": round(statistics.median(times) / here, 2),
+            "ratio_of_best": round(min(times) / min(seconds["here"]), 2),
+            "matrix_gflops": round(statistics.median(rates), 1),
+            "model_gflops": round(1e-9 * flops(ROWS, LENGTH, LENGTH) / statistics.median(times), 1),
+        }
+        for way, times in seconds.items()
+    ]
 
 
 def main() -> int:
@@ -119,20 +274,29 @@ def main() -> int:
     parser = harness.parser_for("train", __doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(MODELS), default=list(MODELS), help="which models (all)")
     parser.add_argument("--steps", type=int, default=10, help="steps to take the median of (10)")
+    installed = [peer for peer, module in PEERS.items() if importlib.util.find_spec(module) is not None]
+    parser.add_argument(
+        "--peers", nargs="*", choices=tuple(PEERS), default=installed, help="to compare with (those installed)"
+    )
     options = parser.parse_args()
+    for peer in options.peers:
+        if peer not in installed:
+            parser.error(f"--peers {peer}: {PEERS[peer]} cannot be imported; install it or leave the peer out")
     torch.set_num_threads(1)
     results = []
     print(
-        f"{'model':<14}{'tokens/CPU-s':>13}{'fairseq':>9}{'ratio':>7}{'floor':>7}{'product GFLOP/s':>17}{'at 484':>8}"
+        f"{'model':<13}{'way':<34}{'parameters':>11}{'tokens/CPU-s':>13}{'best':>8}{'ours to it':>11}{'of best':>8}"
+        f"{'product GFLOP/s':>17}"
     )
     for name in options.only:
-        result = measure(name, steps=options.steps)
-        results.append(result)
-        print(
-            f"{name:<14}{result['tokens_per_cpu_second']:>13}{result['recorded_fairseq']:>9}{result['ratio']:>7}"
-            f"{result['floor']:>7}{result['matrix_gflops']:>17}{result['ratio_at_equal_matrix_rate']:>8}",
-            flush=True,
-        )
+        for result in measure(name, options.peers, steps=options.steps):
+            results.append(result)
+            print(
+                f"{name:<13}{result['way']:<34}{result['parameters'] / 1e6:>10.1f}M"
+                f"{result['tokens_per_cpu_second']:>13}{result['best']:>8}{result['ratio']:>11}"
+                f"{result['ratio_of_best']:>8}{result['matrix_gflops']:>17}",
+                flush=True,
+            )
     harness.write(options.out, "train", {"machine": harness.machine(), "results": results})
     return 0
 
