@@ -13,7 +13,8 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, in_blocks, require_probability
+from seq2seq.mixer import SelfMixer, require_probability
+from seq2seq.mixers.projections import glu_input
 
 
 class Depthwise(SelfMixer):
@@ -68,7 +69,7 @@ class Depthwise(SelfMixer):
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim, bias=glu), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, kernel_size))
         # each output sums K products: variance 1 for inputs of variance 1

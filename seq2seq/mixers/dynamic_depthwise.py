@@ -13,7 +13,8 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.projections import glu_input
 
 
 class DynamicDepthwise(SelfMixer):
@@ -60,7 +61,7 @@ class DynamicDepthwise(SelfMixer):
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim, bias=glu), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, max(1, dim // 4))
         self.weight = nn.Linear(max(1, dim // 4), kernel_size * dim)  # V, w_0

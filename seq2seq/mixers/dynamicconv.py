@@ -14,7 +14,8 @@ from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv
-from seq2seq.mixer import SelfMixer, in_blocks, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
 
@@ -75,7 +76,7 @@ class DynamicConv(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu)
         self.out = nn.Linear(dim, dim)
         self.kernel = nn.Linear(dim, num_heads * kernel_size, bias=False)  # predicts H kernels of K taps
         for layer in (self.inner, self.kernel, self.out):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.projections import glu_input
 
 
 class InhomogeneousDepthwise(SelfMixer):
@@ -56,7 +57,7 @@ class InhomogeneousDepthwise(SelfMixer):
             sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim, bias=glu), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, rank)  # U
         self.weight = nn.Linear(rank, kernel_size * dim)  # V, w_0

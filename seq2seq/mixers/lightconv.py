@@ -15,7 +15,8 @@ from seq2seq.kernels.conv_step import window
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, in_blocks, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
 
@@ -74,7 +75,7 @@ class LightConv(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=True, dynamic=False, linear=not glu
         )
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(num_heads, kernel_size))  # the kernels, or their logits
         if softmax:

@@ -13,7 +13,8 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.dispatch import portable, require_backend
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.projections import glu_input
 
 
 class Multiscale(SelfMixer):
@@ -61,7 +62,7 @@ class Multiscale(SelfMixer):
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim, bias=glu), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side
         self.gate = nn.Parameter(torch.zeros(dim, len(kernel_sizes)))  # g; zeros: even gates at first

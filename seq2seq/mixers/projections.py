@@ -1,4 +1,4 @@
-"""Projections of attention-like mixers, their channels in heads, and inputs that count for nothing."""
+"""Projections of mixers, their channels in heads, and inputs that count for nothing."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def attention_inputs(dim: int, *sizes: int) -> nn.Linear:
     runs learn faster from there (docs/results.md, "The recipe").
     """
     return projection(dim, *sizes, gain=INPUT_GAIN)
+
+
+def glu_input(dim: int, *, glu: bool, bias: bool = True) -> nn.Linear:
+    """Make the projection before a convolution: (..., D) -> (..., 2 D), values and gates, or (..., D) without `glu`."""
+    sizes = [dim, dim] if glu else [dim]
+    return in_blocks(nn.Linear(dim, sum(sizes), bias=bias), *sizes)
 
 
 def with_zero_gradient(y: Tensor, x: Tensor) -> Tensor:

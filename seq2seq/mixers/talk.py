@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.mixer import SelfMixer, in_blocks, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixers.projections import glu_input
 
 
 class TaLK(SelfMixer):
@@ -59,7 +60,7 @@ class TaLK(SelfMixer):
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
         # without GLU no bias here: weights that do not sum to one would spread it unevenly
-        self.inner = in_blocks(nn.Linear(dim, 2 * dim if glu else dim, bias=glu), *[dim] * (1 + glu))
+        self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         # a size for each side that the window can reach
         self.size = nn.Linear(dim, num_heads * ((self.left > 0) + (self.right > 0)))
