@@ -244,12 +244,12 @@ class CrossAttention(CrossMixer):
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> CrossAttention.Context:
         """Compute keys and values of memory (B, S, M)."""
-        k, v = (split(part, self.num_heads) for part in self.key_value(memory).chunk(2, -1))  # (B, H, S, d)
+        k, v = (split(part, self.num_heads) for part in self._project_memory(memory))  # (B, H, S, d)
         return self.Context(k, v, memory_mask[:, None, None, :])
 
     def forward(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Read the source from each of x (B, T, D)."""
-        q = split(self.query(x), self.num_heads)  # (B, H, T, d)
+        q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         q, k, v = mark_mixing(q), mark_mixing(context.key), context.value
         dropout = self.dropout if self.training else 0.0
         if self.packed and self.training:
@@ -259,7 +259,7 @@ class CrossAttention(CrossMixer):
 
     def read_weights(self, x: Tensor, context: CrossAttention.Context) -> Tensor:
         """Return the attention weights of x (B, T, D), (B, H, T, S); those of relu have no fixed sum."""
-        q = split(self.query(x), self.num_heads)  # (B, H, T, d)
+        q = split(self._project_query(x), self.num_heads)  # (B, H, T, d)
         scores = q @ context.key.transpose(-1, -2) * q.shape[-1] ** -0.5
         return normalize(allow(scores.float(), context.mask, False), self.weights)
 
@@ -274,3 +274,12 @@ class CrossAttention(CrossMixer):
         """Read the source at one position; a sentence's hypotheses are its queries."""
         folded = x.view(context.key.shape[0], -1, self.dim)  # (B, beam, D)
         return self.forward(folded, context).view(x.shape[0], -1), NoState()
+
+    def _project_query(self, x: Tensor) -> Tensor:
+        """Project x (..., D): queries (..., D)."""
+        return self.query(x)
+
+    def _project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Project memory (B, S, M): keys and values, (B, S, D) each."""
+        key, value = self.key_value(memory).chunk(2, -1)
+        return key, value

@@ -18,6 +18,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         *({"weights": weights} for weights in SPARSE),
         *({"slot": "cross", "weights": weights} for weights in SPARSE),
     ],
+    "qk_norm": [{"num_kv_heads": 2}],
     "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
     # names of a self mixer and of a cross mixer
     "lightconv": [

@@ -121,6 +121,7 @@ COUNTS = {
     "postconv_attention": lambda m: attention(m, m.num_heads * m.kernel_size),
     "preconv_attention": lambda m: attention(m, 2 * m.dim * m.kernel_size),
     "pyramid": attention,
+    "qk_norm": lambda m: attention(m, 2 * m.dim // m.num_heads),
     "quadratic": lambda m: 2 * m.dim**2 + 2 * m.num_heads,
     "relative": lambda m: 5 * m.dim**2 + 2 * m.dim + m.dim * ((1 if m.causal else 2) * m.max_offset + 1),
     "relative_bias": lambda m: attention(m, m.num_heads * ((1 if m.causal else 2) * m.max_offset + 1)),
@@ -165,6 +166,7 @@ CROSS_COUNTS = {
     "luong": recurrent_luong,
     "luong_attention": luong,
     "luong_local": recurrent_luong,
+    "qk_norm": lambda m: 2 * m.dim**2 + 2 * m.dim * m.memory_dim + 2 * m.dim // m.num_heads,
     "relu_attention": lambda m: 2 * m.dim**2 + 2 * m.dim * m.memory_dim + 2 * m.dim,
 }
 
