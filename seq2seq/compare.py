@@ -26,6 +26,7 @@ Examples:
   python -m seq2seq.compare runs/sweeps/2026-11-21_10-00-00 --watch # follow a sweep, then compare
   python -m seq2seq.compare 'runs/wmt-*' --baseline transformer --out comparison --figure
   python -m seq2seq.compare runs --by-length 10 --out lengths --figure  # figure 2 of Bahdanau et al. 2015
+  python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss;
 Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed,
@@ -54,6 +55,8 @@ def _parser() -> Parser:
     parser.add_argument("--against", choices=("time", "cpu", "updates"), default="time", help=text)
     text = "test BLEU by source length, too: 1 to N words, N + 1 to 2 N, and so on (characters where nothing is spaced)"
     parser.add_argument("--by-length", type=whole_number(1, 1000), metavar="N", help=text)
+    text = "BLEU by the values of a setting, too, such as optim.peak_lr or data.limit"
+    parser.add_argument("--by", type=nonempty, metavar="SETTING", help=text)
     parser.add_argument("--watch", action="store_true", help="follow a sweep: report at once when a job ends or fails")
     parser.add_argument("--interval", type=positive, default=2, metavar="SECONDS", help="between two looks (2)")
     return parser
@@ -93,6 +96,7 @@ def _run(options: argparse.Namespace) -> int:
         out=out,
         figure_against=options.against if options.figure else None,
         by_length=options.by_length,
+        by=options.by,
     )
     # on stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:

@@ -12,6 +12,7 @@ from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw
 from seq2seq.experiments.results import CollectedRuns, collect
 from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
+from seq2seq.experiments.setting_scores import SettingScores, draw_by_setting, score_by_setting, setting_table
 from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
 
@@ -25,6 +26,7 @@ def compare(
     out: Path | None,
     figure_against: str | None,
     by_length: int | None = None,
+    by: str | None = None,
 ) -> CollectedRuns:
     """Print a table of the finished runs for each test set, and write them to a folder.
 
@@ -36,31 +38,35 @@ def compare(
         out: The folder for comparison.md and comparison.csv, with all tables; None writes nothing.
         figure_against: The axis of the curves, "time", "cpu" or "updates", in a figure for each table; None draws none.
         by_length: Words by which a part of the test set is longer than the one before, for BLEU by source length.
+        by: A setting, `section.name`, for BLEU by its values.
 
     Returns:
         The runs that were compared, and what was left out.
 
     Raises:
-        ValueError: No group fits the baseline, or more than one.
+        ValueError: No group fits the baseline, or more than one; or no run has the setting `by`.
     """
     # nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, split)
     if not collected.runs:
         return collected
     sets = scored_sets(collected.runs, split)
+    # an unknown setting is refused before any computation
+    settings = [score_by_setting(each.runs, by, split) if by else None for each in sets]
     tables = _tables(sets, split, baseline, samples)
     texts = [
         _text(table, each, split, baseline, titled=len(sets) > 1) for table, each in zip(tables, sets, strict=True)
     ]
     lengths = [score_by_length(table.groups, by_length) if by_length else None for table in tables]
     texts = [f"{text}\n{length_table(each)}" if each else text for text, each in zip(texts, lengths, strict=True)]
+    texts = [f"{text}\n{setting_table(each)}" if each else text for text, each in zip(texts, settings, strict=True)]
     text = "\n".join(texts)
     # of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
     # printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against, lengths)))}")
+        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against, lengths, settings)))}")
     return collected
 
 
@@ -90,6 +96,7 @@ def _write(
     split: str,
     figure_against: str | None,
     lengths: Sequence[LengthScores | None],
+    settings: Sequence[SettingScores | None],
 ) -> list[Path]:
     """Write the comparison to a folder, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
@@ -99,7 +106,7 @@ def _write(
     if figure_against is None:
         return files
     # the figure has the stem of the table, so that one glob names all files
-    for number, (table, by_length) in enumerate(zip(tables, lengths, strict=True), 1):
+    for number, (table, by_length, by_setting) in enumerate(zip(tables, lengths, settings, strict=True), 1):
         stem = out / (f"comparison-{number}" if len(tables) > 1 else "comparison")
         title = table.title if len(tables) > 1 else None
         stems = [stem]
@@ -111,5 +118,8 @@ def _write(
         if by_length:
             stems.append(stem.with_name(f"{stem.name}-length"))
             draw_by_length(by_length, stems[-1], title=title)
+        if by_setting:
+            stems.append(stem.with_name(f"{stem.name}-{by_setting.key}"))
+            draw_by_setting(by_setting, stems[-1], title=title)
         files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
     return files

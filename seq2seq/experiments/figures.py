@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import statistics
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.files import atomic_file
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which most color-blind readers can tell apart; then other lines and markers.
@@ -61,6 +64,27 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
+    """Draw a curve for each label, with the range over seeds shaded, and a legend.
+
+    Args:
+        axes: Where to draw; the y axis is BLEU.
+        curves: By label, pairs of x and the values of all seeds there, in order of x.
+    """
+    for index, (label, points) in enumerate(curves.items()):
+        style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
+        x = [position for position, _ in points]
+        axes.plot(x, [statistics.fmean(values) for _, values in points], label=label, markersize=4, **style)
+        # one run has no range
+        if any(len(values) > 1 for _, values in points):
+            low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.set_ylabel("BLEU")
+    axes.grid(alpha=0.3, linewidth=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
 
 
 def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:

@@ -6,12 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seq2seq.evaluation.metrics import UNSPACED, bleu, primary_subtag
 from seq2seq.experiments.comparison import scoring
 from seq2seq.experiments.comparison_table import mean_and_deviation
-from seq2seq.experiments.figures import MARKERS, look, new_figure, save
+from seq2seq.experiments.figures import draw_means, new_figure, save
 from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
@@ -111,17 +111,7 @@ def draw_by_length(scores: LengthScores, stem: Path, *, title: str | None = None
     axes = figure.subplots()
     if title:
         axes.set_title(title, fontsize=10)
-    for index, (label, values) in enumerate(scores.values.items()):
-        style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
-        axes.plot(scores.centers, [statistics.fmean(each) for each in values], label=label, markersize=4, **style)
-        # one run has no range
-        if len(values[0]) > 1:
-            low, high = ([extreme(each) for each in values] for extreme in (min, max))
-            axes.fill_between(scores.centers, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    draw_means(axes, {label: list(zip(scores.centers, each, strict=True)) for label, each in scores.values.items()})
     axes.set_xlabel(f"length of the source ({scores.unit})")
-    axes.set_ylabel("BLEU")
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3, linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
     return save(figure, stem, dpi=150)

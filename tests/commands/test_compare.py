@@ -526,3 +526,49 @@ def test_wrong_options_are_one_line(capsys, arguments, message):
 def test_watching_needs_a_sweep(tmp_path, capsys):
     assert compare.main([str(write_run(tmp_path / "a", references(3))), "--watch"]) == 2
     assert "follows sweeps" in capsys.readouterr().err
+
+
+def sweep(folder: Path, refs: list[str]) -> dict[tuple[str, str, int], Path]:
+    """Write runs of two mixers, three rates and two seeds; the last rate of one of them is missing."""
+    grid = [(m, r, s) for m in ("lightconv", "bahdanau") for r in ("0.001", "0.01", "2") for s in (1, 2)]
+    return {
+        (mixer, rate, seed): write_run(
+            folder / f"{mixer}{rate}-{seed}", refs, mixer=mixer, seed=seed, optim={"peak_lr": float(rate)}
+        )
+        for mixer, rate, seed in grid
+        if (mixer, rate) != ("bahdanau", "2")
+    }
+
+
+def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path, capsys):
+    runs = sweep(tmp_path, references(20))
+    assert compare.main([str(tmp_path), "--by", "optim.peak_lr"]) == 0
+    rows = {row["optim.peak_lr"]: row for row in cells(capsys.readouterr().out.partition("BLEU by optim.peak_lr")[2])}
+    assert set(rows) == {"lightconv", "bahdanau"}
+    for mixer, row in rows.items():
+        means = {}
+        for rate in ("0.001", "0.01", "2.0"):
+            paths = [runs.get((mixer, rate.removesuffix(".0"), seed)) for seed in (1, 2)]
+            values = [results_of(path)["test"]["bleu"] for path in paths if path]
+            if not values:
+                assert row[rate] == ""
+                continue
+            means[rate] = statistics.fmean(values)
+            assert row[rate] == f"{means[rate]:.2f} ± {statistics.stdev(values):.2f}"
+        assert row["best"] == max(means, key=lambda rate: means[rate])
+
+
+def test_an_unknown_setting_is_named_with_similar_ones(tmp_path, capsys):
+    write_run(tmp_path / "a", references(20), optim={"peak_lr": 0.1})
+    assert compare.main([str(tmp_path), "--by", "peak_lr"]) == 2
+    assert "did you mean optim.peak_lr?" in capsys.readouterr().err
+
+
+def test_figure_of_bleu_by_a_setting(tmp_path):
+    pytest.importorskip("matplotlib")
+    sweep(tmp_path, references(20))
+    out = tmp_path / "out"
+    assert compare.main([str(tmp_path), "--by", "optim.peak_lr", "--out", str(out), "--figure"]) == 0
+    svg = (out / "comparison-optim.peak_lr.svg").read_text()
+    for text in ("optim.peak_lr", "0.001", "lightconv", "bahdanau"):
+        assert f"<!-- {text} -->" in svg
