@@ -20,20 +20,22 @@ _COEFFICIENTS = ((8.2987, -24.4305, 18.0903), (3.9152, -2.9211, 0.5592), (3.1746
 
 
 class MuonWithAdam(torch.optim.Optimizer):
-    """Muon for `matrices`, AdamW for the other parameters, with one learning rate for both.
+    """Muon for `matrices`, AdamW for the other parameters, with one learning rate, or a multiple of it for AdamW.
 
     B <- mu B + (1 - mu) G;  W <- W - lr 0.2 sqrt(max(m, n)) orthogonalize((1 - mu) G + mu B), with W (m, n): the root
-    mean square of an update is about that of AdamW's, so that AdamW's rates fit. W also shrinks by lr weight_decay.
+    mean square of an update is about that of AdamW's, so that AdamW's rates fit. W also shrinks by lr weight_decay, and
+    AdamW's parameters by adam_scale lr weight_decay.
 
     `found_inf`, a tensor, makes `step` leave everything alone where it is not 0, as it does in torch's fused AdamW.
 
     Args:
         parameters: All that are trained.
         matrices: Those of them that Muon updates, with the sizes of their blocks.
-        lr: Of both; the schedule changes that of the parameter group.
+        lr: Muon's rate; the schedule changes that of the parameter group.
         betas: AdamW's rates of decay.
         eps: Added to AdamW's denominator.
         momentum: mu.
+        adam_scale: AdamW's rate as a multiple of `lr`.
         weight_decay: Decoupled, times the rate.
 
     Raises:
@@ -55,11 +57,13 @@ class MuonWithAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.98),
         eps: float = 1e-9,
         momentum: float = 0.95,
+        adam_scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         # "fused" tells torch's loader of states to keep AdamW's counters on the device of their parameter
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "fused": True})
         self._momentum = momentum
+        self._adam_scale = adam_scale
         trained = self.param_groups[0]["params"]
         same_shape: dict[tuple[int, int], list[Block]] = {}
         for matrix in (each for each in trained if each in matrices):
@@ -93,7 +97,8 @@ class MuonWithAdam(torch.optim.Optimizer):
                 self._update(trained, group["lr"], group["weight_decay"])
         if self._adam is not None:
             self._adam.state = self.state  # which loading replaces
-            self._adam.param_groups[0] |= {key: group[key] for key in ("lr", "weight_decay")}
+            rates = {"lr": group["lr"] * self._adam_scale, "weight_decay": group["weight_decay"]}
+            self._adam.param_groups[0] |= rates
             self._adam.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._adam.step()
         return loss

@@ -175,14 +175,16 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch):
     # torch knows no blocks: the last is two parameters there
     twin = [nn.Parameter(torch.ones(shape)) for shape in (*shapes[:4], (4, 4), (2, 4))]
     rates = {"lr": 0.1, "weight_decay": 0.01}
+    scale = 3
     blocks = {own[0]: (8,), own[1]: (4,), own[4]: (4, 2)}
-    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, **rates), blocks)
+    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, adam_scale=scale, **rates), blocks)
     assert isinstance(optimizer, MuonWithAdam)
     theirs = torch.optim.Muon([*twin[:2], *twin[4:]], adjust_lr_fn="match_rms_adamw", **rates)
     adam = torch.optim.AdamW(twin[2:4], betas=(0.9, 0.98), eps=1e-9, **rates)
     for rate in (0.1, 0.1, 0.05):
         for group in (*optimizer.param_groups, *theirs.param_groups, *adam.param_groups):
             group["lr"] = rate
+        adam.param_groups[0]["lr"] = scale * rate
         for mine in own:
             mine.grad = torch.randn_like(mine)
         gradients = [*(mine.grad for mine in own[:4]), *own[4].grad.split((4, 2))]  # type: ignore[union-attr]
