@@ -117,10 +117,12 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
     # colors read as gray, transparency and 16-bit levels would be lost silently
     if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
-        colored = picture.mode in ("RGB", "P") and channels == 1
+        if channels == 1 and picture.mode in ("RGB", "P"):
+            # a palette's numbers are no colors yet
+            convert = "" if picture.mode == "RGB" else "save it after convert('RGB') and "
+            remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
         raise ValueError(
             f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {picture.mode}; {remedy}"
-            f"{', or train on colors (tokenizer.patches.channels=3)' if colored else ''}"
         )
     try:
         # pixels are decoded here, and damage in them shows

@@ -107,6 +107,12 @@ def test_a_gray_picture_has_colors_but_not_the_other_way_round():
     )
     with pytest.raises(ValueError, match=r"mode RGB; save it after convert\('L'\), or train on colors \(tokenizer"):
         read_picture(write_picture(color), height=8, width=24)
+    palette = Image.fromarray(color).convert("P")
+    with pytest.raises(
+        ValueError, match=r"mode P; save .*'L'\), or save it after convert\('RGB'\) and train on colors"
+    ):
+        read_picture(saved(palette), height=8, width=24)
+    assert read_picture(saved(palette.convert("RGB")), height=8, width=24, channels=3).shape == (8, 24, 3)
     with pytest.raises(ValueError, match=r"not 8-bit RGB but of Pillow's mode RGBA; save it after convert\('RGB'\)"):
         read_picture(saved(Image.fromarray(color).convert("RGBA")), height=8, width=24, channels=3)
 
