@@ -29,7 +29,7 @@ class OptimSettings(Section):
     betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1)
     rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1)
     momentum: float = setting(0.95, "momentum of Muon", least=0, below=1)
-    adam_scale: float = setting(
+    adam_lr_scale: float = setting(
         1.0, "of optim=muon: the rate of what AdamW updates, embeddings above all, as a multiple", above=0
     )
     eps: float = setting(1e-9, "added to the denominator", above=0)

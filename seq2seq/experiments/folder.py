@@ -45,7 +45,7 @@ ROUNDING = ("trainer.compile",)
 _YOUNGER = {
     "trainer.bf16_residual": False,
     "optim.momentum": 0.95,
-    "optim.adam_scale": 1.0,
+    "optim.adam_lr_scale": 1.0,
     "optim.decay_share": 1.0,
     "model.encoder_stages": 1,
     "tokenizer.patches.channels": 1,

@@ -24,7 +24,7 @@ class MuonWithAdam(torch.optim.Optimizer):
 
     B <- mu B + (1 - mu) G;  W <- W - lr 0.2 sqrt(max(m, n)) orthogonalize((1 - mu) G + mu B), with W (m, n): the root
     mean square of an update is about that of AdamW's, so that AdamW's rates fit. W also shrinks by lr weight_decay, and
-    AdamW's parameters by adam_scale lr weight_decay.
+    AdamW's parameters by adam_lr_scale lr weight_decay.
 
     `found_inf`, a tensor, makes `step` leave everything alone where it is not 0, as it does in torch's fused AdamW.
 
@@ -35,7 +35,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         betas: AdamW's rates of decay.
         eps: Added to AdamW's denominator.
         momentum: mu.
-        adam_scale: AdamW's rate as a multiple of `lr`.
+        adam_lr_scale: AdamW's rate as a multiple of `lr`.
         weight_decay: Decoupled, times the rate.
 
     Raises:
@@ -57,13 +57,13 @@ class MuonWithAdam(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.98),
         eps: float = 1e-9,
         momentum: float = 0.95,
-        adam_scale: float = 1.0,
+        adam_lr_scale: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
         # "fused" tells torch's loader of states to keep AdamW's counters on the device of their parameter
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "fused": True})
         self._momentum = momentum
-        self._adam_scale = adam_scale
+        self._adam_lr_scale = adam_lr_scale
         trained = self.param_groups[0]["params"]
         same_shape: dict[tuple[int, int], list[Block]] = {}
         for matrix in (each for each in trained if each in matrices):
@@ -97,7 +97,7 @@ class MuonWithAdam(torch.optim.Optimizer):
                 self._update(trained, group["lr"], group["weight_decay"])
         if self._adam is not None:
             self._adam.state = self.state  # which loading replaces
-            rates = {"lr": group["lr"] * self._adam_scale, "weight_decay": group["weight_decay"]}
+            rates = {"lr": group["lr"] * self._adam_lr_scale, "weight_decay": group["weight_decay"]}
             self._adam.param_groups[0] |= rates
             self._adam.found_inf = self.found_inf  # type: ignore[attr-defined]
             self._adam.step()
@@ -117,7 +117,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         direction = gradient.lerp(new, self._momentum)
         # a CPU that only emulates bf16 would take tens of times as long
         dtype = torch.bfloat16 if has_bf16("cpu" if weight.device.type == "cpu" else "gpu") else torch.float32
-        step = orthogonalize(direction.to(dtype)).to(weight.dtype)
+        step = orthogonalize(direction, dtype).to(weight.dtype)
         updated = weight * (1 - lr * decay) - step * (lr * 0.2 * max(step.shape[1:]) ** 0.5)
         if self.found_inf is not None:
             # no branch, which would wait for the device
@@ -127,19 +127,20 @@ class MuonWithAdam(torch.optim.Optimizer):
             block.copy_(value)
 
 
-def orthogonalize(matrices: Tensor) -> Tensor:
-    """Return about U V' of each matrix U S V': (..., m, n) -> (..., m, n).
+def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Return about U V' of each matrix U S V': (blocks, m, n) -> (blocks, m, n), computed and returned in `dtype`.
 
-    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / |M|, which moves singular values towards 1: those of
-    at least 0.005 |M| come to between 0.5 and 1.5.
+    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / (1.02 |M|), which moves singular values towards 1: those
+    of at least 0.006 |M| come to between 0.5 and 1.5. Beyond 1 the polynomials rise steeply, hence the margin.
 
     Reference:
         Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; Amsel et al. 2025, The Polar
-        Express (other coefficients for each step).
+        Express (other coefficients for each step, the margin).
     """
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = matrices if wide else matrices.mT
-    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
+    # before the cast: in bf16 the norm of many numbers, and so the quotient, would be off by more than the margin
+    x = (x / (1.02 * x.norm(dim=(-2, -1), keepdim=True)).clamp_min(1e-7)).to(dtype)
     for a, b, c in _COEFFICIENTS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

@@ -81,7 +81,7 @@ def _optimizer(
             betas=settings.betas,
             eps=settings.eps,
             momentum=settings.momentum,
-            adam_scale=settings.adam_scale,
+            adam_lr_scale=settings.adam_lr_scale,
             weight_decay=settings.weight_decay,
         )
     # Fused also because it skips updates on the device (`SkippedUpdates` sets its found_inf).

@@ -177,7 +177,7 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch):
     rates = {"lr": 0.1, "weight_decay": 0.01}
     scale = 3
     blocks = {own[0]: (8,), own[1]: (4,), own[4]: (4, 2)}
-    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, adam_scale=scale, **rates), blocks)
+    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, adam_lr_scale=scale, **rates), blocks)
     assert isinstance(optimizer, MuonWithAdam)
     theirs = torch.optim.Muon([*twin[:2], *twin[4:]], adjust_lr_fn="match_rms_adamw", **rates)
     adam = torch.optim.AdamW(twin[2:4], betas=(0.9, 0.98), eps=1e-9, **rates)
