@@ -14,9 +14,12 @@ from seq2seq.training.hardware import has_bf16
 Matrices = Mapping[Tensor, tuple[int, ...]]
 # A matrix, and the first row and the end of one of its blocks.
 Block = tuple[Tensor, int, int]
-# a, b and c of each step of the quintic iteration: those that bring singular values from 0.005 to 1 nearest to 1 in
-# three steps, each the best polynomial (in the greatest error) for where the step before has left them.
-_COEFFICIENTS = ((8.2987, -24.4305, 18.0903), (3.9152, -2.9211, 0.5592), (3.1746, -2.3804, 0.4978))
+# a, b and c of each step of the quintic iteration. p(x) brings singular values from 0.005 to 1 nearest to 1 in three
+# steps, each the best polynomial for where the step before has left them. Beyond their intervals they rise steeply, and
+# rounding leads there, so these are the coefficients of p(x / 1.02).
+_COEFFICIENTS = ((8.1360, -23.0214, 16.3849), (3.8384, -2.7526, 0.5065), (3.1124, -2.2431, 0.4509))
+# Most numbers of blocks that are updated together, which are copied several times.
+_MOST = 2**24
 
 
 class MuonWithAdam(torch.optim.Optimizer):
@@ -65,13 +68,17 @@ class MuonWithAdam(torch.optim.Optimizer):
         self._momentum = momentum
         self._adam_lr_scale = adam_lr_scale
         trained = self.param_groups[0]["params"]
-        same_shape: dict[tuple[int, int], list[Block]] = {}
+        alike: dict[Any, list[Block]] = {}
         for matrix in (each for each in trained if each in matrices):
             end = 0
             for size in matrices[matrix]:
-                same_shape.setdefault((size, matrix.shape[1]), []).append((matrix, end, end := end + size))
+                kind = size, matrix.shape[1], matrix.dtype, matrix.device
+                alike.setdefault(kind, []).append((matrix, end, end := end + size))
         # each list is updated as one tensor
-        self._blocks = list(same_shape.values())
+        self._blocks: list[list[Block]] = []
+        for (rows, columns, *_), blocks in alike.items():
+            count = max(1, _MOST // (rows * columns))
+            self._blocks += [blocks[i : i + count] for i in range(0, len(blocks), count)]
         others = [each for each in trained if each not in matrices]
         self._adam = None
         if others:
@@ -117,7 +124,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         direction = gradient.lerp(new, self._momentum)
         # a CPU that only emulates bf16 would take tens of times as long
         dtype = torch.bfloat16 if has_bf16("cpu" if weight.device.type == "cpu" else "gpu") else torch.float32
-        step = orthogonalize(direction, dtype).to(weight.dtype)
+        step = orthogonalize(direction.to(dtype)).to(weight.dtype)
         updated = weight * (1 - lr * decay) - step * (lr * 0.2 * max(step.shape[1:]) ** 0.5)
         if self.found_inf is not None:
             # no branch, which would wait for the device
@@ -127,20 +134,19 @@ class MuonWithAdam(torch.optim.Optimizer):
             block.copy_(value)
 
 
-def orthogonalize(matrices: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Return about U V' of each matrix U S V': (blocks, m, n) -> (blocks, m, n), computed and returned in `dtype`.
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Return about U V' of each matrix U S V': (blocks, m, n) -> (blocks, m, n).
 
-    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / (1.02 |M|), which moves singular values towards 1: those
-    of at least 0.006 |M| come to between 0.5 and 1.5. Beyond 1 the polynomials rise steeply, hence the margin.
+    X <- a X + b (X X') X + c (X X')^2 X, three times from X = M / |M|, which moves singular values towards 1: those of
+    at least 0.006 |M| come to between 0.48 and 1.5.
 
     Reference:
         Jordan et al. 2024, Muon: An optimizer for hidden layers in neural networks; Amsel et al. 2025, The Polar
         Express (other coefficients for each step, the margin).
     """
-    wide = matrices.shape[-2] <= matrices.shape[-1]
+    wide = matrices.shape[1] <= matrices.shape[2]
     x = matrices if wide else matrices.mT
-    # before the cast: in bf16 the norm of many numbers, and so the quotient, would be off by more than the margin
-    x = (x / (1.02 * x.norm(dim=(-2, -1), keepdim=True)).clamp_min(1e-7)).to(dtype)
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
     for a, b, c in _COEFFICIENTS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
