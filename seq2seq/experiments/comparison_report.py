@@ -12,7 +12,13 @@ from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw
 from seq2seq.experiments.results import CollectedRuns, collect
 from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
-from seq2seq.experiments.setting_scores import SettingScores, draw_by_setting, score_by_setting, setting_table
+from seq2seq.experiments.setting_scores import (
+    SettingScores,
+    draw_by_setting,
+    require_setting,
+    score_by_setting,
+    setting_table,
+)
 from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
 
@@ -52,6 +58,8 @@ def compare(
         return collected
     sets = scored_sets(collected.runs, split)
     # an unknown setting is refused before any computation
+    if by:
+        require_setting(collected.runs, by)
     settings = [score_by_setting(each.runs, by, split) if by else None for each in sets]
     tables = _tables(sets, split, baseline, samples)
     texts = [

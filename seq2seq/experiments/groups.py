@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from seq2seq.config.dicts import UNSET
@@ -46,8 +46,12 @@ class Group:
         return statistics.fmean(run.number(key) for run in self.runs)
 
 
-def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[Group]:
     """Group runs in order of appearance, and name the settings in which the groups differ.
+
+    Args:
+        runs: The runs.
+        ignore: Settings, `section.name`, in which runs of one group may differ, beside those that are harmless.
 
     Three rules decide what is one group and how it is named:
 
@@ -59,7 +63,7 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
        setting that is shown already are left out.
     """
     # rule 1
-    members = _members(runs)
+    members = _members(runs, ignore)
     identities = [identity for identity, _ in members]
     # rule 2 for settings outside the mixer, and their copies for rule 3
     varying = _varying(identities)
@@ -81,9 +85,9 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     return groups
 
 
-def _members(runs: Sequence[RunResult]) -> list[tuple[dict[str, Any], list[RunResult]]]:
+def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
     """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
-    ignored = set(_IGNORED)
+    ignored = {*_IGNORED, *ignore}
     if any("corpus" not in run.results for run in runs):
         # an older run has not recorded the fingerprint of its corpus
         ignored.add("data.corpus")

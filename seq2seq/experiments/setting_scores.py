@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,36 +33,49 @@ class SettingScores(NamedTuple):
     scores: dict[str, dict[str, list[float]]]
 
 
-def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> SettingScores:
-    """Collect the scores of runs by the value of a setting.
-
-    Runs of one value are grouped as in the table of the comparison; groups of the same label are one row.
-
-    Args:
-        key: The setting, `section.name`; runs without it, of other mixers, are left out.
-        split: The scores, "test" or "valid".
+def require_setting(runs: Sequence[RunResult], key: str) -> None:
+    """Check that a run has a setting.
 
     Raises:
-        ValueError: No run has such a setting; names similar ones.
+        ValueError: None has; names similar ones.
     """
-    settings = [run.resolved() for run in runs]
-    of_value: dict[str, list[RunResult]] = {}
-    for value, run in sorted(
-        ((each[key], run) for each, run in zip(settings, runs, strict=True) if key in each),
-        key=lambda pair: _order(pair[0]),
-    ):
-        of_value.setdefault(_text(value), []).append(run)
-    if not of_value:
-        known = sorted({name for each in settings for name in each})
-        similar = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
-        similar += [name for name in known if name.endswith(f".{key}") and name not in similar]
-        hint = f"; did you mean {' or '.join(similar)}?" if similar else ", such as optim.peak_lr or data.limit"
-        raise ValueError(f"--by {key}: no run has this setting{hint}")
+    known = sorted({name for run in runs for name in run.resolved()})
+    if key in known:
+        return
+    similar = [name for name in known if name.endswith(f".{key}")] or difflib.get_close_matches(key, known, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ", such as optim.peak_lr or data.limit"
+    raise ValueError(f"--by {key}: no run has this setting{hint}")
+
+
+def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> SettingScores | None:
+    """Collect the scores of runs by the value of a setting.
+
+    A row is a group of the comparison in which the setting, and settings that have its value everywhere, may differ.
+
+    Args:
+        runs: Runs on one set; those without the setting, of other mixers, are left out.
+        key: The setting, `section.name`.
+        split: The scores, "test" or "valid".
+
+    Returns:
+        None if none of the runs has the setting.
+    """
+    settings = [(run, run.resolved()) for run in runs]
+    settings = [(run, each) for run, each in settings if key in each]
+    if not settings:
+        return None
+    copies = {name for _, each in settings for name in each}
+    copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
+    # with other settings of the data the corpus is another one
+    corpus = {"data.corpus"} if key.startswith("data.") else set()
+    values = {_text(each[key]) for _, each in settings}
     scores: dict[str, dict[str, list[float]]] = {}
-    for value, members in of_value.items():
-        for group in group_runs(members):
-            scores.setdefault(group.label, {}).setdefault(value, []).extend(group.values(split, "bleu"))
-    return SettingScores(key, list(of_value), scores)
+    for group in group_runs([run for run, _ in settings], {key, *copies, *corpus}):
+        row: dict[str, list[float]] = {}
+        for run in group.runs:
+            row.setdefault(_text(run.resolved()[key]), []).append(run.score(split, "bleu"))
+        scores[group.label] = {value: row[value] for value in sorted(row, key=_order)}
+    return SettingScores(key, sorted(values, key=_order), scores)
 
 
 def setting_table(scores: SettingScores) -> str:
@@ -100,17 +114,22 @@ def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = No
     return save(figure, stem, dpi=150)
 
 
-def _order(value: Any) -> tuple[bool, float, str]:
-    number = _number(_text(value))
-    return number is None, number or 0.0, _text(value)
+def _order(text: str) -> tuple[bool, float, str]:
+    number = _number(text)
+    return number is None, number or 0.0, text
 
 
 def _text(value: Any) -> str:
-    return "null" if value is None else str(value)
+    if value is None or isinstance(value, bool):
+        # as the command line has them
+        return "null" if value is None else str(value).lower()
+    # 2 and 2.0 are one value
+    return f"{value:.10g}" if isinstance(value, (int, float)) else str(value)
 
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None

@@ -547,8 +547,8 @@ def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path,
     assert set(rows) == {"lightconv", "bahdanau"}
     for mixer, row in rows.items():
         means = {}
-        for rate in ("0.001", "0.01", "2.0"):
-            paths = [runs.get((mixer, rate.removesuffix(".0"), seed)) for seed in (1, 2)]
+        for rate in ("0.001", "0.01", "2"):
+            paths = [runs.get((mixer, rate, seed)) for seed in (1, 2)]
             values = [results_of(path)["test"]["bleu"] for path in paths if path]
             if not values:
                 assert row[rate] == ""
@@ -556,6 +556,25 @@ def test_bleu_by_a_setting_has_a_row_for_each_mixer_and_its_best_value(tmp_path,
             means[rate] = statistics.fmean(values)
             assert row[rate] == f"{means[rate]:.2f} ± {statistics.stdev(values):.2f}"
         assert row["best"] == max(means, key=lambda rate: means[rate])
+
+
+def test_a_row_is_one_model_whatever_is_missing(tmp_path, capsys):
+    """Widths at rates of an unfinished sweep: no row joins two widths or cuts one in two; copies of a rate are it."""
+    refs = references(20)
+    for dim, rate in ((16, 0.1), (32, 0.1), (32, 0.2), (8, 0.2), (8, 2.0), (16, 2)):
+        settings = {"model": {"dim": dim}, "optim": {"peak_lr": rate, "lr": rate}}
+        write_run(tmp_path / f"{dim}-{rate}", refs, **settings)
+    # a corpus of its own, whose runs have no such setting
+    write_run(tmp_path / "other", references(30), data={"name": "another"})
+    assert compare.main([str(tmp_path), "--by", "optim.peak_lr"]) == 0
+    table = capsys.readouterr().out.partition("BLEU by optim.peak_lr")[2].partition("##")[0]
+    rows = {row["optim.peak_lr"]: row for row in cells(table)}
+    scored = {label: {rate for rate in ("0.1", "0.2", "2") if row[rate]} for label, row in rows.items()}
+    assert scored == {
+        "lightconv model.dim=16": {"0.1", "2"},
+        "lightconv model.dim=32": {"0.1", "0.2"},
+        "lightconv model.dim=8": {"0.2", "2"},
+    }
 
 
 def test_an_unknown_setting_is_named_with_similar_ones(tmp_path, capsys):
