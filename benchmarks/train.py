@@ -7,7 +7,7 @@ Forward and backward pass of batches of 32 x (25 + 25) random tokens, label smoo
 the same sizes. Steps of all contestants take turns in one process, since a shared machine's speed drifts. A peer takes
 part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights (its DynamicConv
 unfolded as well as by its default), Marian in both. "here" is bf16 autocast over float32 weights, as `seq2seq.train`
-does it. The ratio is that of the medians to the best way of the peer. Run with OMP_NUM_THREADS=1.
+does it. Each row has our rate as a multiple of its own. Run with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
