@@ -42,19 +42,17 @@ SMOOTHING = 0.1
 # Source and target vocabularies, as published.
 JOINT, IWSLT = (32768, 32768), (8848, 6632)
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
-# By name: settings, vocabularies, fairseq's model, its architecture, and what its command line would set
-MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, str, dict[str, Any]]] = {
+# By name: settings, vocabularies, fairseq's architecture, and what its command line would set
+MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, dict[str, Any]]] = {
     "base": (
         ("mixer=transformer", "model=base"),
         JOINT,
-        "transformer",
         "transformer",
         {"share_all_embeddings": True, "share_decoder_input_output_embed": True},
     ),
     "transformer": (
         ("mixer=transformer", "model=small", "model.tie=target"),
         IWSLT,
-        "transformer",
         "transformer_iwslt_de_en",
         {"share_decoder_input_output_embed": True, "dropout": 0.3},
     ),
@@ -62,7 +60,6 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, str, dict[str, An
         name: (
             (f"mixer={name}", "model=small", "model.tie=target", *NO_GLU),
             IWSLT,
-            "lightconv",
             "lightconv_iwslt_de_en",
             {
                 "share_decoder_input_output_embed": True,
@@ -91,10 +88,16 @@ class Batch:
 
 
 class Contestant:
-    """A model and its loss of a batch; a call is a training step without the update: forward, loss, backward."""
+    """A model and its loss of a batch; a call is a training step without the update: forward, loss, backward.
+
+    Args:
+        model: The model, with float32 weights.
+        loss: Computes the loss.
+        autocast: bf16 by autocast; otherwise the weights become bf16.
+    """
 
     def __init__(self, model: nn.Module, loss: Callable[[], Tensor], *, autocast: bool) -> None:
-        self.model = model.train()
+        self.model = (model if autocast else model.to(torch.bfloat16)).train()
         self._loss = loss
         self._autocast = autocast
 
@@ -132,7 +135,7 @@ def fairseq_model(name: str) -> nn.Module:
     from fairseq.models import lightconv as _lightconv  # noqa: F401 registers its architectures
     from fairseq.models import transformer as _transformer  # noqa: F401
 
-    _, vocabularies, _, architecture, values = MODELS[name]
+    _, vocabularies, architecture, values = MODELS[name]
     dictionaries = []
     for size in vocabularies:
         dictionary = Dictionary()
@@ -156,8 +159,6 @@ def fairseq_contestant(name: str, batch: Batch, *, autocast: bool, unfold: bool 
     from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
     model: Any = fairseq_model(name)
-    if not autocast:
-        model = model.to(torch.bfloat16)
     if unfold:
         from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 
@@ -196,8 +197,6 @@ def marian_contestant(batch: Batch, *, autocast: bool) -> Contestant:
         scale_embedding=True,
     )
     model: Any = MarianMTModel(config)
-    if not autocast:
-        model = model.to(torch.bfloat16)
 
     def loss() -> Tensor:
         mask = batch.mask.long()

@@ -81,10 +81,15 @@ def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[f
         if any(len(values) > 1 for _, values in points):
             low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    finish_bleu_axes(axes)
+    axes.legend(frameon=False)
+
+
+def finish_bleu_axes(axes: Axes) -> None:
+    """Name the y axis BLEU, draw a light grid, and take away the frame above and on the right."""
     axes.set_ylabel("BLEU")
     axes.grid(alpha=0.3, linewidth=0.5)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
 
 
 def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:

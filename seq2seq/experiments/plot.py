@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.experiments.figures import MARKERS, look, new_figure, save
+from seq2seq.experiments.figures import MARKERS, finish_bleu_axes, look, new_figure, save
 from seq2seq.experiments.groups import Group
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     several = any(len(group.runs) > 1 for group in groups)
     axes.set_title("validation, mean and range over seeds" if several else "validation", fontsize=10)
     axes.set_xlabel(name)
-    _finish(axes)
+    finish_bleu_axes(axes)
 
 
 def _unit(bands: Sequence[Band | None], against: str) -> tuple[int, str]:
@@ -118,10 +118,4 @@ def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
     axes.set_title("test" if split == "test" else "validation, best", fontsize=10)
     axes.set_xlabel("parameters (millions)")
     axes.margins(x=0.15)
-    _finish(axes)
-
-
-def _finish(axes: Axes) -> None:
-    axes.set_ylabel("BLEU")
-    axes.grid(alpha=0.3, linewidth=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
+    finish_bleu_axes(axes)

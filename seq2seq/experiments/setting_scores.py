@@ -99,11 +99,10 @@ def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = No
     axes = figure.subplots()
     if title:
         axes.set_title(title, fontsize=10)
-    numbers = [_number(value) for value in scores.values]
-    positions = [float(i) if number is None else number for i, number in enumerate(numbers)]
-    if None in numbers:
-        positions = [float(i) for i in range(len(numbers))]
-    elif min(positions) > 0 and max(positions) / min(positions) >= _WIDE:
+    numbers = [number for number in map(_number, scores.values) if number is not None]
+    to_scale = len(numbers) == len(scores.values)
+    positions = numbers if to_scale else [float(i) for i in range(len(scores.values))]
+    if to_scale and min(positions) > 0 and max(positions) / min(positions) >= _WIDE:
         axes.set_xscale("log")
     axes.set_xticks(positions, scores.values)
     axes.minorticks_off()

@@ -15,7 +15,7 @@ TINY = ("mixer=transformer", "model.dim=16", "model.ffn_dim=32", "model.encoder_
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setitem(train.MODELS, "base", (TINY, (40, 40), "transformer", "transformer", {}))
+    monkeypatch.setitem(train.MODELS, "base", (TINY, (40, 40), "transformer", {}))
     monkeypatch.setattr(train, "matrix_gflops", lambda: 1.0)
 
 
