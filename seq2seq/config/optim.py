@@ -47,3 +47,6 @@ class OptimSettings(Section):
     # Gradient and loss.
     clip_norm: float = setting(0.0, "largest norm of the gradient; 0 = off", least=0)
     label_smoothing: float = setting(0.1, "share of the target distribution spread over all pieces", least=0, below=1)
+    r_drop: float = setting(
+        0.0, "weight of the divergence between two passes with dropout (R-Drop), 5 for example; 0 = one pass", least=0
+    )

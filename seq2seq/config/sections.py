@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seq2seq.config.data import DataSettings
@@ -66,12 +66,27 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     }
     check_mixer(config["mixer"], config["model"])
     require_classes(config)
+    if read["optim"].r_drop and not _has_dropout([config["model"], config["mixer"]]):
+        raise ValueError(
+            f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and every dropout is 0: "
+            "set model.dropout=0.1, or optim.r_drop=0"
+        )
     return Sections(run=run, **read)
 
 
 def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
     # With the default bound, which the class itself requires.
     return bounded(section) if name == "trainer" else section
+
+
+def _has_dropout(settings: Any) -> bool:
+    """Say whether any value of a key that ends in `dropout` is above 0, however deep."""
+    if isinstance(settings, Mapping):
+        return any(
+            bool(value) if str(key).endswith("dropout") and not isinstance(value, Mapping) else _has_dropout(value)
+            for key, value in settings.items()
+        )
+    return isinstance(settings, Sequence) and not isinstance(settings, str) and any(map(_has_dropout, settings))
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _YOUNGER = {
     "optim.momentum": 0.95,
     "optim.adam_lr_scale": 1.0,
     "optim.decay_share": 1.0,
+    "optim.r_drop": 0.0,
     "model.encoder_stages": 1,
     "tokenizer.patches.channels": 1,
     "search.length_norm": "power",

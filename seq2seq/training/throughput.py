@@ -121,10 +121,11 @@ class Meter:
 
     Args:
         config: As for `build_model`.
+        passes: Times that the model sees a batch: 2 by R-Drop.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype) -> None:
-        self.device = device
+    def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, passes: int = 1) -> None:
+        self.device, self._passes = device, passes
         self._flops = training_flops(config)
         self._peak = peak_flops(device, dtype) if self._flops else None
         self._measured = measured_flops(device, dtype) if self._flops else None
@@ -185,7 +186,7 @@ class Meter:
         flops, cells, tokens = self._done
         # FLOPs once for each shape, however many batches had it.
         for (rows, src_len, tgt_len), times in self._shapes.items():
-            flops += times * self._flops(rows, src_len, tgt_len) if self._flops else 0
+            flops += times * self._flops(self._passes * rows, src_len, tgt_len) if self._flops else 0
             cells += times * rows * (src_len + tgt_len)
         self._done = flops, cells, tokens + int(self._tokens)
         self._shapes.clear()

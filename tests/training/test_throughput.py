@@ -47,6 +47,15 @@ def test_rates_are_those_of_the_interval():
     assert whole["memory_gib"] == pytest.approx(memory_gib(CPU), rel=0.5)
 
 
+def test_two_passes_are_twice_the_work():
+    one, two = meter(), Meter(config(*MODEL), device=CPU, dtype=torch.float32, passes=2)
+    for each in (one, two):
+        each.add(batch((4, 6), (2, 3)))
+    single, double = one.take(1.0), two.take(1.0)
+    assert double["model_flops_per_second"] == pytest.approx(2 * single["model_flops_per_second"], rel=0.01)
+    assert double["padding"] == single["padding"]
+
+
 def test_a_resumed_meter_goes_on():
     one, first, second = meter(), meter(), meter()
     for each in (one, first):

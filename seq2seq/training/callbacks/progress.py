@@ -80,7 +80,8 @@ class ProgressLog(L.Callback):
         assert isinstance(pl_module, TranslationTask)
         # Here, since only a trainer knows the device and the type of the products.
         dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
-        meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype)
+        passes = 2 if pl_module.optim.r_drop else 1
+        meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype, passes=passes)
         if self._meter_state:
             meter.load(self._meter_state)
         self.state.meter = meter
