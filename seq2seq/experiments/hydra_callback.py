@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import shlex
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from seq2seq.experiments import folder as runs
 from seq2seq.experiments.job_records import Job, Process, write_sweep
@@ -51,7 +53,7 @@ class JobRecords(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that this process launches the jobs."""
-        sweep = Path(config.hydra.sweep.dir)
+        sweep = _claim_folder(config)
         write_sweep(sweep, ended=False)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
@@ -101,6 +103,29 @@ class JobRecords(Callback):
             log=_log_file(),
             process=Process.here(),
         )
+
+
+def _claim_folder(config: DictConfig) -> Path:
+    """Make the sweep's folder and return it: that of the date, or the next free name if another sweep has it.
+
+    Sweeps that start in the same second would overwrite each other's records. A folder from the command line is
+    taken as it is.
+    """
+    default = Path(config.hydra.sweep.dir)
+    if any(override.lstrip("+").startswith("hydra.sweep.dir=") for override in config.hydra.overrides.hydra):
+        return default
+    for number in itertools.count(1):
+        sweep = default if number == 1 else default.with_name(f"{default.name}_{number}")
+        with contextlib.suppress(FileExistsError):
+            sweep.mkdir(parents=True)
+            break
+    if sweep != default:
+        quoted = QuotedString(str(sweep), Quote.single).with_quotes()
+        with open_dict(config), read_write(config):
+            config.hydra.sweep.dir = str(sweep)
+            # the configurations of jobs are composed anew, with these
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
+    return sweep
 
 
 def _first_task() -> bool:

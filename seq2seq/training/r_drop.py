@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq.data.batching import Batch
+from seq2seq.model import Seq2Seq
 from seq2seq.training.loss import LossSums
 
 # Positions whose logits exist at once, twice; and numbers of a softmax at once: what a CPU's cache holds.
@@ -17,9 +18,13 @@ _CPU_CHUNK, _GPU_CHUNK = 512, 2048
 _CPU_CELLS = 1 << 17
 
 
-def twice(batch: Batch) -> Batch:
-    """Return the batch (B) after itself (2 B), which one pass with dropout sees as two."""
-    return Batch(*(torch.cat([part, part]) for part in batch))
+def r_drop_losses(model: Seq2Seq, batch: Batch, *, smoothing: float, weight: float) -> LossSums:
+    """Compute `r_drop_cross_entropy` of a batch; one pass over the batch after itself, (2 B), has two dropouts."""
+    src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)
+    features = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
+    return r_drop_cross_entropy(
+        features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing, weight=weight
+    )
 
 
 def r_drop_cross_entropy(

@@ -37,7 +37,10 @@ from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
 from seq2seq.training.plan import resolve
 from seq2seq.training.run_state import RunState
 
-EXHAUSTIVE = {"test_run_that_is_stopped_early_says_so_and_is_not_scored"}
+EXHAUSTIVE = {
+    "test_sweeps_of_one_second_have_folders_of_their_own",
+    "test_run_that_is_stopped_early_says_so_and_is_not_scored",
+}
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_slurm = pytest.mark.skipif(shutil.which("sbatch") is None, reason="needs a SLURM cluster")
@@ -58,6 +61,37 @@ def start(folder: Path, command: list[str]) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+# Trains with a clock for names that stands still.
+AT_ONE_SECOND = """
+import datetime, hydra.core.utils
+class Clock(datetime.datetime):
+    now = classmethod(lambda cls, tz=None: cls(2026, 1, 2, 3, 4, 5))
+hydra.core.utils.datetime = Clock
+from seq2seq.train import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_sweeps_of_one_second_have_folders_of_their_own(corpus, tmp_path):
+    """Also in a path that Hydra's grammar would read otherwise."""
+    runs = tmp_path / "it's {mine}, x=1"
+    for seed in ("1", "2", "3"):
+        command = sweep_command(corpus, f"seed={seed}", "mixer=transformer", "trainer.max_steps=1")
+        quoted = str(runs).replace("'", "\\'")
+        command = [command[0], "-c", AT_ONE_SECOND, *command[3:], f"runs='{quoted}'"]
+        process = start(tmp_path, command)
+        out, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, out
+    folders = [runs / "sweeps" / f"2026-01-02_03-04-05{tail}" for tail in ("", "_2", "_3")]
+    assert sorted(folders) == sorted((runs / "sweeps").iterdir())
+    for seed, sweep in enumerate(folders, 1):
+        (job,) = read_jobs(sweep)
+        assert f"seed={seed}" in job.overrides
+        assert job.state == "finished"
+        assert (sweep / "multirun.yaml").is_file()
 
 
 def call(folder: Path, command: list[str], timeout: float = PATIENCE) -> tuple[int, str]:

@@ -78,10 +78,7 @@ class ProgressLog(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clocks and, on a terminal, the bar."""
         assert isinstance(pl_module, TranslationTask)
-        # Here, since only a trainer knows the device and the type of the products.
-        dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
-        passes = 2 if pl_module.optim.r_drop else 1
-        meter = Meter(pl_module.description["model"], device=pl_module.device, dtype=dtype, passes=passes)
+        meter = _new_meter(trainer, pl_module)
         if self._meter_state:
             meter.load(self._meter_state)
         self.state.meter = meter
@@ -257,6 +254,13 @@ class ProgressLog(L.Callback):
             self._bar.refresh()
         else:
             self.console.print(f"{100 * share:3.0f}%  {text}  {left} left", highlight=False, soft_wrap=True)
+
+
+def _new_meter(trainer: L.Trainer, task: TranslationTask) -> Meter:
+    """Build the meter of a run, once a trainer knows the device and the type of the products."""
+    dtype = torch.bfloat16 if "bf16" in str(trainer.precision) else torch.float32
+    passes = 2 if task.optim.r_drop else 1
+    return Meter(task.description["model"], device=task.device, dtype=dtype, passes=passes)
 
 
 def sample_lines(result: Evaluation, count: int) -> list[str]:
