@@ -535,7 +535,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
     # one process with two micro-batches makes the same updates as two processes
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
-    run.train(one, mixer="transformer")
+    run.train(resolve(one, mixer="transformer"))
     names = ("both-2", "one")
     weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
     for name in weights[0]:

@@ -1,0 +1,163 @@
+"""Measure finished runs beside each other: BLEU, sentences a second in translation, target tokens a second in training.
+
+    python -m benchmarks.run_speed runs/multi30k-* --sentences 500 --out benchmarks/results/run_speed
+
+As Wu et al. 2019 report speed beside BLEU (their section 6.2). The sentences are the first of the runs' own test set,
+on which they must agree. One thread; in each round all runs take turns, since a shared machine's speed drifts, and
+figures are medians over the rounds, per CPU-second. Training is whole updates with the run's optimizer, batch size and
+precision; translation is the best checkpoint with beams of 1 and of the run's own size, in float32.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+# as seq2seq.train sets them, before torch is imported
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+
+import numpy as np
+import torch
+
+from benchmarks import harness
+from seq2seq import checkpoint
+from seq2seq.build import hidden_matrices
+from seq2seq.config.optim import OptimSettings
+from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import read_section
+from seq2seq.data.batching import Batch, Ragged, collate, token_batches
+from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.experiments.results import RunResult, collect
+from seq2seq.experiments.tables import markdown_table
+from seq2seq.inference.translator import Translator
+from seq2seq.training.loss import projected_cross_entropy
+from seq2seq.training.optim import build_optimizer, scale_and_clip
+
+
+class Training:
+    """Updates of a run's model on batches of its own size; a call makes some and returns their target tokens.
+
+    Args:
+        run: A finished run.
+        sentences: Pairs of its test set that are trained on, again and again.
+        updates: Updates of a call.
+    """
+
+    def __init__(self, run: RunResult, sentences: int, updates: int) -> None:
+        loaded = checkpoint.load(run.folder.best)
+        self.model, self.updates = loaded.model.train(), updates
+        self.settings = read_section(OptimSettings, run.config["optim"], "optim")
+        self.optimizer = build_optimizer(self.model.parameters(), self.settings, hidden_matrices(self.model))
+        self.autocast = str(run.results["precision"]).startswith("bf16")
+        max_tokens = int(run.results["max_tokens"])
+        self.batches = itertools.cycle(_batches(run, loaded.tokenizer, sentences, max_tokens))
+
+    def __call__(self) -> int:
+        """Train, and return the target tokens."""
+        tokens = 0
+        for batch in itertools.islice(self.batches, self.updates):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+                features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
+                sums = projected_cross_entropy(
+                    features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.settings.label_smoothing
+                )
+            sums.loss.backward()
+            count = int(sums.tokens)
+            scale_and_clip(self.model.parameters(), torch.tensor(1 / count), clip_norm=self.settings.clip_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            tokens += count
+        return tokens
+
+
+def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
+    sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
+    src, tgt = Ragged.from_rows(tokenizer.encode_src(sides[0])), Ragged.from_rows(tokenizer.encode_tgt(sides[1]))
+    for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):
+        yield collate(
+            src.select(index), tgt.select(index), np.asarray(index), pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id
+        )
+
+
+def translation(run: RunResult, sentences: int, settings: SearchSettings | None) -> Callable[[], int]:
+    """Return a call that translates some of the run's test set and returns their number."""
+    translator = Translator.load(run.folder.best, device="cpu", dtype="float32", settings=settings)
+    lines = (run.test_lines("src") or [])[:sentences]
+    return lambda: len(list(translator.translate(lines)))
+
+
+def measure(contestants: dict[tuple[str, str], Callable[[], int]], rounds: int) -> dict[tuple[str, str], float]:
+    """Return each contestant's median rate, per CPU-second, over `rounds` in which all take turns.
+
+    A round before them, which compiles kernels, is not counted.
+
+    Args:
+        contestants: By run and kind of work, calls that return how much they did.
+    """
+    rates: dict[tuple[str, str], list[float]] = {key: [] for key in contestants}
+    for turn in range(rounds + 1):
+        for key, work in contestants.items():
+            began = time.process_time()
+            done = work()
+            if turn:
+                rates[key].append(done / (time.process_time() - began))
+    return {key: statistics.median(values) for key, values in rates.items()}
+
+
+def main() -> int:
+    """Print a row for each run."""
+    parser = harness.parser_for("run_speed", __doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of finished runs, or globs")
+    parser.add_argument("--sentences", type=int, default=500, help="of the test set (500)")
+    parser.add_argument("--updates", type=int, default=10, help="of training in a round (10)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that are measured (3)")
+    options = parser.parse_args()
+    found = collect(options.runs, "test")
+    for name, reason in found.unusable:
+        print(f"left out: {name}: {reason}", file=sys.stderr)
+    runs = found.runs
+    if not runs or len({run.test_digest() for run in runs}) > 1:
+        parser.error("name finished runs with one test set: " + ("no run is" if not runs else "theirs differ"))
+    torch.set_num_threads(1)
+    contestants: dict[tuple[str, str], Callable[[], int]] = {}
+    for run in runs:
+        contestants[run.name, "training"] = Training(run, options.sentences, options.updates)
+        contestants[run.name, "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
+        contestants[run.name, "beam"] = translation(run, options.sentences, None)
+    rates = measure(contestants, options.rounds)
+    rows = [
+        {
+            "run": run.name,
+            "mixer": run.mixer,
+            "bleu": run.score("test", "bleu"),
+            "parameters": run.number("parameters"),
+            "target_tokens_per_cpu_second": rates[run.name, "training"],
+            "sentences_per_cpu_second_greedy": rates[run.name, "greedy"],
+            "sentences_per_cpu_second_beam": rates[run.name, "beam"],
+        }
+        for run in runs
+    ]
+    header = ["mixer", "BLEU", "parameters", "training: target tokens/s", "greedy: sentences/s", "beam: sentences/s"]
+    cells = [
+        [
+            f"`{row['mixer']}`",
+            f"{row['bleu']:.2f}",
+            f"{row['parameters'] / 1e6:.2f}M",
+            *(f"{row[key]:,.{digits}f}" for key, digits in zip(list(row)[4:], (0, 1, 1), strict=True)),
+        ]
+        for row in rows
+    ]
+    table = markdown_table(header, cells, right=header[1:])
+    print(table)
+    given = {key: getattr(options, key) for key in ("sentences", "updates", "rounds")}
+    harness.write(options.out, "run_speed", {"machine": harness.machine(), **given, "runs": rows}, table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The benchmark of finished runs: each gets its rates, in turns, and runs of different test sets are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import toycorpus
+
+from benchmarks import run_speed
+from seq2seq.training import run
+from seq2seq.training.plan import resolve
+
+EXHAUSTIVE = {"test_every_run_gets_a_row"}
+
+
+def test_all_take_turns(monkeypatch):
+    order: list[str] = []
+    # CPU seconds of calls, in turns: a round that warms up, then three
+    seconds = iter([9, 9, 1, 2, 4, 4, 2, 3])
+    now = [0.0]
+
+    def work(name: str, amount: int) -> int:
+        order.append(name)
+        now[0] += next(seconds)
+        return amount
+
+    monkeypatch.setattr(run_speed.time, "process_time", lambda: now[0])
+    contestants = {("a", "greedy"): lambda: work("a", 8), ("b", "greedy"): lambda: work("b", 12)}
+    rates = run_speed.measure(contestants, rounds=3)
+    assert order == ["a", "b"] * 4
+    assert rates == {("a", "greedy"): 4.0, ("b", "greedy"): 4.0}  # the medians of 8, 2, 4 and of 6, 3, 4
+
+
+@pytest.mark.slow
+def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
+    corpus = toycorpus.write(tmp_path / "toy")
+    for mixer in ("transformer", "lightconv"):
+        name = f"run={mixer}"
+        run.train(resolve(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", name), mixer=mixer))
+    runs = tmp_path / "runs"
+    options = ["--sentences", "6", "--updates", "2", "--rounds", "1", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["run_speed", str(runs / "*"), *options])
+    assert run_speed.main() == 0
+    rows = json.loads((tmp_path / "out" / "run_speed.json").read_text())["runs"]
+    assert [row["run"] for row in rows] == ["lightconv", "transformer"]
+    for row in rows:
+        results = json.loads((runs / row["run"] / "results.json").read_text())
+        assert row["bleu"] == results["test"]["bleu"]
+        assert row["parameters"] == results["parameters"]
+        assert all(value > 0 for key, value in row.items() if "per_cpu_second" in key)
+    # another test set
+    shutil.copytree(runs / "lightconv", runs / "other")
+    source = runs / "other" / "test.src"
+    source.write_text(source.read_text().replace("a", "b", 1))
+    with pytest.raises(SystemExit):
+        run_speed.main()
+    assert "theirs differ" in capsys.readouterr().err
