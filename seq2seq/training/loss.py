@@ -153,15 +153,33 @@ def projected_cross_entropy(
     if hasattr(output.weight, "full_tensor"):
         return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing, backend=backend)
     rows, weights = features.flatten(0, -2), mask.flatten()  # (N, R), (N,)
-    device = rows.device.type
-    if torch.is_autocast_enabled(device):
-        rows = rows.to(torch.get_autocast_dtype(device))  # the same cast as of a linear layer's input
+    device, rows = rows.device.type, autocast(rows)
     size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
     # The casts are made by hand; autocast would add its own to products and sums.
     with torch.autocast(device, enabled=False):
         given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, size, backend)
         loss, nll = _Projected.apply(*given)  # type: ignore[misc]
     return LossSums(loss, nll, weights.sum())
+
+
+def autocast(x: Tensor) -> Tensor:
+    """Cast what a product reads to the type of autocast, where it is enabled, as a linear layer would."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def hand_over(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:
+    """Return the gradients that the forward pass of `name` left in `ctx.gradients`, times that of the loss.
+
+    They are given away, so that autograd adds to them in place; there is one backward pass.
+    """
+    found, ctx.gradients = ctx.gradients, None
+    if found is None:
+        raise RuntimeError(f"the gradients of {name} were used up by an earlier backward pass")
+    # A gradient of 1 is the rule; on a GPU looking would cost more than multiplying.
+    if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
+        found = [None if part is None else part * grad_loss.to(part.dtype) for part in found]
+    return found
 
 
 class _Projected(torch.autograd.Function):
@@ -192,14 +210,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        # Handed over, so that autograd adds to them in place; there is one backward pass.
-        found, ctx.gradients = ctx.gradients, None
-        if found is None:
-            raise RuntimeError("the gradients of projected_cross_entropy were used up by an earlier backward pass")
-        # A gradient of 1 is the rule; on a GPU looking would cost more than multiplying.
-        if grad_loss.device.type != "cpu" or float(grad_loss) != 1.0:
-            found = [None if part is None else part * grad_loss.to(part.dtype) for part in found]
-        return (*found, None, None, None, None, None)
+        return (*hand_over(ctx, grad_loss, "projected_cross_entropy"), None, None, None, None, None)
 
 
 class _Total:

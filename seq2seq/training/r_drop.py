@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
-from seq2seq.training.loss import LossSums
+from seq2seq.training.loss import LossSums, autocast, hand_over
 
 # Positions whose logits exist at once, twice; and numbers of a softmax at once: what a CPU's cache holds.
 _CPU_CHUNK, _GPU_CHUNK = 512, 2048
@@ -62,9 +62,7 @@ def r_drop_cross_entropy(
         logits = output(features)
         return r_drop_cross_entropy_reference(logits, target, mask, smoothing=smoothing, weight=weight)
     rows, weights = features.flatten(1, -2), mask.flatten()  # (2, N, R), (N,)
-    device = rows.device.type
-    if torch.is_autocast_enabled(device):
-        rows = rows.to(torch.get_autocast_dtype(device))  # the same cast as of a linear layer's input
+    device, rows = rows.device.type, autocast(rows)
     size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
     # The casts are made by hand; autocast would add its own to products and sums.
     with torch.autocast(device, enabled=False):
@@ -132,11 +130,7 @@ class _Projected(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        # Handed over, so that autograd adds to them in place; there is one backward pass.
-        found, ctx.gradients = ctx.gradients, None
-        if found is None:
-            raise RuntimeError("the gradients of r_drop_cross_entropy were used up by an earlier backward pass")
-        return (*(None if part is None else part * grad_loss.to(part.dtype) for part in found), *[None] * 5)
+        return (*hand_over(ctx, grad_loss, "r_drop_cross_entropy"), None, None, None, None, None)
 
 
 def _costs_(logits: Tensor, target: Tensor, smoothing: float, weight: float) -> Tensor:
