@@ -16,7 +16,7 @@ from seq2seq.experiments.results import RunResult
 from seq2seq.experiments.tables import markdown_table
 
 # From this ratio of the largest value to the least on, an axis is logarithmic.
-_WIDE = 5
+_WIDE = 3
 
 
 class SettingScores(NamedTuple):
