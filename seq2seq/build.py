@@ -99,7 +99,10 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
     packages = ("seq2seq", *trust)
-    allowed = f"allowed are mixers defined in {', '.join(packages)} (name further packages to trust explicitly)"
+    allowed = (
+        f"allowed are mixers defined in {', '.join(packages)}: a mixer to be trained is a file of seq2seq/mixers, and "
+        "a checkpoint with mixers of another package needs --trust PACKAGE (trust= in Python)"
+    )
     module_name, _, name = str(target).rpartition(".")
     # checked before the import, which would already run the module's code
     if module_name.split(".")[0] not in packages:
