@@ -214,6 +214,8 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
         else:
             # files beside the runs, such as tables of earlier comparisons, are no concern of this one
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
+            if folders and all(map(is_sweep, folders)):
+                return [Unusable(str(path), "holds sweeps, whose runs are beside it: name one of them for its runs")]
             results = [read_run(child, split) for child in folders if not _holds_sweeps(child)]
     except OSError as error:
         return [Unusable(str(path), f"cannot be read: {error.strerror}")]
