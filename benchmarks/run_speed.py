@@ -35,8 +35,9 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
-from seq2seq.training.loss import projected_cross_entropy
+from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import build_optimizer, scale_and_clip
+from seq2seq.training.r_drop import r_drop_losses
 
 
 class Training:
@@ -62,10 +63,7 @@ class Training:
         tokens = 0
         for batch in itertools.islice(self.batches, self.updates):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-                features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
-                sums = projected_cross_entropy(
-                    features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=self.settings.label_smoothing
-                )
+                sums = self._losses(batch)
             sums.loss.backward()
             count = int(sums.tokens)
             scale_and_clip(self.model.parameters(), torch.tensor(1 / count), clip_norm=self.settings.clip_norm)
@@ -73,6 +71,13 @@ class Training:
             self.optimizer.zero_grad(set_to_none=True)
             tokens += count
         return tokens
+
+    def _losses(self, batch: Batch) -> LossSums:
+        smoothing, weight = self.settings.label_smoothing, self.settings.r_drop
+        if weight:
+            return r_drop_losses(self.model, batch, smoothing=smoothing, weight=weight)
+        features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
+        return projected_cross_entropy(features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
 
 
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
@@ -126,9 +131,9 @@ def main() -> int:
     torch.set_num_threads(1)
     contestants: dict[tuple[str, str], Callable[[], int]] = {}
     for run in runs:
-        contestants[run.name, "training"] = Training(run, options.sentences, options.updates)
-        contestants[run.name, "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
-        contestants[run.name, "beam"] = translation(run, options.sentences, None)
+        contestants[str(run.folder.path), "training"] = Training(run, options.sentences, options.updates)
+        contestants[str(run.folder.path), "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
+        contestants[str(run.folder.path), "beam"] = translation(run, options.sentences, None)
     rates = measure(contestants, options.rounds)
     rows = [
         {
@@ -136,9 +141,9 @@ def main() -> int:
             "mixer": run.mixer,
             "bleu": run.score("test", "bleu"),
             "parameters": run.number("parameters"),
-            "target_tokens_per_cpu_second": rates[run.name, "training"],
-            "sentences_per_cpu_second_greedy": rates[run.name, "greedy"],
-            "sentences_per_cpu_second_beam": rates[run.name, "beam"],
+            "target_tokens_per_cpu_second": rates[str(run.folder.path), "training"],
+            "sentences_per_cpu_second_greedy": rates[str(run.folder.path), "greedy"],
+            "sentences_per_cpu_second_beam": rates[str(run.folder.path), "beam"],
         }
         for run in runs
     ]

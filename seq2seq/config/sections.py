@@ -68,8 +68,8 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     require_classes(config)
     if read["optim"].r_drop and not _has_dropout([config["model"], config["mixer"]]):
         raise ValueError(
-            f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and every dropout is 0: "
-            "set model.dropout=0.1, or optim.r_drop=0"
+            f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and none is set but, at most, that "
+            "of kernels (weight_dropout), which passes may share: set model.dropout=0.1, or optim.r_drop=0"
         )
     return Sections(run=run, **read)
 
@@ -80,11 +80,12 @@ def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _has_dropout(settings: Any) -> bool:
-    """Say whether any value of a key that ends in `dropout` is above 0, however deep."""
+    """Say whether any value of a key that ends in `dropout`, but for kernels' own, is above 0, however deep."""
     if isinstance(settings, Mapping):
         return any(
             bool(value) if str(key).endswith("dropout") and not isinstance(value, Mapping) else _has_dropout(value)
             for key, value in settings.items()
+            if key != "weight_dropout"  # LightConv's is one draw for all sentences
         )
     return isinstance(settings, Sequence) and not isinstance(settings, str) and any(map(_has_dropout, settings))
 
