@@ -16,12 +16,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # as seq2seq.train sets them, before torch is imported
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
-import numpy as np
 import torch
 
 from benchmarks import harness
@@ -35,9 +35,8 @@ from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
-from seq2seq.training.loss import LossSums, projected_cross_entropy
 from seq2seq.training.optim import build_optimizer, scale_and_clip
-from seq2seq.training.r_drop import r_drop_losses
+from seq2seq.training.r_drop import sum_losses
 
 
 class Training:
@@ -63,7 +62,7 @@ class Training:
         tokens = 0
         for batch in itertools.islice(self.batches, self.updates):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-                sums = self._losses(batch)
+                sums = sum_losses(self.model, batch, self.settings)
             sums.loss.backward()
             count = int(sums.tokens)
             scale_and_clip(self.model.parameters(), torch.tensor(1 / count), clip_norm=self.settings.clip_norm)
@@ -72,21 +71,12 @@ class Training:
             tokens += count
         return tokens
 
-    def _losses(self, batch: Batch) -> LossSums:
-        smoothing, weight = self.settings.label_smoothing, self.settings.r_drop
-        if weight:
-            return r_drop_losses(self.model, batch, smoothing=smoothing, weight=weight)
-        features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
-        return projected_cross_entropy(features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
-
 
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
     sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
     src, tgt = Ragged.from_rows(tokenizer.encode_src(sides[0])), Ragged.from_rows(tokenizer.encode_tgt(sides[1]))
     for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):
-        yield collate(
-            src.select(index), tgt.select(index), np.asarray(index), pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id
-        )
+        yield collate(src.select(index), tgt.select(index), index, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
 
 
 def translation(run: RunResult, sentences: int, settings: SearchSettings | None) -> Callable[[], int]:
@@ -96,7 +86,7 @@ def translation(run: RunResult, sentences: int, settings: SearchSettings | None)
     return lambda: len(list(translator.translate(lines)))
 
 
-def measure(contestants: dict[tuple[str, str], Callable[[], int]], rounds: int) -> dict[tuple[str, str], float]:
+def measure(contestants: dict[tuple[Path, str], Callable[[], int]], rounds: int) -> dict[tuple[Path, str], float]:
     """Return each contestant's median rate, per CPU-second, over `rounds` in which all take turns.
 
     A round before them, which compiles kernels, is not counted.
@@ -104,7 +94,7 @@ def measure(contestants: dict[tuple[str, str], Callable[[], int]], rounds: int) 
     Args:
         contestants: By run and kind of work, calls that return how much they did.
     """
-    rates: dict[tuple[str, str], list[float]] = {key: [] for key in contestants}
+    rates: dict[tuple[Path, str], list[float]] = {key: [] for key in contestants}
     for turn in range(rounds + 1):
         for key, work in contestants.items():
             began = time.process_time()
@@ -129,11 +119,11 @@ def main() -> int:
     if not runs or len({run.test_digest() for run in runs}) > 1:
         parser.error("name finished runs with one test set: " + ("no run is" if not runs else "theirs differ"))
     torch.set_num_threads(1)
-    contestants: dict[tuple[str, str], Callable[[], int]] = {}
+    contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:
-        contestants[str(run.folder.path), "training"] = Training(run, options.sentences, options.updates)
-        contestants[str(run.folder.path), "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
-        contestants[str(run.folder.path), "beam"] = translation(run, options.sentences, None)
+        contestants[run.folder.path, "training"] = Training(run, options.sentences, options.updates)
+        contestants[run.folder.path, "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
+        contestants[run.folder.path, "beam"] = translation(run, options.sentences, None)
     rates = measure(contestants, options.rounds)
     rows = [
         {
@@ -141,9 +131,9 @@ def main() -> int:
             "mixer": run.mixer,
             "bleu": run.score("test", "bleu"),
             "parameters": run.number("parameters"),
-            "target_tokens_per_cpu_second": rates[str(run.folder.path), "training"],
-            "sentences_per_cpu_second_greedy": rates[str(run.folder.path), "greedy"],
-            "sentences_per_cpu_second_beam": rates[str(run.folder.path), "beam"],
+            "target_tokens_per_cpu_second": rates[run.folder.path, "training"],
+            "sentences_per_cpu_second_greedy": rates[run.folder.path, "greedy"],
+            "sentences_per_cpu_second_beam": rates[run.folder.path, "beam"],
         }
         for run in runs
     ]

@@ -152,20 +152,24 @@ def projected_cross_entropy(
     # A DTensor, which the products below do not take as it is.
     if hasattr(output.weight, "full_tensor"):
         return label_smoothed_cross_entropy(output(features), target, mask, smoothing=smoothing, backend=backend)
-    rows, weights = features.flatten(0, -2), mask.flatten()  # (N, R), (N,)
-    device, rows = rows.device.type, autocast(rows)
-    size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
+    size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
+    return apply_projected(_Projected, features.flatten(0, -2), output, target, mask, smoothing, size, backend)
+
+
+def apply_projected(
+    function: Any, rows: Tensor, output: nn.Linear, target: Tensor, mask: Tensor, *options: Any
+) -> LossSums:
+    """Apply a loss with a projection of its own, an autograd function of rows, W, b, labels, mask and options.
+
+    The rows are cast to the type of autocast, where it is enabled, as a linear layer would; the function sees none.
+    """
+    weights, device = mask.flatten(), rows.device.type  # (N,)
+    if torch.is_autocast_enabled(device):
+        rows = rows.to(torch.get_autocast_dtype(device))
     # The casts are made by hand; autocast would add its own to products and sums.
     with torch.autocast(device, enabled=False):
-        given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, size, backend)
-        loss, nll = _Projected.apply(*given)  # type: ignore[misc]
+        loss, nll = function.apply(rows, output.weight, output.bias, target.flatten(), weights, *options)
     return LossSums(loss, nll, weights.sum())
-
-
-def autocast(x: Tensor) -> Tensor:
-    """Cast what a product reads to the type of autocast, where it is enabled, as a linear layer would."""
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def hand_over(ctx: Any, grad_loss: Tensor, name: str) -> list[Tensor | None]:

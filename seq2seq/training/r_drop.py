@@ -9,22 +9,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
 from seq2seq.model import Seq2Seq
-from seq2seq.training.loss import LossSums, autocast, hand_over
+from seq2seq.training.loss import LossSums, apply_projected, hand_over, projected_cross_entropy
 
 # Positions whose logits exist at once, twice; and numbers of a softmax at once: what a CPU's cache holds.
 _CPU_CHUNK, _GPU_CHUNK = 512, 2048
 _CPU_CELLS = 1 << 17
 
 
-def r_drop_losses(model: Seq2Seq, batch: Batch, *, smoothing: float, weight: float) -> LossSums:
-    """Compute `r_drop_cross_entropy` of a batch; one pass over the batch after itself, (2 B), has two dropouts."""
-    src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)
-    features = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
-    return r_drop_cross_entropy(
-        features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing, weight=weight
-    )
+def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
+    """Compute the summed losses of a batch, in training by R-Drop where the settings choose it.
+
+    By R-Drop one pass over the batch after itself, (2 B), has two dropouts.
+    """
+    smoothing = settings.label_smoothing
+    if model.training and settings.r_drop:
+        src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)
+        both = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
+        given = both, model.output, batch.tgt_out, batch.tgt_mask
+        return r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
+    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
+    # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
+    # and oneDNN compiles its kernels anew for every size.
+    return projected_cross_entropy(features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
 
 
 def r_drop_cross_entropy(
@@ -61,14 +70,9 @@ def r_drop_cross_entropy(
     if hasattr(output.weight, "full_tensor"):
         logits = output(features)
         return r_drop_cross_entropy_reference(logits, target, mask, smoothing=smoothing, weight=weight)
-    rows, weights = features.flatten(1, -2), mask.flatten()  # (2, N, R), (N,)
-    device, rows = rows.device.type, autocast(rows)
-    size = chunk or (_CPU_CHUNK if device == "cpu" else _GPU_CHUNK)
-    # The casts are made by hand; autocast would add its own to products and sums.
-    with torch.autocast(device, enabled=False):
-        given = (rows, output.weight, output.bias, target.flatten(), weights, smoothing, weight, size)
-        loss, nll = _Projected.apply(*given)  # type: ignore[misc]
-    return LossSums(loss, nll, weights.sum())
+    size = chunk or (_CPU_CHUNK if features.device.type == "cpu" else _GPU_CHUNK)
+    # (2, N, R)
+    return apply_projected(_Projected, features.flatten(1, -2), output, target, mask, smoothing, weight, size)
 
 
 def r_drop_cross_entropy_reference(

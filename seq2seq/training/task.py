@@ -26,9 +26,9 @@ from seq2seq.training.compilation import eager
 from seq2seq.training.divergence import remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
-from seq2seq.training.loss import LossSums, projected_cross_entropy
+from seq2seq.training.loss import LossSums
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
-from seq2seq.training.r_drop import r_drop_losses
+from seq2seq.training.r_drop import sum_losses
 from seq2seq.training.split_evaluation import log_lengths, make_evaluator, result_of_all_ranks
 
 # The name of this range in a profile; callbacks/profiler.py looks it up.
@@ -140,13 +140,7 @@ class TranslationTask(L.LightningModule):
 
     def sum_losses(self, batch: Batch) -> LossSums:
         """Compute the summed losses of a batch, in training by R-Drop where it is chosen."""
-        smoothing = self.optim.label_smoothing
-        if self.training and self.optim.r_drop:
-            return r_drop_losses(self.model, batch, smoothing=smoothing, weight=self.optim.r_drop)
-        features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
-        # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
-        # and oneDNN compiles its kernels anew for every size.
-        return projected_cross_entropy(features, self.model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
+        return sum_losses(self.model, batch, self.optim)
 
     # Validation and test
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import toycorpus
@@ -27,10 +28,10 @@ def test_all_take_turns(monkeypatch):
         return amount
 
     monkeypatch.setattr(run_speed.time, "process_time", lambda: now[0])
-    contestants = {("a", "greedy"): lambda: work("a", 8), ("b", "greedy"): lambda: work("b", 12)}
+    contestants = {(Path("a"), "greedy"): lambda: work("a", 8), (Path("b"), "greedy"): lambda: work("b", 12)}
     rates = run_speed.measure(contestants, rounds=3)
     assert order == ["a", "b"] * 4
-    assert rates == {("a", "greedy"): 4.0, ("b", "greedy"): 4.0}  # the medians of 8, 2, 4 and of 6, 3, 4
+    assert rates == {(Path("a"), "greedy"): 4.0, (Path("b"), "greedy"): 4.0}  # the medians of 8, 2, 4 and of 6, 3, 4
 
 
 @pytest.mark.slow
