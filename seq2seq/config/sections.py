@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from seq2seq.config.data import DataSettings
+from seq2seq.config.dicts import flat
 from seq2seq.config.extensions import require_classes
 from seq2seq.config.mixer import check_mixer
 from seq2seq.config.model import ModelSettings
@@ -66,7 +67,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     }
     check_mixer(config["mixer"], config["model"])
     require_classes(config)
-    if read["optim"].r_drop and not _has_dropout([config["model"], config["mixer"]]):
+    if read["optim"].r_drop and not _has_dropout({"model": config["model"], "mixer": config["mixer"]}):
         raise ValueError(
             f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and none is set but, at most, that "
             "of kernels (weight_dropout), which passes may share: set model.dropout=0.1, or optim.r_drop=0"
@@ -79,15 +80,10 @@ def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
     return bounded(section) if name == "trainer" else section
 
 
-def _has_dropout(settings: Any) -> bool:
-    """Say whether any value of a key that ends in `dropout`, but for kernels' own, is above 0, however deep."""
-    if isinstance(settings, Mapping):
-        return any(
-            bool(value) if str(key).endswith("dropout") and not isinstance(value, Mapping) else _has_dropout(value)
-            for key, value in settings.items()
-            if key != "weight_dropout"  # LightConv's is one draw for all sentences
-        )
-    return isinstance(settings, Sequence) and not isinstance(settings, str) and any(map(_has_dropout, settings))
+def _has_dropout(config: Mapping[str, Any]) -> bool:
+    """Say whether a setting that ends in `dropout` is above 0, but for kernels' own: LightConv draws one for all."""
+    names = {key.rpartition(".")[2] for key, value in flat(config).items() if value}
+    return any(name.endswith("dropout") and name != "weight_dropout" for name in names)
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:
