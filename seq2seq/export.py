@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq.cli import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+from seq2seq.streams import print_error
 
 EPILOG = """\
 Examples:
@@ -19,9 +20,10 @@ onnx          any mixer; read by translate, score and Translator.load, and by ON
 huggingface   any mixer: weights as safetensors with a model card, read by translate, score and Translator.load; of
               plain Transformers also a folder `marian`, read by transformers.MarianMTModel
 
-Before the folder appears, the exported model translates some sentences token for token as the checkpoint does. Needs
-pip install 'seq2seq-mixers[export]'. Exit status: 0 done; 2 wrong options or files, or a model that the format cannot
-express; 130 interrupted."""
+Before the folder appears, the exported model must translate drawn sentences token for token as the checkpoint does, up
+to tokens of nearly equal probability (with int8: as the same integers computed by torch).
+Needs pip install 'seq2seq-mixers[export]'. Exit status: 0 done; 2 wrong options or files, or a model that the format
+cannot express; 130 interrupted."""
 
 # Names in the folder of each format; one with any other is no earlier export.
 NAMES = {
@@ -67,6 +69,9 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.inference.export.formats import export_model
 
     origin = Origin(*read_origin(Path(options.ckpt)))
+    print_error(
+        f"writing {options.format}, and comparing {SENTENCES} translations with the checkpoint's: minutes at worst"
+    )
     done = export_model(
         options.ckpt, out, format=options.format, origin=origin, trust=options.trust, dtype=options.dtype
     )
@@ -74,7 +79,8 @@ def _run(options: argparse.Namespace) -> int:
         warn(note)
     for name, count in done.agreed.items():
         what = "this model in integers" if options.dtype == "int8" else "the checkpoint"
-        print(f"{name} translates as {what} does: {count} of {SENTENCES} sentences to the last token")
+        rest = f", {SENTENCES - count} up to two tokens of nearly equal probability" if count < SENTENCES else ""
+        print(f"{name} translates {SENTENCES} sentences as {what} does: {count} token for token{rest}")
     if options.format != "ctranslate2":
         print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
     print(f"{options.format}: {out}")

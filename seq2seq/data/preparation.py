@@ -215,8 +215,15 @@ def _summary(data: PreparedData) -> str:
     train = "stream" if data.plan.stream else data.size("train")
     return (
         f"{directions}: {train} / {data.size('valid')} / {data.size('test')} pairs (train / valid / test), "
-        f"vocabulary {data.tokenizer.src_vocab_size} -> {data.tokenizer.tgt_vocab_size}"
+        f"{_vocabulary(data.tokenizer)}"
     )
+
+
+def _vocabulary(tokenizer: Tokenizer) -> str:
+    """Name the sizes of the vocabularies, of one that both sides share once."""
+    if tokenizer.joint:
+        return f"one vocabulary of {tokenizer.tgt_vocab_size:,} pieces"
+    return f"vocabularies of {tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} pieces (source, target)"
 
 
 def _label(name: str, part: Part, plan: DataPlan) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from seq2seq.config.dicts import UNSET
+from seq2seq.config.values import shown
 from seq2seq.experiments.folder import HARMLESS
 from seq2seq.experiments.results import RunResult
 
@@ -35,7 +36,7 @@ class Group:
     @property
     def label(self) -> str:
         """The mixer, followed by the settings that set the group apart."""
-        return " ".join([self.mixer, *(f"{key}={value}" for key, value in self.settings.items())])
+        return " ".join([self.mixer, *(f"{key}={shown(value)}" for key, value in self.settings.items())])
 
     def values(self, split: str, metric: str) -> list[float]:
         """Return a score of every run."""

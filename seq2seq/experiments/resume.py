@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
+from seq2seq.config.values import shown
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, ROUNDING, RunFolder, with_window
 from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
 log = logging.getLogger(__name__)
+
+# Changed settings that a message lists.
+_LISTED = 5
 
 
 def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Path | None]:
@@ -100,14 +104,13 @@ class Resumed(NamedTuple):
         except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
             raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
         if changed and not config["force"]:
-            raise _another_run(path, "; ".join(changed))
+            raise _another_run(path, _some(changed))
         for change in changed:
             log.warning("force=true: %s", change)
         # a longer or shorter budget is the usual reason to resume with other settings: allowed
         budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
         if budgets:
-            shown = "; ".join(f"{key} was {a} and is now {b}" for key, a, b in budgets)
-            log.info("the run goes on under another budget: %s", shown)
+            log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
         require_training_state(payload, config, path)
         return cls(
             path=path,
@@ -145,7 +148,17 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int 
     first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
     # the number shown is a product, see `with_window`
     over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
-    return [f"{over.get(key, key)} was {a} and is now {b}" for key, a, b in differences(first, second)]
+    return [_change(over.get(key, key), a, b) for key, a, b in differences(first, second)]
+
+
+def _change(key: str, before: Any, now: Any) -> str:
+    return f"{key} was {shown(before)} and is now {shown(now)}"
+
+
+def _some(changed: Sequence[str]) -> str:
+    """Join the first changes: with another mixer there are dozens."""
+    more = len(changed) - _LISTED
+    return "; ".join(changed[:_LISTED]) + (f"; and {more} more settings" if more > 0 else "")
 
 
 def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:

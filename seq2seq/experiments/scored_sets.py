@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from seq2seq.config.values import shown
 from seq2seq.experiments.results import RunResult
 
 
@@ -59,23 +60,28 @@ def _set_of(run: RunResult, split: str, sets: dict[str, list[RunResult]]) -> str
     return json.dumps([scored, digest, settings], default=str)
 
 
-def _settings(run: RunResult, split: str) -> list[Any]:
-    """Return the settings that decide which sentences a split has."""
+def _settings(run: RunResult, split: str) -> dict[str, Any]:
+    """Return the settings that decide which sentences a split has, by `section.name`."""
     data = run.config.get("data", {})
     keys = ("name", "src", "tgt", "path", "config", "revision", split)
     # what is held out of training depends on the training text
     keys += ("train", "holdout") if data.get(split) is None else ()
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None
-    return [*(data.get(key) for key in keys), bound]
+    return {**{f"data.{key}": data.get(key) for key in keys}, "trainer.val_sentences": bound}
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     """Name every set as shortly as tells it from the others."""
-    forms = (_corpora, _with_signature, _with_digest)
-    titles = [forms[0](runs, split) for runs in sets]
-    for form in forms[1:]:
+    titles = [_corpora(runs, split) for runs in sets]
+    # the text of a validation set is not saved
+    facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
+    for fact in facts:
+        known = [fact(runs, split) for runs in sets]
+        # of sets with one title, what is not the same in all of them
+        alike = [[other for other, theirs in zip(known, titles, strict=True) if theirs == title] for title in titles]
         titles = [
-            form(runs, split) if titles.count(title) > 1 else title for title, runs in zip(titles, sets, strict=True)
+            ", ".join([title, *(text for text in mine if not all(text in other for other in others))])
+            for title, mine, others in zip(titles, known, alike, strict=True)
         ]
     return [f"{title} ({titles[:n].count(title) + 1})" if titles.count(title) > 1 else title
             for n, title in enumerate(titles)]  # fmt: skip
@@ -88,13 +94,17 @@ def _corpora(runs: Sequence[RunResult], split: str) -> str:
     return " = ".join(names) + count
 
 
-def _with_signature(runs: Sequence[RunResult], split: str) -> str:
-    return f"{_corpora(runs, split)}, {first_signature(runs[0], split)}"
+def _signature(runs: Sequence[RunResult], split: str) -> list[str]:
+    return [first_signature(runs[0], split)]
 
 
-def _with_digest(runs: Sequence[RunResult], split: str) -> str:
+def _text(runs: Sequence[RunResult], split: str) -> list[str]:
     digest = next((digest for run in runs if (digest := run.test_digest())), None)
-    return f"{_with_signature(runs, split)}, {f'text {digest[:8]}' if digest else 'text not saved'}"
+    return [f"text {digest[:8]}" if digest else "text not saved"]
+
+
+def _settings_shown(runs: Sequence[RunResult], split: str) -> list[str]:
+    return [f"{key}={shown(value)}" for key, value in _settings(runs[0], split).items()]
 
 
 def first_signature(run: RunResult, split: str) -> str:

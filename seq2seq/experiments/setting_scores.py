@@ -79,13 +79,14 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> Setting
 
 
 def setting_table(scores: SettingScores) -> str:
-    """Format the scores as a Markdown table with a row for each group, and the value of its best mean."""
+    """Format the scores as a Markdown table with a row for each group and, of several values, that of its best mean."""
     rows = []
+    last = ["best"] if len(scores.values) > 1 else []
     for label, by_value in scores.scores.items():
         best = max(by_value, key=lambda value: statistics.fmean(by_value[value]))
         cells = [mean_and_deviation(by_value[value]) if value in by_value else "" for value in scores.values]
-        rows.append([label, *cells, best])
-    columns = [*scores.values, "best"]
+        rows.append([label, *cells, *[best for _ in last]])
+    columns = [*scores.values, *last]
     table = markdown_table([scores.key, *columns], rows, right=columns, padded=True)
     return f"BLEU by {scores.key}:\n\n{table}\n"
 

@@ -279,6 +279,8 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     assert compare.main([str(tmp_path), "--split", "valid"]) == 0
     tables = capsys.readouterr().out.split("\n## ")
     assert [[row["seeds"] for row in cells(each)] for each in tables] == [["3"], ["1, 2"], ["1"]]
+    headings = [each.splitlines()[0].removeprefix("## ") for each in tables]
+    assert headings == ["one de-en, trainer.val_sentences=5", "one de-en, trainer.val_sentences=null", "two de-en"]
     # the test set is the same text under both names, which a run without it cannot show
     assert compare.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -362,6 +362,14 @@ def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override,
     assert first.folder.config.read_text() == before
 
 
+def test_of_many_changed_settings_the_first_are_told(corpus, tmp_path):
+    given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given))
+    with pytest.raises(ValueError, match=r"mixer\..*; and 2 more settings; resume it") as refused:
+        checked(corpus, tmp_path, *given, "resume=auto", "mixer=lstm", "seed=2")
+    assert str(refused.value).count(" and is now ") == 5
+
+
 def test_every_changed_setting_is_told_and_force_continues(corpus, tmp_path, caplog):
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
     execute(toycorpus.settings(corpus, tmp_path, *given))
@@ -600,7 +608,7 @@ def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_th
     # fails before the first update: the results of the earlier budget still hold
     with pytest.raises(RuntimeError, match="no device"):
         execute(more, Fail())
-    assert "trainer.max_steps was 2 and is now 5; trainer.patience was None and is now 9" in caplog.text
+    assert "trainer.max_steps was 2 and is now 5; trainer.patience was null and is now 9" in caplog.text
     for name, content in before.items():
         assert (folder.path / name).read_bytes() == content, name
     with pytest.raises(SystemExit):

@@ -341,7 +341,7 @@ def test_computes_in_bf16_and_without_data(case):
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 y = run(mixer, x, mask, memory, memory_mask)
         if hasattr(mixer, "out"):  # an output projection, which is not left in float32; torch's recurrences may be
-            assert y.dtype == torch.bfloat16
+            assert y.dtype == torch.bfloat16, "a projection named `out` must compute in bf16 under autocast"
         error = (y.float() - expected)[mask].square().mean().sqrt() / expected[mask].square().mean().sqrt()
         assert error < 0.1
         if not isinstance(mixer, CrossMixer):
