@@ -1,7 +1,7 @@
 """The ablations of Wu et al. 2019 (table 3): our rows in their order, beside the published figures.
 
     python -m seq2seq.train -m experiment=ablation_wu seed=1,2,3 ...
-    python -m benchmarks.ablation runs/sweeps/<date> --out docs/results
+    python -m benchmarks.ablation runs/sweeps/<date> --out ablation
 
 prints the table, and with --out writes ablation.md and ablation.json there. Of several sweeps, the last one that has a
 row and seed counts: a sweep can be repeated with resume=auto, or row by row.

@@ -125,7 +125,8 @@ class TrainerSettings(Section):
     log_steps: int = setting(50, "updates between rows of metrics.csv", least=1)
     line_time: float = duration("10s", "time between lines of progress where there is no terminal")
     dry_run: bool = setting(
-        False, "try all stages in seconds: 2 updates, a validation and a test of 8 sentences each; nothing is kept"
+        False,
+        "try all stages in a minute or two: 2 updates, validation and test of 8 sentences; only the corpus is kept",
     )
     test: bool = setting(True, "score the test set with the best checkpoint at the end")
     lightning: LightningSettings = setting(LightningSettings(), "arguments that Lightning's Trainer gets as they are")

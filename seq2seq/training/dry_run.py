@@ -1,4 +1,4 @@
-"""Try every stage of a run in seconds: `trainer.dry_run=true`."""
+"""Try every stage of a run in a minute or two: `trainer.dry_run=true`."""
 
 from __future__ import annotations
 

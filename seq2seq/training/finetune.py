@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Highest learning rate of a run that starts from weights, unless it is set: a thirtieth (tiny) to a fifth (big) of
+# Highest learning rate of a run that starts from weights, unless it is set: a fortieth (tiny) to a fifth (big) of
 # the rates from scratch, as Marian's and fairseq's recipes for fine-tuning have it.
 LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.

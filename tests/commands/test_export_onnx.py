@@ -35,7 +35,7 @@ need("onnx", "onnxscript", "onnxruntime")
 COMPARED = [
     *("transformer", "rotary", "grouped_query", "relative", "preconv_attention", "pyramid", "mlp", "separable"),
     *("lightconv", "dynamicconv", "depthwise", "local", "linear_attention", "gated_delta", "gru", "lstm", "bahdanau"),
-    *("encoder_decoder", "luong", "coverage", "cross_dynamicconv", "relu_attention", "local_mlp"),
+    *("encoder_decoder", "luong", "coverage", "cross_dynamicconv", "relu_attention", "local_mlp", "qk_norm"),
 ]
 # a trace takes seconds; without one the graphs' modules are run as they are
 EXHAUSTIVE = (
