@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import harness
+from seq2seq.config.run import RunSettings
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
 from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.experiments.tables import markdown_table
 
-# The setting that chooses a row.
+# The setting that chooses a row, and the seed of a job that sets none.
 KEY = "experiment/wu_table3"
+SEED = RunSettings().seed
 
 
 class Score(NamedTuple):
@@ -129,7 +131,7 @@ def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
         for job in read_jobs(sweep):
             settings = dict(word.split("=", 1) for word in job.overrides if "=" in word)
             if KEY in settings:
-                jobs[settings[KEY], settings.get("seed", "default")] = job.checked()
+                jobs[settings[KEY], settings.get("seed", str(SEED))] = job.checked()
     if not jobs:
         raise ValueError(f"no job sets {KEY}: start the sweep with experiment=ablation_wu")
     return {row.name: _outcome({seed: job for (name, seed), job in jobs.items() if name == row.name}) for row in ROWS}
@@ -186,8 +188,8 @@ def _difference(score: Score | None, base: Score | None) -> Score | None:
 
 
 def _same_end(outcome: Outcome) -> str:
-    """Compare the row that diverged in the paper: "same" if all of ours did, "opposite" if none."""
-    total = len(outcome.bleu) + len(outcome.errors)
+    """Compare the row that diverged in the paper: "same" if all of ours did, "opposite" if none; what failed aside."""
+    total = len(outcome.bleu) + outcome.diverged
     return {0: "opposite", total: "same"}.get(outcome.diverged, "mixed") if total else ""
 
 

@@ -30,11 +30,13 @@ from seq2seq.build import hidden_matrices
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.settings import read_section
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch, Ragged, collate, token_batches
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
+from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.optim import build_optimizer, scale_and_clip
 from seq2seq.training.r_drop import sum_losses
 
@@ -53,7 +55,12 @@ class Training:
         self.model, self.updates = loaded.model.train(), updates
         self.settings = read_section(OptimSettings, run.config["optim"], "optim")
         self.optimizer = build_optimizer(self.model.parameters(), self.settings, hidden_matrices(self.model))
-        self.autocast = str(run.results["precision"]).startswith("bf16")
+        precision = str(run.results["precision"])
+        self.autocast = precision == "bf16-mixed"
+        if precision == "bf16-true":
+            self.model.bfloat16()
+        trainer = read_section(TrainerSettings, run.config["trainer"], "trainer")
+        prepare_for_training(self.model, trainer, compile=bool(run.results.get("compiled")))
         max_tokens = int(run.results["max_tokens"])
         self.batches = itertools.cycle(_batches(run, loaded.tokenizer, sentences, max_tokens))
 
@@ -116,8 +123,10 @@ def main() -> int:
     for name, reason in found.unusable:
         print(f"left out: {name}: {reason}", file=sys.stderr)
     runs = found.runs
-    if not runs or len({run.test_digest() for run in runs}) > 1:
-        parser.error("name finished runs with one test set: " + ("no run is" if not runs else "theirs differ"))
+    digests = {run.test_digest() for run in runs}
+    if len(digests) != 1 or None in digests:
+        reason = "no run is" if not runs else "one has not saved its text" if None in digests else "theirs differ"
+        parser.error(f"name finished runs with one test set: {reason}")
     torch.set_num_threads(1)
     contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:

@@ -67,7 +67,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     }
     check_mixer(config["mixer"], config["model"])
     require_classes(config)
-    if read["optim"].r_drop and not _has_dropout({"model": config["model"], "mixer": config["mixer"]}):
+    if read["optim"].r_drop and not _has_dropout(config["model"], config["mixer"]):
         raise ValueError(
             f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and none is set but, at most, that "
             "of kernels (weight_dropout), which passes may share: set model.dropout=0.1, or optim.r_drop=0"
@@ -80,10 +80,13 @@ def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
     return bounded(section) if name == "trainer" else section
 
 
-def _has_dropout(config: Mapping[str, Any]) -> bool:
-    """Say whether a setting that ends in `dropout` is above 0, but for kernels' own: LightConv draws one for all."""
-    names = {key.rpartition(".")[2] for key, value in flat(config).items() if value}
-    return any(name.endswith("dropout") and name != "weight_dropout" for name in names)
+def _has_dropout(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> bool:
+    """Say whether a dropout acts, but for that of kernels, `weight_dropout`: LightConv draws one for all."""
+    # Mixers that drop attention weights have a setting of that name; in others model.attention_dropout does nothing.
+    of_mixer = [value for key, value in flat(mixer).items() if key.rpartition(".")[2] == "dropout"]
+    # One of `per_layer` is a list.
+    values = [each for value in of_mixer for each in (value if isinstance(value, list) else [value])]
+    return any([model["dropout"], model["ffn_dim"] and model["activation_dropout"], *values])
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:

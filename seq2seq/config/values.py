@@ -47,6 +47,19 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
         ) from None
 
 
+def written(value: Any) -> str:
+    """Return a value in full, as the command line has it: null, true, 2 for 2.0, [3,7]; values that are equal alike."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(written, value)) + "]"
+    return str(value)
+
+
 def shown(value: Any, *, most: int = 100) -> str:
     """Return a value as YAML has it, on one short line, whatever it holds."""
     if value is None or isinstance(value, bool):

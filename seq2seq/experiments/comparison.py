@@ -110,7 +110,9 @@ def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
     by_seed = {run.seed: run for run in ours}
     common = [(by_seed[run.seed], run) for run in theirs if run.seed in by_seed]
     # both are sorted by seed; what the longer group has more is not tested
-    return common or list(zip(ours, theirs, strict=False))
+    pairs = common or list(zip(ours, theirs, strict=False))
+    # runs without the sources joined the set by their settings, and may have been scored on another text
+    return [(one, other) for one, other in pairs if one.test_lines("ref") == other.test_lines("ref")]
 
 
 def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:

@@ -58,23 +58,19 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
     without_test = "baseline" if group is table.baseline and table.tests else ""
     return {
         "mixer": group.mixer,
-        "settings": _settings(group),
+        "settings": group.settings_text,
         "seeds": ", ".join(str(run.seed) for run in group.runs),
         "BLEU": mean_and_deviation(group.values(split, "bleu")),
         "chrF": mean_and_deviation(group.values(split, "chrf")),
         "parameters": _count(group.mean("parameters")),
-        "tokens/s": f"{group.mean('target_tokens_per_second'):,.0f}",
+        "tokens/s": _whole(group.mean("target_tokens_per_second")),
         "time": _clock(group.mean("seconds")),
         "CPU time": _cpu_clock(group),
-        "updates": f"{group.mean('steps'):,.0f}",
-        "best step": f"{group.mean('best_step'):,.0f}",
+        "updates": _whole(group.mean("steps")),
+        "best step": _whole(group.mean("best_step")),
         "Δ BLEU": f"{test.difference:+.2f}" if test else "",
         "p": str(test) if test else without_test,
     }
-
-
-def _settings(group: Group) -> str:
-    return " ".join(f"{key}={value}" for key, value in group.settings.items())
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -85,20 +81,26 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 def _count(number: float) -> str:
     # in millions from 100,000 on, as papers report model sizes
-    return f"{number / 1e6:.2f}M" if number >= 1e5 else f"{number:,.0f}"
+    return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
+
+
+def _whole(number: float) -> str:
+    # nan: no run of the group recorded it
+    return "" if math.isnan(number) else f"{number:,.0f}"
 
 
 def _cpu_clock(group: Group) -> str:
     """Format the CPU time of training, where no GPU did the work and every run recorded it."""
     seconds = group.mean("training_cpu_seconds")
     on_cpu = all(run.results.get("accelerator", "cpu") == "cpu" for run in group.runs)
-    return _clock(seconds) if on_cpu and not math.isnan(seconds) else ""
+    return _clock(seconds) if on_cpu else ""
 
 
 def _clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss."""
-    # nan: no run of the group recorded its time
-    minutes, rest = divmod(0 if math.isnan(seconds) else round(seconds), 60)
+    """Format seconds as h:mm:ss; "" if no run of the group recorded its time."""
+    if math.isnan(seconds):
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
@@ -118,7 +120,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     test = table.tests.get(group.label)
     row: dict[str, Any] = {
         "mixer": group.mixer,
-        "settings": _settings(group),
+        "settings": group.settings_text,
         "seeds": " ".join(str(run.seed) for run in group.runs),
         "split": split,
         "set": table.title,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from seq2seq.config.dicts import UNSET
-from seq2seq.config.values import shown
+from seq2seq.config.values import written
 from seq2seq.experiments.folder import HARMLESS
 from seq2seq.experiments.results import RunResult
 
@@ -36,15 +37,21 @@ class Group:
     @property
     def label(self) -> str:
         """The mixer, followed by the settings that set the group apart."""
-        return " ".join([self.mixer, *(f"{key}={shown(value)}" for key, value in self.settings.items())])
+        return " ".join(each for each in (self.mixer, self.settings_text) if each)
+
+    @property
+    def settings_text(self) -> str:
+        """The settings that set the group apart, as the command line has them."""
+        return " ".join(f"{key}={written(value)}" for key, value in self.settings.items())
 
     def values(self, split: str, metric: str) -> list[float]:
         """Return a score of every run."""
         return [run.score(split, metric) for run in self.runs]
 
     def mean(self, key: str) -> float:
-        """Return the mean of a number of results.json."""
-        return statistics.fmean(run.number(key) for run in self.runs)
+        """Return the mean of a number of results.json over the runs that have it; nan if none does."""
+        numbers = [number for run in self.runs if not math.isnan(number := run.number(key))]
+        return statistics.fmean(numbers) if numbers else math.nan
 
 
 def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[Group]:
@@ -105,10 +112,17 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
 def _identity(run: RunResult, ignored: set[str]) -> dict[str, Any]:
     """Return the settings that make a run another experiment, by `section.name`."""
     return {
-        key: value
+        key: _plain(value)
         for key, value in sorted(run.resolved().items())
         if key not in ignored and not any(key.startswith(f"{name}.") for name in ignored)
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a whole number as int, so that 0 and 0.0 are one value in JSON as well."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:

@@ -18,9 +18,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import CompactHydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
-from seq2seq.experiments import folder as runs
 from seq2seq.experiments.job_records import Job, Process, write_sweep
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class JobRecords(Callback):
         print(f"compare the runs with: {compare_command(sweep)}", flush=True)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Record that the job runs, its run's folder, and this process."""
+        """Record that the job runs, and this process."""
         # a single run has no record; of a distributed job the first process keeps it
         if config.hydra.mode is RunMode.MULTIRUN and _first_task():
             self._job(config, state="running").write()
@@ -77,6 +76,9 @@ class JobRecords(Callback):
         if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
             return
         job = self._job(config, state="finished")
+        # the run itself has recorded its folder, see `record_run`
+        if recorded := Job.read(job.folder):
+            job = dataclasses.replace(job, run=recorded.run)
         if job_return.status is JobStatus.FAILED:
             # `return_value` would raise the exception here
             error = job_return._return_value
@@ -89,17 +91,10 @@ class JobRecords(Callback):
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
         """Describe the job of this process."""
-        # the name of a run is a hash of its settings, in which Hydra's own do not count
-        task = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        plain: Any = OmegaConf.to_container(task, resolve=True)
-        overrides = [str(item) for item in config.hydra.overrides.task]
-        # the same label and folder that `train` will compute from these settings
-        mixer = runs.mixer_label(config.hydra.runtime.choices["mixer"], overrides)
         return Job(
             folder=Path(config.hydra.runtime.output_dir),
-            overrides=tuple(overrides),
+            overrides=tuple(str(item) for item in config.hydra.overrides.task),
             state=state,
-            run=runs.folder_of(plain, mixer),
             log=_log_file(),
             process=Process.here(),
         )

@@ -216,6 +216,13 @@ class Job:
         return f"ended before it started ({f'SLURM: {state}' if state else 'its process is gone'})"
 
 
+def record_run(folder: Path, run: Path) -> None:
+    """Record the folder of the run that the job `<sweep>/<number>` is, as soon as the run knows it."""
+    # a job of a launcher without this project's callback has no record
+    if job := Job.read(folder):
+        dataclasses.replace(job, run=run).write()
+
+
 def is_sweep(folder: Path) -> bool:
     """Return True for a sweep's folder."""
     # multirun.yaml is Hydra's own, of a sweep without this project's callback

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from seq2seq.config.dicts import flat
 from seq2seq.config.values import shown
 from seq2seq.experiments.results import RunResult
 
@@ -63,11 +64,11 @@ def _set_of(run: RunResult, split: str, sets: dict[str, list[RunResult]]) -> str
 def _settings(run: RunResult, split: str) -> dict[str, Any]:
     """Return the settings that decide which sentences a split has, by `section.name`."""
     data = run.config.get("data", {})
-    keys = ("name", "src", "tgt", "path", "config", "revision", split)
-    # what is held out of training depends on the training text
-    keys += ("train", "holdout") if data.get(split) is None else ()
+    keys = ("name", "src", "tgt", "path", "config", "data_dir", "revision", "languages", "columns", "format", split)
+    # what is held out of training depends on the training text, and on what cleaning leaves of it
+    keys += ("train", "holdout", "clean") if data.get(split) is None else ()
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None
-    return {**{f"data.{key}": data.get(key) for key in keys}, "trainer.val_sentences": bound}
+    return flat({"data": {key: data.get(key) for key in keys}, "trainer": {"val_sentences": bound}})
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:

@@ -7,8 +7,9 @@ import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from seq2seq.config.values import written
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import draw_means, new_figure, save
 from seq2seq.experiments.groups import group_runs
@@ -68,12 +69,12 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> Setting
     copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
     # with other settings of the data the corpus is another one
     corpus = {"data.corpus"} if key.startswith("data.") else set()
-    values = {_text(each[key]) for _, each in settings}
+    values = {written(each[key]) for _, each in settings}
     scores: dict[str, dict[str, list[float]]] = {}
     for group in group_runs([run for run, _ in settings], {key, *copies, *corpus}):
         row: dict[str, list[float]] = {}
         for run in group.runs:
-            row.setdefault(_text(run.resolved()[key]), []).append(run.score(split, "bleu"))
+            row.setdefault(written(run.resolved()[key]), []).append(run.score(split, "bleu"))
         scores[group.label] = {value: row[value] for value in sorted(row, key=_order)}
     return SettingScores(key, sorted(values, key=_order), scores)
 
@@ -117,14 +118,6 @@ def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = No
 def _order(text: str) -> tuple[bool, float, str]:
     number = _number(text)
     return number is None, number or 0.0, text
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        # as the command line has them
-        return "null" if value is None else str(value).lower()
-    # 2 and 2.0 are one value
-    return f"{value:.10g}" if isinstance(value, (int, float)) else str(value)
 
 
 def _number(text: str) -> float | None:

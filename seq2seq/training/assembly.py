@@ -62,7 +62,7 @@ def make_task(
     model = build_model(config)
     if start:
         model.load_state_dict(start.model.state_dict())
-    _as_trained(model, plan.trainer, compile=compile)
+    prepare_for_training(model, plan.trainer, compile=compile)
     description = checkpoint.describe(  # in every checkpoint: translation needs no other file
         model_config=config,
         tokenizer=tokenizer,
@@ -87,7 +87,7 @@ def make_task(
     )
 
 
-def _as_trained(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
+def prepare_for_training(model: Seq2Seq, settings: TrainerSettings, *, compile: bool) -> None:
     """Change, in place, how a model computes while it is trained; its weights and their names stay."""
     if settings.bf16_residual:
         keep_stream_in_bf16(model)

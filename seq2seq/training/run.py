@@ -18,6 +18,7 @@ from seq2seq import checkpoint, distributed, files
 from seq2seq.build import max_positions
 from seq2seq.data.preparation import prepare_corpora, validate_corpora
 from seq2seq.experiments.folder import RunFolder, folder_of, translate_command
+from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
 from seq2seq.training import checks, compilation, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
@@ -105,6 +106,8 @@ class Run:
         """Prepare, train, test and report, alone in the run's folder; return the best validation BLEU."""
         try:
             with interruptible(), self._reserved():
+                if self.plan.job and distributed.is_first_process():
+                    record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
                 # For training and the test alike: the number of threads changes rounding.
                 with use_threads(self._threads()):

@@ -67,15 +67,15 @@ def test_rows_differ_in_what_they_say():
             assert [mixer.kernel_size for mixer in found[name]][:6] == [3, 7, 15, 31, 31, 31]
 
 
-def write_job(sweep: Path, row: str, seed: int, *, bleu: float | None = None, error: str = "") -> None:
-    """Write a job's record, and its run if there is a score."""
+def write_job(sweep: Path, row: str, seed: int | None, *, bleu: float | None = None, error: str = "") -> None:
+    """Write a job's record, without a seed if it is None, and its run if there is a score."""
     number = len(list(sweep.glob("*"))) - 1
     run = RunFolder(sweep.parent / f"{sweep.name}-{number}")
     if bleu is not None:
-        run.create(yaml.safe_dump({"seed": seed, "data": {"name": "toy"}, "mixer": {}}))
+        run.create(yaml.safe_dump({"seed": seed or 1, "data": {"name": "toy"}, "mixer": {}}))
         score = {"bleu": bleu, "chrf": 50.0}
         run.results.write_text(json.dumps({"mixer": row, "test": score, "valid": score, "parameters": 2_345_678}))
-    overrides = (f"{ablation.KEY}={row}", "experiment=ablation_wu", f"seed={seed}")
+    overrides = (f"{ablation.KEY}={row}", "experiment=ablation_wu", *([f"seed={seed}"] if seed else []))
     Job(sweep / str(number), overrides, "failed" if error else "finished", run.path, error).write()
 
 
@@ -93,7 +93,7 @@ def test_the_table_of_two_sweeps(tmp_path, capsys):
     write_job(first, "lightconv", 2, bleu=40.0)
     write_job(first, "dynamicconv", 1, error="3 updates had a gradient that is not finite, more than")
     write_job(first, "dynamicconv", 2, bleu=5.0)
-    write_job(second, "windows", 1, bleu=31.0)
+    write_job(second, "windows", None, bleu=31.0)  # the seed that a command without one has
     write_job(second, "windows", 2, bleu=31.4)
     out = tmp_path / "out"
     assert ablation.main([str(first), str(second), "--out", str(out)]) == 0
@@ -135,6 +135,8 @@ def test_divergence_that_does_not_come_is_said():
     row = next(row for row in ROWS if row.name == ablation.DIVERGED)
     nothing = {name: Outcome({}, float("nan"), {}) for name in NAMES}
     assert ablation.cells(row, nothing)["direction"] == ""
+    failed = nothing | {row.name: Outcome({}, float("nan"), {"1": "out of memory"})}
+    assert ablation.cells(row, failed)["direction"] == ""
     for errors, expected in (({}, "opposite"), ({"2": "weights are not finite"}, "mixed")):
         found = nothing | {row.name: Outcome({"1": 3.0}, 1e6, errors)}
         assert ablation.cells(row, found)["direction"] == expected

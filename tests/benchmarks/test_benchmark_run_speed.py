@@ -59,3 +59,10 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_speed.main()
     assert "theirs differ" in capsys.readouterr().err
+    # none at all
+    for name in ("lightconv", "transformer", "other"):
+        for side in ("src", "ref", "hyp"):
+            (runs / name / f"test.{side}").unlink()
+    with pytest.raises(SystemExit):
+        run_speed.main()
+    assert "one has not saved its text" in capsys.readouterr().err

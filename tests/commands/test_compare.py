@@ -179,8 +179,42 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau")
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
-    assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=False", ""]
+    assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
     assert "Not of one revision of the code: abc (1 runs), None (1 runs)" in printed
+
+
+def test_groups_are_told_apart_by_whole_values(tmp_path, capsys):
+    """Long lists of kernels; 0 and 0.0 are one value. Each group has the test of its own translations."""
+    refs = references(20)
+    kernels = ([3] * 7, [3, 7, 15, 31, 31, 31, 31], [3, 7, 15, 31, 31, 31, 3])
+    for number, (sizes, rate) in enumerate(zip(kernels, (0.3, 0.3, 0.0), strict=True)):
+        for dropout in (0, 0.0):
+            name = f"{number}-{dropout}"
+            run = write_run(tmp_path / name, refs, seed=1 + isinstance(dropout, float), rate=rate)
+            config = yaml.safe_load((run / "config.yaml").read_text())
+            config |= {"mixer": {"encoder": {"kernel_size": sizes}}, "model": {"dropout": dropout}}
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert compare.main([str(tmp_path)]) == 0
+    rows = cells(capsys.readouterr().out)
+    assert [row["settings"] for row in rows] == [
+        f"mixer.encoder.kernel_size=[{','.join(map(str, sizes))}]" for sizes in kernels
+    ]
+    differences = [float(row["BLEU"].split()[0]) - float(rows[0]["BLEU"].split()[0]) for row in rows[1:]]
+    assert [float(row["Δ BLEU"]) for row in rows[1:]] == pytest.approx(differences, abs=0.011)
+    assert compare.main([str(tmp_path), "--by", "model.dropout"]) == 0
+    assert len(cells(capsys.readouterr().out.split("BLEU by")[1])) == 3
+
+
+def test_numbers_that_a_run_lacks_are_left_out(tmp_path, capsys):
+    refs = references(5)
+    for seed, lacking in ((1, "steps"), (2, "seconds")):
+        run = write_run(tmp_path / str(seed), refs, seed=seed)
+        results = results_of(run)
+        del results[lacking]
+        (run / "results.json").write_text(json.dumps(results | {"parameters": 700}))
+    assert compare.main([str(tmp_path)]) == 0
+    (row, *_) = cells(capsys.readouterr().out)
+    assert (row["updates"], row["parameters"]) == ("99", "700")
 
 
 def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
@@ -281,6 +315,13 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     assert [[row["seeds"] for row in cells(each)] for each in tables] == [["3"], ["1, 2"], ["1"]]
     headings = [each.splitlines()[0].removeprefix("## ") for each in tables]
     assert headings == ["one de-en, trainer.val_sentences=5", "one de-en, trainer.val_sentences=null", "two de-en"]
+    # held out of training, by what cleaning leaves of it
+    for name, clean in (("five", True), ("six", False)):
+        data = {"name": "held", "train": "all", "holdout": 9, "clean": {"duplicates": clean}}
+        write_run(tmp_path / "held" / name, refs, data=data)
+    assert compare.main([str(tmp_path / "held"), "--split", "valid"]) == 0
+    headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
+    assert [each.rpartition(", ")[2] for each in headings] == [f"data.clean.duplicates={x}" for x in ("true", "false")]
     # the test set is the same text under both names, which a run without it cannot show
     assert compare.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -85,8 +85,18 @@ def test_r_drop_needs_a_dropout():
         ValueError, match=r"^optim\.r_drop=5\.0 compares two passes with dropout, .* set model\.dropout=0\.1"
     ):
         read_sections(config)
-    config["model"]["attention_dropout"] = 0.1
-    assert read_sections(config).optim.r_drop == 5.0
+    for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
+        has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
+        assert read_sections(has_one).optim.r_drop == 5.0
+    # no part of this model has attention weights, or a feed-forward
+    without = [
+        "mixer=encoder_decoder",
+        "model.ffn_dim=0",
+        "model.activation_dropout=0.1",
+        "model.attention_dropout=0.1",
+    ]
+    with pytest.raises(ValueError, match=r"^optim\.r_drop"):
+        read_sections(resolved_settings([*without, "optim.r_drop=5", "model.dropout=0"]))
 
 
 def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():

@@ -64,6 +64,7 @@ def test_the_rate_may_stay_before_it_falls():
     whole, most = OptimSettings(**rates), OptimSettings(**rates, decay_share=0.75)
     shares = [part / 16 for part in range(17)]
     assert [learning_rate(1, whole, each) for each in shares] == [learning_rate(1, most, each) for each in shares]
+    assert learning_rate(1, OptimSettings(**rates, decay_share=1e-17), 1.0) == 1.0
 
 
 def test_the_schedule_is_told_the_share_and_keeps_it():
