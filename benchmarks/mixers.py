@@ -1,16 +1,16 @@
-"""Compare all presets in one table: BLEU, parameters and speed of one sweep a corpus, and growth from the atlas.
+"""Compare all presets in one table: scores, parameters and time of one sweep, and growth from the atlas.
 
-    python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/phrasebook
-    python -m seq2seq.train -m 'mixer=glob(*)' experiment=tatoeba trainer.max_time=120s ... runs=runs/tatoeba
-    python -m benchmarks.mixers phrasebook=runs/phrasebook Tatoeba=runs/tatoeba --out docs/atlas
+    python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/presets
+    python -m benchmarks.mixers runs/presets --out docs/atlas
 
-writes mixers.md and mixers.json there, rows in the order of BLEU on the last corpus. Growth is that of the encoder's
-self mixer (`docs/atlas/atlas.json`): the exponents p of seconds and of bytes ~ N^p.
+writes mixers.md and mixers.json there, the best BLEU first. Growth is that of the encoder's self mixer
+(`docs/atlas/atlas.json`): the exponents p of seconds and of bytes ~ N^p.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.resources import conf_dir
 
-KEYS = ("parameters", "steps", "target_tokens_per_second", "training_seconds")
+SCORES = ("bleu", "chrf", "perplexity")
+KEYS = ("parameters", "steps", "target_tokens_per_second", "training_cpu_seconds")
+HEADER = ["mixer", "BLEU", "chrF", "perplexity", "parameters", "CPU seconds", "time ~ N^p", "memory ~ N^p"]
 # Figures of a preset's run, by metric or key.
 Figures = dict[str, float]
 
@@ -33,25 +35,27 @@ def self_mixer(preset: str) -> str:
     return next(str(entry["self@encoder"]) for entry in defaults if "self@encoder" in entry)
 
 
-def of_corpus(runs: str) -> dict[str, Figures]:
+def read_figures(runs: str, split: str) -> dict[str, Figures]:
     """Read the figures of the one run that each preset has below the folder `runs`.
+
+    Args:
+        split: The scores, "test" or "valid".
 
     Raises:
         ValueError: A preset has no finished run there, or several.
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
-    for run in collect([runs], "test").runs:
+    for run in collect([runs], split).runs:
         by_preset.setdefault(run.mixer, []).append(run)
     wrong = {name: len(mine) for name, mine in by_preset.items() if len(mine) != 1}
     if wrong:
         counts = ", ".join(f"{name}: {count}" for name, count in wrong.items())
         raise ValueError(f"{runs}: one finished run of each mixer is needed, but there are of {counts}")
-    return {name: _figures(run) for name, (run,) in by_preset.items()}
+    return {name: _figures(run, split) for name, (run,) in by_preset.items()}
 
 
-def _figures(run: RunResult) -> Figures:
-    scores = {metric: run.score("test", metric) for metric in ("bleu", "chrf")}
-    return scores | {key: run.number(key) for key in KEYS}
+def _figures(run: RunResult, split: str) -> Figures:
+    return {metric: run.score(split, metric) for metric in SCORES} | {key: run.number(key) for key in KEYS}
 
 
 def growth(atlas: Path) -> dict[str, Growth]:
@@ -60,44 +64,41 @@ def growth(atlas: Path) -> dict[str, Growth]:
     return {point["name"]: Growth(**point["growth"]) for point in points if point["growth"]}
 
 
-def markdown(corpora: dict[str, dict[str, Figures]], grown: dict[str, Growth]) -> str:
-    """Format the table, best BLEU on the last corpus first, whose updates, speed and sizes it shows."""
-    header = ["mixer", *corpora, "updates", "tokens/s", "parameters", "time ~ N^p", "memory ~ N^p"]
-    last = list(corpora.values())[-1]
-    rows = []
-    for preset in sorted(last, key=lambda name: -last[name]["bleu"]):
-        figures = last[preset]
-        of_encoder = grown.get(self_mixer(preset))
-        exponents = [of_encoder.time_exponent, of_encoder.memory_exponent] if of_encoder else []
-        rows.append(
-            [
-                f"`{preset}`",
-                *(f"{corpus[preset]['bleu']:.2f}" for corpus in corpora.values()),
-                f"{figures['steps']:,.0f}",
-                f"{figures['target_tokens_per_second']:,.0f}",
-                f"{figures['parameters'] / 1e6:.2f}M",
-                *([f"{exponent:.2f}" for exponent in exponents] or ["", ""]),
-            ]
-        )
-    return markdown_table(header, rows, right=header[1:]) + "\n"
+def markdown(figures: dict[str, Figures], grown: dict[str, Growth]) -> str:
+    """Format the table, best BLEU first."""
+    rows = [_cells(name, figures[name], grown) for name in sorted(figures, key=lambda name: -figures[name]["bleu"])]
+    return markdown_table(HEADER, rows, right=HEADER[1:]) + "\n"
+
+
+def _cells(preset: str, figures: Figures, grown: dict[str, Growth]) -> list[str]:
+    of_encoder = grown.get(self_mixer(preset))
+    exponents = [of_encoder.time_exponent, of_encoder.memory_exponent] if of_encoder else []
+    seconds = figures["training_cpu_seconds"]
+    return [
+        f"`{preset}`",
+        *(f"{figures[metric]:.2f}" for metric in SCORES),
+        f"{figures['parameters'] / 1e6:.2f}M",
+        "" if math.isnan(seconds) else f"{seconds:,.0f}",
+        *([f"{exponent:.2f}" for exponent in exponents] or ["", ""]),
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the sweeps, print the table, and write it with its figures."""
+    """Read the sweep, print the table, and write it with its figures."""
     parser = harness.parser_for("mixers", __doc__)
-    parser.add_argument("corpora", nargs="+", metavar="NAME=RUNS", help="a corpus and the folder of its runs")
+    parser.add_argument("runs", metavar="RUNS", help="the folder of the runs")
+    parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     parser.add_argument("--atlas", type=Path, default=Path("docs/atlas/atlas.json"), help="measured growth")
     options = parser.parse_args(arguments)
-    if wrong := [word for word in options.corpora if "=" not in word]:
-        parser.error(f"{wrong[0]} is not NAME=RUNS")
-    folders = dict(word.split("=", 1) for word in options.corpora)
     try:
-        corpora = {name: of_corpus(runs) for name, runs in folders.items()}
+        figures = read_figures(options.runs, options.split)
     except ValueError as error:
         parser.error(str(error))
-    table = markdown(corpora, growth(options.atlas))
+    table = markdown(figures, growth(options.atlas))
     print(table, end="")
-    harness.write(options.out, "mixers", corpora, table)
+    # JSON has no nan
+    plain = {name: {key: None if math.isnan(x) else x for key, x in each.items()} for name, each in figures.items()}
+    harness.write(options.out, "mixers", plain, table)
     return 0
 
 
