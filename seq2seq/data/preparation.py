@@ -220,9 +220,9 @@ def _summary(data: PreparedData) -> str:
 
 
 def _vocabulary(tokenizer: Tokenizer) -> str:
-    """Name the sizes of the vocabularies, of one that both sides share once."""
-    if tokenizer.joint:
-        return f"one vocabulary of {tokenizer.tgt_vocab_size:,} pieces"
+    """Name the sizes of the vocabularies, of one that both sides share once; pictures have none of pieces."""
+    if tokenizer.joint or tokenizer.patches:
+        return f"{'joint' if tokenizer.joint else 'target'} vocabulary of {tokenizer.tgt_vocab_size:,} pieces"
     return f"vocabularies of {tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} pieces (source, target)"
 
 

@@ -198,6 +198,16 @@ def test_ready_separate_models_given_for_the_other_direction(folder, tmp_path):
         validate_corpora(read_settings(folder, tokenizer=turned))
 
 
+def test_sizes_are_logged(folder, caplog):
+    with caplog.at_level(logging.INFO):
+        prepared(folder)
+        prepared(folder, tokenizer={"joint": False, "vocab_size": 50})
+    found = [line for line in caplog.messages if "pairs (train" in line]
+    splits = "300 / 31 / 17 pairs (train / valid / test)"
+    assert found[0] == f"de-en: {splits}, joint vocabulary of 80 pieces"
+    assert found[1] == f"de-en: {splits}, vocabularies of 50 and 50 pieces (source, target)"
+
+
 def test_cleaning_table_is_logged_and_oversized_pairs_never_reach_a_batch(folder, caplog):
     with caplog.at_level(logging.INFO):
         made = module(folder, max_tokens=30)
