@@ -1,7 +1,7 @@
 """Compare all presets in one table: scores, parameters and time of one sweep, and growth from the atlas.
 
     python -m seq2seq.train -m 'mixer=glob(*)' trainer.max_steps=1000 runs=runs/presets
-    python -m benchmarks.mixers runs/presets --out docs/atlas
+    python -m benchmarks.mixers runs/presets --out presets
 
 writes mixers.md and mixers.json there, the best BLEU first. Growth is that of the encoder's self mixer
 (`docs/atlas/atlas.json`): the exponents p of seconds and of bytes ~ N^p.
@@ -55,7 +55,9 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
 
 
 def _figures(run: RunResult, split: str) -> Figures:
-    return {metric: run.score(split, metric) for metric in SCORES} | {key: run.number(key) for key in KEYS}
+    # an older run has no perplexity
+    scores = {metric: float(run.results[split].get(metric, math.nan)) for metric in SCORES}
+    return scores | {key: run.number(key) for key in KEYS}
 
 
 def growth(atlas: Path) -> dict[str, Growth]:

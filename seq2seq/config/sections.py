@@ -82,11 +82,15 @@ def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _has_dropout(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> bool:
     """Say whether a dropout acts, but for that of kernels, `weight_dropout`: LightConv draws one for all."""
-    # Mixers that drop attention weights have a setting of that name; in others model.attention_dropout does nothing.
-    of_mixer = [value for key, value in flat(mixer).items() if key.rpartition(".")[2] == "dropout"]
+    # Mixers that drop attention weights have a setting for it; in others model.attention_dropout does nothing.
+    of_mixer = [value for key, value in flat(mixer).items() if _is_dropout(key.rpartition(".")[2])]
     # One of `per_layer` is a list.
     values = [each for value in of_mixer for each in (value if isinstance(value, list) else [value])]
     return any([model["dropout"], model["ffn_dim"] and model["activation_dropout"], *values])
+
+
+def _is_dropout(name: str) -> bool:
+    return name.endswith("dropout") and name != "weight_dropout"
 
 
 def present_settings(config: Mapping[str, Any]) -> dict[str, Any]:

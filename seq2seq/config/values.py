@@ -48,11 +48,11 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
 
 
 def written(value: Any) -> str:
-    """Return a value in full, as the command line has it: null, true, 2 for 2.0, [3,7]; values that are equal alike."""
+    """Return a value in full, as the command line has it: null, true, [3,7]; numbers that are equal alike, 2.0 as 2."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
-        return f"{value:.10g}"
+        return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -91,9 +91,9 @@ def _whole(number: float) -> str:
 
 def _cpu_clock(group: Group) -> str:
     """Format the CPU time of training, where no GPU did the work and every run recorded it."""
-    seconds = group.mean("training_cpu_seconds")
     on_cpu = all(run.results.get("accelerator", "cpu") == "cpu" for run in group.runs)
-    return _clock(seconds) if on_cpu else ""
+    recorded = not any(math.isnan(run.number("training_cpu_seconds")) for run in group.runs)
+    return _clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
 
 
 def _clock(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
-from seq2seq.config.values import shown
+from seq2seq.config.values import written
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, ROUNDING, RunFolder, with_window
 from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
@@ -152,13 +152,13 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int 
 
 
 def _change(key: str, before: Any, now: Any) -> str:
-    return f"{key} was {shown(before)} and is now {shown(now)}"
+    return f"{key} was {written(before)} and is now {written(now)}"
 
 
 def _some(changed: Sequence[str]) -> str:
     """Join the first changes: with another mixer there are dozens."""
     more = len(changed) - _LISTED
-    return "; ".join(changed[:_LISTED]) + (f"; and {more} more settings" if more > 0 else "")
+    return "; ".join(changed[:_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _decided(config: dict[str, Any], max_tokens: int | None) -> dict[str, Any]:

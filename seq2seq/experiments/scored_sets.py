@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
-from seq2seq.config.values import shown
+from seq2seq.config.values import written
 from seq2seq.experiments.results import RunResult
 
 
@@ -65,10 +65,16 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
     """Return the settings that decide which sentences a split has, by `section.name`."""
     data = run.config.get("data", {})
     keys = ("name", "src", "tgt", "path", "config", "data_dir", "revision", "languages", "columns", "format", split)
-    # what is held out of training depends on the training text, and on what cleaning leaves of it
-    keys += ("train", "holdout", "clean") if data.get(split) is None else ()
+    values: dict[str, Any] = {key: data.get(key) for key in keys}
+    if data.get(split) is None:
+        # what is held out of training depends on the training text, and on the rules of cleaning that act before
+        rules = data.get("clean") or {}
+        values |= {key: data.get(key) for key in ("train", "holdout")}
+        values["clean"] = {key: rules.get(key) for key in ("invalid_utf8", "empty", "same", "duplicates")}
+    # corpora that are mixed with it may have sets of their own
+    values |= {f"corpora.{name}.{split}": (each or {}).get(split) for name, each in (data.get("corpora") or {}).items()}
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None
-    return flat({"data": {key: data.get(key) for key in keys}, "trainer": {"val_sentences": bound}})
+    return flat({"data": values, "trainer": {"val_sentences": bound}})
 
 
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
@@ -78,14 +84,24 @@ def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
     for fact in facts:
         known = [fact(runs, split) for runs in sets]
-        # of sets with one title, what is not the same in all of them
         alike = [[other for other, theirs in zip(known, titles, strict=True) if theirs == title] for title in titles]
         titles = [
-            ", ".join([title, *(text for text in mine if not all(text in other for other in others))])
+            ", ".join([title, *_telling(mine, others)])
             for title, mine, others in zip(titles, known, alike, strict=True)
         ]
     return [f"{title} ({titles[:n].count(title) + 1})" if titles.count(title) > 1 else title
             for n, title in enumerate(titles)]  # fmt: skip
+
+
+def _telling(mine: list[str], others: Sequence[list[str]]) -> list[str]:
+    """Return the first facts of a set that tell it from all others, as far as facts do."""
+    telling = []
+    rest = [other for other in others if other is not mine]
+    for text in mine:
+        if any(text not in other for other in rest):
+            telling.append(text)
+            rest = [other for other in rest if text in other]
+    return telling
 
 
 def _corpora(runs: Sequence[RunResult], split: str) -> str:
@@ -105,7 +121,7 @@ def _text(runs: Sequence[RunResult], split: str) -> list[str]:
 
 
 def _settings_shown(runs: Sequence[RunResult], split: str) -> list[str]:
-    return [f"{key}={shown(value)}" for key, value in _settings(runs[0], split).items()]
+    return [f"{key}={written(value)}" for key, value in _settings(runs[0], split).items()]
 
 
 def first_signature(run: RunResult, split: str) -> str:

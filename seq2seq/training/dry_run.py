@@ -50,7 +50,7 @@ def dry_run(plan: RunPlan, execute: Callable[[RunPlan], float]) -> float:
                 _clear(folder)
     log.info(
         "dry run: all stages work (%d updates, a checkpoint, a validation%s of %d sentences each) after %.0f s; "
-        "nothing was kept",
+        "only the prepared corpus was kept",
         DRY_UPDATES, " and a test" if short.trainer.test else "", DRY_SENTENCES, time.monotonic() - began,
     )  # fmt: skip
     return score

@@ -203,18 +203,28 @@ def test_groups_are_told_apart_by_whole_values(tmp_path, capsys):
     assert [float(row["Δ BLEU"]) for row in rows[1:]] == pytest.approx(differences, abs=0.011)
     assert compare.main([str(tmp_path), "--by", "model.dropout"]) == 0
     assert len(cells(capsys.readouterr().out.split("BLEU by")[1])) == 3
+    # numbers that differ in their last digit only
+    for number, (dropout, rate) in enumerate(((0.2, 0.4), (0.1 + 0.2, 0.2), (0.3, 0.0))):
+        write_run(tmp_path / "close" / str(number), refs, rate=rate, model={"dropout": dropout})
+    assert compare.main([str(tmp_path / "close")]) == 0
+    rows = cells(capsys.readouterr().out)
+    assert [row["settings"] for row in rows] == [f"model.dropout={x}" for x in ("0.2", "0.30000000000000004", "0.3")]
+    differences = [float(row["BLEU"]) - float(rows[0]["BLEU"]) for row in rows[1:]]
+    assert [float(row["Δ BLEU"]) for row in rows[1:]] == pytest.approx(differences, abs=0.011)
 
 
 def test_numbers_that_a_run_lacks_are_left_out(tmp_path, capsys):
     refs = references(5)
-    for seed, lacking in ((1, "steps"), (2, "seconds")):
+    for seed, lacking in ((1, "steps"), (2, "training_cpu_seconds")):
         run = write_run(tmp_path / str(seed), refs, seed=seed)
-        results = results_of(run)
+        results = results_of(run) | {"parameters": 700, "training_cpu_seconds": 5}
         del results[lacking]
-        (run / "results.json").write_text(json.dumps(results | {"parameters": 700}))
+        (run / "results.json").write_text(json.dumps(results))
     assert compare.main([str(tmp_path)]) == 0
     (row, *_) = cells(capsys.readouterr().out)
     assert (row["updates"], row["parameters"]) == ("99", "700")
+    # scores of all beside the time of some would mislead
+    assert "CPU time" not in row
 
 
 def test_job_that_was_stopped_early_is_left_out_of_either_split(tmp_path):
@@ -321,7 +331,19 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
         write_run(tmp_path / "held" / name, refs, data=data)
     assert compare.main([str(tmp_path / "held"), "--split", "valid"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
-    assert [each.rpartition(", ")[2] for each in headings] == [f"data.clean.duplicates={x}" for x in ("true", "false")]
+    assert headings == [f"## held, data.clean.duplicates={x}" for x in ("true", "false")]
+    # rules on lengths come after
+    data = {"name": "held", "train": "all", "holdout": 9, "clean": {"duplicates": True, "max_length": 9}}
+    write_run(tmp_path / "held" / "seven", refs, data=data, seed=2)
+    mixed = data | {"corpora": {"web": {"train": "web", "valid": "w"}}}
+    write_run(tmp_path / "held" / "eight", refs, data=mixed)
+    assert compare.main([str(tmp_path / "held"), "--split", "valid"]) == 0
+    tables = capsys.readouterr().out.split("## ")[1:]
+    assert {each.splitlines()[0].removeprefix("held, data."): len(cells(each)) for each in tables} == {
+        "clean.duplicates=true": 2,
+        "clean.duplicates=false": 1,
+        "clean.duplicates=true, data.corpora.web.valid=w": 1,
+    }
     # the test set is the same text under both names, which a run without it cannot show
     assert compare.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out

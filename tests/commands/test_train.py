@@ -365,7 +365,7 @@ def test_a_run_is_not_continued_under_other_settings(corpus, tmp_path, override,
 def test_of_many_changed_settings_the_first_are_told(corpus, tmp_path):
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
     execute(toycorpus.settings(corpus, tmp_path, *given))
-    with pytest.raises(ValueError, match=r"mixer\..*; and 2 more settings; resume it") as refused:
+    with pytest.raises(ValueError, match=r"mixer\..*; and 2 more; resume it") as refused:
         checked(corpus, tmp_path, *given, "resume=auto", "mixer=lstm", "seed=2")
     assert str(refused.value).count(" and is now ") == 5
 

@@ -88,6 +88,10 @@ def test_r_drop_needs_a_dropout():
     for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
         has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
         assert read_sections(has_one).optim.r_drop == 5.0
+    # a mixer of another package, with a name of its own
+    own = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
+    own["mixer"]["encoder"] = {"_target_": "mymix.Mine", "hidden_dropout": 0.1}
+    assert read_sections(own).optim.r_drop == 5.0
     # no part of this model has attention weights, or a feed-forward
     without = [
         "mixer=encoder_decoder",
