@@ -66,6 +66,16 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for."""
+    for columns in range(min(4, len(labels)), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        figure.draw_without_rendering()
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
+
+
 def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
     """Draw a curve for each label, with the range over seeds shaded, and a legend.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.experiments.figures import MARKERS, finish_bleu_axes, look, new_figure, save
+from seq2seq.experiments.figures import MARKERS, add_legend, finish_bleu_axes, look, new_figure, save
 from seq2seq.experiments.groups import Group
 
 if TYPE_CHECKING:
@@ -65,9 +65,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     _draw_sizes(sizes, groups, split)
     if len(groups) > 1:
         # one legend for both panels, whose colors agree
-        handles, labels = sizes.get_legend_handles_labels()
-        columns = min(4, len(groups))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+        add_legend(figure, *sizes.get_legend_handles_labels())
     return save(figure, stem, dpi=150)
 
 

@@ -1,0 +1,24 @@
+"""Parts that all figures share."""
+
+from __future__ import annotations
+
+import pytest
+
+from seq2seq.experiments.figures import add_legend, new_figure
+
+
+@pytest.mark.parametrize(("length", "count"), [(4, 6), (20, 5), (45, 3), (300, 2)])
+def test_a_legend_is_as_wide_as_the_figure_at_most(length, count):
+    pytest.importorskip("matplotlib")
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
+    labels = [f"{number:0{length}d}" for number in range(count)]
+    handles = [axes.plot([0, 1], [0, number])[0] for number in range(count)]
+    add_legend(figure, handles, labels)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    columns = {round(text.get_window_extent().x0) for text in legend.get_texts()}
+    assert len(columns) == {4: 4, 20: 2, 45: 1, 300: 1}[length]
+    # one column is all that can be done
+    assert length == 300 or legend.get_window_extent().width <= figure.bbox.width
+    assert [text.get_text() for text in legend.get_texts()] == labels
