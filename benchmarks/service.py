@@ -66,8 +66,7 @@ def measure(pool: ThreadPoolExecutor, clients: Sequence[Client], texts: Sequence
         "rate": len(texts) / seconds,
         "median": statistics.median(delays),
         "p95": delays[int(0.95 * (len(delays) - 1))],
-        "translations": {text: translation for text, translation, _ in answers},
-        "answers": len(answers),
+        "translations": [(text, translation) for text, translation, _ in answers],
     }
 
 
@@ -82,9 +81,9 @@ def compare(address: SplitResult, *, clients: int, texts: int, alone: int, round
         for _ in range(rounds):
             for way, some, count in (("one at a time", crowd[:1], alone), ("concurrent", crowd, texts)):
                 found = measure(pool, some, sentences(count))
-                wrong += count - found.pop("answers")
-                for text, translation in found.pop("translations").items():
-                    wrong += expected.setdefault(text, translation) != translation
+                translations = found.pop("translations")
+                wrong += count - len(translations)
+                wrong += sum(expected.setdefault(text, answer) != answer for text, answer in translations)
                 both[way].append(found)
     middle = {
         way: {name: statistics.median(each[name] for each in found) for name in found[0]} for way, found in both.items()

@@ -157,6 +157,16 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return _read(Path(path), mmap=False)
 
 
+def updates(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of updates that a checkpoint has had; None if it does not say, is damaged or not there."""
+    try:
+        # mapped: of a large file, only the directory is read
+        count = _read(Path(path), mmap=True).get("global_step")
+    except CheckpointError:
+        return None
+    return count if isinstance(count, int) else None
+
+
 def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", trust: Sequence[str] = ()) -> Loaded:
     """Build the model and the tokenizer of a checkpoint; nothing in the file is executed.
 

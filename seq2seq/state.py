@@ -167,9 +167,14 @@ class Cache:
         place = self.ancestry.places(slots, position, value.shape[1] // width)
         self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype).reshape(-1, width))
 
+    @property
+    def limit(self) -> int:
+        """The number of slots in use; the ancestry has more where it serves a longer cache, such as a convolution's."""
+        return min(self.ancestry.limit, self.values.shape[self.slot_axis])
+
     def used(self) -> Tensor:
         """Return the values in slots that are in use."""
-        return self.values.narrow(self.slot_axis, 0, min(self.ancestry.limit, self.values.shape[self.slot_axis]))
+        return self.values.narrow(self.slot_axis, 0, self.limit)
 
     def read(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Return all slots of each sentence and which of them each hypothesis sees; nothing is copied.
@@ -178,12 +183,10 @@ class Cache:
             The slots (B, slots, width), hypotheses side by side, and the visible ones (B, N / B, slots): those
             of a hypothesis's own ancestors up to its position (N,).
         """
-        batch_size, slots, beam, width = self.values.shape
-        # one that is written in turns is read by `kernels.conv_step`
-        assert slots == self.ancestry.slots
-        limit = self.ancestry.limit
-        # (B, slots, width), beam rows innermost
-        return self.values[:, :limit].reshape(batch_size, limit * beam, width), self.ancestry.visible(position)
+        batch_size, _, beam, width = self.values.shape
+        # (B, slots, width), beam rows innermost; one that is written in turns is read by `kernels.conv_step` instead
+        rows = self.limit * beam
+        return self.used().reshape(batch_size, rows, width), self.ancestry.visible(position)[..., :rows]
 
     def expand(self, ancestry: Ancestry) -> Cache:
         """Make room for the hypotheses of an ancestry, before anything is written."""
@@ -228,7 +231,7 @@ class HeadCache(Cache):
             weights: What stands in place of the softmax, as `attention` names it.
         """
         k, v = (cache.used().to(q.dtype).flatten(2, 3) for cache in (self, values))  # (B, G, slots, d)
-        bias = self.ancestry.bias(position, q.dtype)[:, None]  # (B, 1, beam, slots)
+        bias = self.ancestry.bias(position, q.dtype)[:, None, :, : k.shape[2]]  # (B, 1, beam, slots)
         groups = q.shape[1] // k.shape[1]
         if groups == 1:
             return attention(q, k, v, bias=bias, weights=weights)

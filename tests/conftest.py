@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import os
 import random
 import re
@@ -105,6 +106,16 @@ def seed(request: pytest.FixtureRequest) -> int:
     value = seed_all(request.node.name)
     print(f"seed {value} (SEQ2SEQ_TEST_SEED={SEED})")
     return value
+
+
+@pytest.fixture(autouse=True)
+def log_handlers_kept() -> Iterator[None]:
+    """Remove the log handlers that a command within a test has left: their streams end with it."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    for handler in [each for each in root.handlers if each not in before]:
+        root.removeHandler(handler)
 
 
 @pytest.hookimpl(wrapper=True)

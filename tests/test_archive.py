@@ -7,6 +7,7 @@ import pickletools
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +116,13 @@ def test_parts_that_are_shared_add_their_depth():
 def test_every_reader_refuses_them(good, tmp_path):
     """The average and what training reads, too."""
     from seq2seq.experiments.averaging import average
+    from seq2seq.experiments.folder import RunFolder
     from seq2seq.experiments.resume import Resumed
 
     path = tmp_path / "laughs.ckpt"
     torch.save(put(good, "seq2seq.model", laughs()), path)
-    readers: list[Callable[[], Any]] = [lambda: average([path, path]), lambda: Resumed.open(path, {})]
+    resume = partial(Resumed.open, path, {}, RunFolder(tmp_path))
+    readers: list[Callable[[], Any]] = [lambda: average([path, path]), resume]
     for read in [*readers, lambda: checkpoint.read(path)]:
         with pytest.raises(CheckpointError, match="shared"):
             read()

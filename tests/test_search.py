@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from composed import BOS, EOS, PAD, PRESETS, lengths_mask, random_tokens, tiny
+from composed import BOS, EOS, PAD, PRESETS, SELF, TINY, Case, config, lengths_mask, random_tokens, tiny
+from conftest import jiggle
 from textbook_search import beam_search, next_log_probs
 from torch import Tensor
 
 import seq2seq.search.running
+from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Hypothesis, NotFiniteError, Source, Specials, sample, search, search_stream
@@ -23,6 +25,7 @@ from seq2seq.search.hypothesis import length_divisor
 from seq2seq.search.top import top
 from seq2seq.state import NoState
 
+ENCODER_ONLY = {"bigru", "resolutions"}
 SPECIAL = Specials(BOS, EOS, PAD)
 SMALL = 6  # pad, unk, bos, eos and two words: three tokens that go on
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
@@ -39,6 +42,7 @@ REPRESENTATIVE = {
     "test_the_batch_changes_nothing": _CORE,
     "test_scores_are_those_of_forward": _CORE,
     "test_sampled_scores_are_those_of_forward": _CORE,
+    "test_a_convolution_longer_than_the_translation_stands_beside_any_mixer": {"attention", "relative_bias", "gru"},
     "test_weights_that_are_not_finite_end_the_search": _CORE,
     "test_a_wide_beam_is_exhaustive": {"1-0.0", "5--0.7", "5-0.6", "5-2.0", "40-1.0", "40-0.0"},
 }
@@ -228,6 +232,21 @@ def test_scores_are_those_of_forward(overrides):
         for hypothesis, log_prob in zip(found, again, strict=True):
             assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-4)
             assert hypothesis.score == pytest.approx(log_prob / (len(hypothesis.ids) + 1) ** 0.7, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in SELF if name not in ENCODER_ONLY])
+def test_a_convolution_longer_than_the_translation_stands_beside_any_mixer(name):
+    """Both remember in one table of ancestors, of which the convolution needs more slots than there are positions."""
+    settings = config("mixer=transformer", *TINY, "model.tie=none")
+    conv, other = (Case("decoder", each).settings() for each in ("dynamicconv", name))
+    conv["per_layer"] = {"kernel_size": [31, 31, 31, 31]}
+    settings["mixer"]["decoder"] = {"kinds": {"conv": conv, "other": other}, "pattern": ["conv", "other"]}
+    model = jiggle(build_model(settings)).eval().double()
+    src, _ = sources(3)
+    options = SearchSettings(beam_size=3, max_len_ratio=1.0, max_len_extra=4, n_best=3)
+    (found,) = search(model, src, torch.ones_like(src).bool(), settings=options, special=SPECIAL)
+    again = score(model, src, [h.ids for h in found])
+    assert [h.log_prob for h in found] == pytest.approx(again, abs=1e-4)
 
 
 def test_n_best_is_sorted_and_distinct():

@@ -40,6 +40,7 @@ class Corpus(NamedTuple):
         fingerprint: Hash of the raw data and of all settings that decide the text.
         folder: Cache folder of the text.
         train_rows: Sorted rows of train.arrow, if the training split is a subset of the text.
+        whole_fingerprint: Fingerprint before the subset was chosen; "" if it is not a subset.
     """
 
     splits: DatasetDict
@@ -48,6 +49,7 @@ class Corpus(NamedTuple):
     fingerprint: str
     folder: Path
     train_rows: np.ndarray | None = None
+    whole_fingerprint: str = ""
 
     def with_training_rows(self, rows: np.ndarray, fingerprint: str, dropped: Dropped) -> Corpus:
         """Return the corpus with a subset of its training pairs.
@@ -62,7 +64,10 @@ class Corpus(NamedTuple):
         # with pairs held out, the training split has rows of train.arrow itself
         inside = np.load(held, mmap_mode="r")[rows] if held.is_file() else rows
         table = [*self.dropped, dropped]
-        return self._replace(splits=splits, fingerprint=fingerprint, dropped=table, train_rows=inside)
+        whole = self.fingerprint
+        return self._replace(
+            splits=splits, fingerprint=fingerprint, dropped=table, train_rows=inside, whole_fingerprint=whole
+        )
 
     def blocks(self, split: str) -> Iterator[Pairs]:
         """Read the pairs of a split in their order, without keeping any in memory.
@@ -230,15 +235,21 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes.
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
-    start = 0
+    ends = [0]
     for split in splits:
         # the first group at or after `size` pairs: all translations of a source stay together
-        end = int(groups[min(np.searchsorted(groups, start + size), len(groups) - 1)])
+        ends.append(int(groups[min(np.searchsorted(groups, ends[-1] + size), len(groups) - 1)]))
+        if ends[-1] < ends[-2] + size or 2 * ends[-1] > rows:
+            raise ValueError(
+                f"data.{split} is not set, and data.holdout={size} pairs cannot be held out for it: the {rows} "
+                f"training pairs have {len(groups)} different sources, and those of one source stay together; name the "
+                "files, or lower data.holdout"
+            )
         # sorted, as `Corpus.blocks` needs them
-        np.save(folder / f"{split}.npy", np.sort(order[start:end]))
-        start = end
-    np.save(folder / "train.npy", np.sort(order[start:]))
-    log.info("held out %d pairs of training for each of: %s", size, ", ".join(splits))
+        np.save(folder / f"{split}.npy", np.sort(order[ends[-2] : ends[-1]]))
+    np.save(folder / "train.npy", np.sort(order[ends[-1] :]))
+    counts = ", ".join(f"{split} {count}" for split, count in zip(splits, np.diff(ends), strict=True))
+    log.info("pairs of training held out: %s", counts)
 
 
 # Reading
@@ -258,6 +269,9 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
         splits[split] = dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
+    # a row of the table as well: pairs that are read and not trained on
+    if held := sum(len(splits[split]) for split in splits if split not in named):
+        dropped.append(Dropped("holdout", held, ""))
     return Corpus(splits, dropped, report["read"], fingerprint, folder)
 
 

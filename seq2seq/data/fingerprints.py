@@ -41,7 +41,10 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
     else:
         for split in SPLITS:
-            files = find_source(split, settings).files if settings.place(split) is not None else []
+            source = find_source(split, settings) if settings.place(split) is not None else None
+            files = source.files if source else []
+            # the same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
+            parts += ["csv"] if source and source.type == "csv" and not settings.format else []
             # a remote file by its address alone: hashing it would mean downloading it
             parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
     # 64 bits suffice for names that nobody attacks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -97,8 +98,8 @@ def _check_entry(name: str, entry: Any) -> None:
     if tag is not None and not (isinstance(tag, str) and re.fullmatch(r"<\S+>", tag)):
         raise ValueError(f"data.corpora.{name}.tag={tag!r}: write it in angle brackets, without spaces, as in <bt>")
     weight = entry.get("weight")
-    if weight is not None and not (isinstance(weight, int | float) and weight > 0):
-        raise ValueError(f"data.corpora.{name}.weight={weight!r}: a number above 0 is needed")
+    if weight is not None and not (isinstance(weight, int | float) and 0 < weight < math.inf):
+        raise ValueError(f"data.corpora.{name}.weight={weight!r}: a finite number above 0 is needed")
 
 
 def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -135,6 +136,10 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
     temperature = data.get("temperature", 1.0)
     if not isinstance(temperature, int | float) or temperature < 1:
         raise ValueError(f"data.temperature={temperature!r}: a number of at least 1 is needed; 1 draws by size")
+    if temperature != 1 and training and not without:
+        raise ValueError(
+            f"data.temperature={temperature!r} draws by size, but the corpora have weights: leave out one of the two"
+        )
     for split in SPLITS:
         if not any(split in part.corpus.splits for part in parts):
             raise ValueError(f"data.{split} is not set, and no corpus of data.corpora has {split}")

@@ -50,6 +50,7 @@ class PreparedData:
         plan: The settings, with a decided batch size or none.
         splits: The encoded splits by name; `train` is missing if it is streamed.
         fingerprint: Hash of all text and tags, and of a stream's settings.
+        whole_fingerprint: The same of the corpora from which `data.limit` and the seed chose.
         folders: The cache folders (or files of ready models), each named by its content.
     """
 
@@ -57,6 +58,7 @@ class PreparedData:
     tokenizer: Tokenizer
     splits: Mapping[str, Split]
     fingerprint: str
+    whole_fingerprint: str
     folders: Mapping[str, Path]
 
     def split(self, name: str) -> Split:
@@ -197,7 +199,9 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
                 encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
         # in the order of the parts, on which `directions` and `Mixture` rely
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
-    prepared = PreparedData(plan, tokenizer, splits, _fingerprint(plan, loaded), folders)
+    fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded])
+    whole = _fingerprint(plan, [each.whole_fingerprint or each.fingerprint for each in loaded])
+    prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
     log.info("%s", _summary(prepared))
     return prepared
 
@@ -231,14 +235,14 @@ def _label(name: str, part: Part, plan: DataPlan) -> str:
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
-def _fingerprint(plan: DataPlan, loaded: Sequence[Corpus]) -> str:
-    """Hash all text and tags; a single corpus without tags keeps its own fingerprint."""
+def _fingerprint(plan: DataPlan, corpora: Sequence[str]) -> str:
+    """Hash the fingerprints of the corpora, and tags; a single corpus without tags keeps its own."""
     parts = plan.parts
     if len(parts) == 1 and not parts[0].tags:
-        fingerprint = loaded[0].fingerprint
+        fingerprint = corpora[0]
     else:
         # order counts: it decides the rows of the mixture
-        text = repr([(corpus.fingerprint, part.tags) for part, corpus in zip(parts, loaded, strict=True)])
+        text = repr([(corpus, part.tags) for part, corpus in zip(parts, corpora, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{fingerprint}-{plan.stream.fingerprint}" if plan.stream else fingerprint
 

@@ -81,7 +81,12 @@ def step_checkpoints(folder: Path) -> list[Path]:
     """List `step-<update>.ckpt` in `folder`, by update."""
     # by number, since by name step-900 would follow step-1000; other names are not from training
     paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
-    return sorted(paths, key=lambda path: int(path.stem.removeprefix("step-")))
+    return sorted(paths, key=update_of)
+
+
+def update_of(path: Path) -> int:
+    """Return the update that is in the name of a step checkpoint."""
+    return int(path.stem.removeprefix("step-"))
 
 
 def is_from_training(path: Path) -> bool:

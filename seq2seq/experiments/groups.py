@@ -96,7 +96,7 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
     """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
     ignored = {*_IGNORED, *ignore}
-    if any("corpus" not in run.results for run in runs):
+    if any(run.fingerprint is None for run in runs):
         # an older run has not recorded the fingerprint of its corpus
         ignored.add("data.corpus")
     members: dict[str, list[RunResult]] = {}

@@ -24,7 +24,6 @@ SPLITS = ("test", "valid")
 # Settings that may be `auto`, by the key of results.json that has the value they came to.
 _DECIDED = {
     "data.max_tokens": "max_tokens",
-    "data.corpus": "corpus",
     "trainer.precision": "precision",
     "trainer.accelerator": "accelerator",
     "trainer.compile": "compiled",
@@ -85,6 +84,12 @@ class RunResult:
         languages = "-".join(str(data[side]) for side in ("src", "tgt") if data.get(side))
         return f"{data['name']} {languages}".strip()
 
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the corpus, before `data.limit` and the seed chose from it; None in older runs."""
+        limited = any(key.endswith("limit") and value for key, value in flat(self.config["data"]).items())
+        return self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
+
     def number(self, key: str) -> float:
         """Return a number of results.json; nan where an older run has none."""
         value = self.results.get(key)
@@ -97,6 +102,7 @@ class RunResult:
         """
         # what `auto` came to, so that `auto` and the same value spelled out are one setting
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
+        values["data.corpus"] = self.fingerprint
         decided = {key: value for key, value in values.items() if value is not None}
         return flat(with_window(self.config)) | decided
 

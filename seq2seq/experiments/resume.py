@@ -75,16 +75,17 @@ class Resumed(NamedTuple):
     threads: int | None = None
 
     @classmethod
-    def open(cls, path: Path, config: Mapping[str, Any]) -> Resumed:
+    def open(cls, path: Path, config: Mapping[str, Any], folder: RunFolder) -> Resumed:
         """Read `path`, and log changes of the budget.
 
         Args:
             path: A checkpoint with training state, such as last.ckpt.
             config: The settings of the command that resumes.
+            folder: The folder in which the run goes on.
 
         Raises:
             ValueError: It has no training state, or was reached under other settings than `config`, HARMLESS ones,
-                BUDGETS and ROUNDING aside, and `force` is not set.
+                BUDGETS and ROUNDING aside, and `force` is not set, or the run in `folder` has gone on since.
         """
         payload = checkpoint.read(path)
         # Lightning's key, which a checkpoint of weights alone lacks
@@ -112,9 +113,11 @@ class Resumed(NamedTuple):
         if budgets:
             log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
         require_training_state(payload, config, path)
+        step = payload["global_step"]
+        _require_latest(path, step, folder)
         return cls(
             path=path,
-            step=payload["global_step"],
+            step=step,
             corpus=payload[ORIGIN]["corpus"],
             tokenizer=payload[checkpoint.KEY]["tokenizer"],
             max_tokens=max_tokens,
@@ -139,6 +142,17 @@ class Resumed(NamedTuple):
         # not even force: the embeddings of the checkpoint have no meaning under other pieces
         if self.tokenizer != tokenizer:
             raise _another_run(self.path, "the tokenizer has changed since")
+
+
+def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
+    """Raise ValueError if the run in `folder` has gone on since: its later checkpoints are not of this branch."""
+    later = None if path == folder.last else checkpoint.updates(folder.last)
+    if later is not None and later > step:
+        raise ValueError(
+            f"resume={path} is of update {step:,}, and the run in {folder.path} has gone on to update {later:,}: "
+            "continue that with resume=auto, or copy the file out of the folder and start a run beside it with "
+            "resume=<copy> run=<name>"
+        )
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int | None) -> list[str]:

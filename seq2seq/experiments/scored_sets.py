@@ -44,21 +44,19 @@ def scored_sets(runs: Sequence[RunResult], split: str) -> list[ScoredSet]:
 
 def _set_of(run: RunResult, split: str, sets: dict[str, list[RunResult]]) -> str:
     """Return the key of a run's set among those known so far."""
-    digest = run.test_digest()
+    # the text of a validation set is not saved, and that of the test set says nothing of it
+    digest = run.test_digest() if split == "test" else None
     scored = run.signatures(split)
-    if split == "test" and digest:
+    if digest:
         return json.dumps([scored, digest])
     settings = _settings(run, split)
-    if digest is None:
-        # it joins the one set that its settings may mean
-        fitting = [
-            key
-            for key, members in sets.items()
-            if any(_settings(each, split) == settings and each.signatures(split) == scored for each in members)
-        ]
-        if len(fitting) == 1:
-            return fitting[0]
-    return json.dumps([scored, digest, settings], default=str)
+    # it joins the one set that its settings may mean
+    fitting = [
+        key
+        for key, members in sets.items()
+        if any(_settings(each, split) == settings and each.signatures(split) == scored for each in members)
+    ]
+    return fitting[0] if len(fitting) == 1 else json.dumps([scored, settings], default=str)
 
 
 def _settings(run: RunResult, split: str) -> dict[str, Any]:

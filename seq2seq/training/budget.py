@@ -142,6 +142,7 @@ class Budget:
             "elapsed": self.clock.seconds,
             "bad_validations": self.bad_validations,
             "validation_seconds": self.validation_seconds,
+            "agreed_share": self.agreed_share,
             # With its value: a resumed run under another value of the same bound goes on.
             "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
         }
@@ -151,6 +152,8 @@ class Budget:
         self.clock.load(state["elapsed"])
         self.bad_validations = state["bad_validations"]
         self.validation_seconds = state["validation_seconds"]
+        # Older checkpoints lack it: until the next agreement, the rate is that of a run that begins.
+        self.agreed_share = state.get("agreed_share", 0.0)
         # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
         bound, limit = state.get("ended") or (None, None)
         self.ended_by = bound if bound and getattr(self.settings, bound) == limit else None

@@ -65,7 +65,7 @@ def shortened(plan: RunPlan) -> RunPlan:
         trainer["val_steps"] = DRY_UPDATES
     name = f"{folder_of(plan.config, plan.mixer).name}.dry-run"
     config = {**plan.config, "run": name, "resume": None, "trainer": trainer}
-    return resolve(config, mixer=plan.mixer, command=plan.command, job=plan.job)
+    return resolve(config, mixer=plan.mixer, command=plan.command, job=plan.job, typed=plan.typed)
 
 
 def _clear(folder: RunFolder) -> None:

@@ -71,7 +71,8 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
             optim["lr"],
         )
         optim["lr"] = LEARNING_RATE
-    label = plan.mixer if is_typed("mixer", plan.typed) else _label(sections["mixer"])
+    # A setting within the mixer, as its dropout, chooses no preset.
+    label = plan.mixer if "mixer" in plan.typed else _label(sections["mixer"])
     config = {**plan.config, **sections, "optim": optim}
     try:
         return resolve(config, mixer=label, command=plan.command, job=plan.job, typed=plan.typed)

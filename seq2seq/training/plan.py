@@ -71,6 +71,11 @@ def resolve(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
         )
+    if "optim.peak_lr" in (typed or ()) and sections.optim.lr != sections.optim.peak_lr:
+        raise ValueError(
+            f"optim.peak_lr={sections.optim.peak_lr:g} has no effect, for the highest rate of these settings is "
+            f"optim.lr={sections.optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
+        )
     for key in ("resume", "init_from"):
         path = getattr(sections.run, key)
         if path not in (None, "auto") and not os.path.exists(path):

@@ -54,7 +54,7 @@ class Report:
             _warn_of_clock(self.plan, self.state.ended_by, trainer.global_step)
         # From rank 0, so that every rank takes the same branch below.
         earlier = trainer.strategy.broadcast(self.folder.read_results())
-        known = earlier.get("steps") == results["steps"]
+        known = all(earlier.get(key) == results[key] for key in ("steps", "best_step"))
         if known:
             _report_earlier(self.plan, earlier, self.folder)
             results = earlier
@@ -89,6 +89,7 @@ class Report:
             "versions": checkpoint.versions(),
             "git_revision": git_revision(),
             "corpus": self.data.prepared.fingerprint,
+            "whole_corpus": self.data.prepared.whole_fingerprint,
             "threads": torch.get_num_threads() if self.accelerator == "cpu" else None,
         }
 

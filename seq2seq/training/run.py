@@ -96,7 +96,7 @@ class Run:
         validate_corpora(data_plan)
         self.folder, last = resolve_resume(plan.run.resume, RunFolder(folder_of(plan.config, plan.mixer)))
         self._found = self.folder.version()
-        self.resumed = Resumed.open(last, plan.config) if last else None
+        self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)
         self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config))
         self.trained = False

@@ -21,9 +21,10 @@ class BestScore:
     """
 
     def __init__(self) -> None:
-        self.bleu = -1.0
-        self.step = 0
-        self.report: dict[str, Any] = {}
+        self.bleu: float
+        self.step: int
+        self.report: dict[str, Any]
+        self.forget()
         self.improved = False  # by the last validation
 
     def add(self, step: int, bleu: float, report: Mapping[str, Any]) -> None:
@@ -34,6 +35,10 @@ class BestScore:
             self.bleu = bleu
             self.step = step
             self.report = dict(report)
+
+    def forget(self) -> None:
+        """Begin anew: the next validation is the best."""
+        self.bleu, self.step, self.report = -1.0, 0, {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a resumed run continues from."""

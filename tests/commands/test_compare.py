@@ -170,6 +170,11 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
     assert len(labels("corpus", ({}, {"corpus": "a"}), ({}, {"corpus": "b"}))) == 2
     assert len(labels("older", ({}, {"corpus": "a"}), ({}, {}))) == 1
+    # which pairs data.limit leaves depends on the seed: the corpus that they are of counts
+    limited = {"data": {"name": "toy", "limit": 5}}
+    subsets = [(limited, {"corpus": name, "whole_corpus": whole}) for name, whole in ("aw", "bw", "cv")]
+    assert [count for _, count in labels("limited", *subsets)] == [2, 1]
+    assert len(labels("older and limited", *((limited, {"corpus": name}) for name in "ab"))) == 1
     # but one that the command set is shown, even if it is the mixer's only group
     own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
     run = write_run(tmp_path / "typed" / "a", refs)

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -396,7 +397,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
         execute(toycorpus.settings(own, tmp_path, *given, "resume=auto"))
     assert {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()} == before
     settings, corpus_id = first.plan.config, first.prepared.fingerprint
-    resumed = Resumed.open(first.folder.last, settings)
+    resumed = Resumed.open(first.folder.last, settings, first.folder)
     with pytest.raises(ValueError, match="tokenizer has changed"):
         resumed.require_same_text(corpus_id, {})
     with pytest.raises(ValueError, match=r"name a last\.ckpt"):
@@ -561,6 +562,45 @@ def test_a_validation_killed_before_its_checkpoint_has_one_row(corpus, tmp_path)
     rows = list(csv.DictReader(path.open()))
     assert [row["step"] for row in rows if row["val/bleu"]] == ["3"]
     assert [row["step"] for row in rows if row["lr"]] == ["3"]
+
+
+def test_an_older_checkpoint_of_a_run_that_has_gone_on_begins_another_run(corpus, tmp_path):
+    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=2", "trainer.keep_last=2")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=2"))
+    older = first.folder.last.with_name("older.ckpt")
+    shutil.copy(first.folder.last, older)
+    more = ("run=it", "resume=auto", *given, "trainer.max_steps=6")
+    whole = execute(toycorpus.settings(corpus, tmp_path, *more))
+    before = {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"is of update 2, and the run in .*it has gone on to update 6: .*run=<name>"):
+        execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, f"resume={older}", "trainer.max_steps=4"))
+    assert {path: path.read_bytes() for path in whole.folder.path.rglob("*") if path.is_file()} == before
+    copied = shutil.copy(older, tmp_path / "copy.ckpt")
+    beside = ("run=beside", *given, f"resume={copied}", "trainer.max_steps=6")
+    assert_same(weights(whole), weights(execute(toycorpus.settings(corpus, tmp_path, *beside))))
+
+
+@pytest.mark.parametrize("best", ["missing", "of another update"])
+def test_a_run_without_the_weights_of_its_best_validation_finds_another(corpus, tmp_path, caplog, best):
+    caplog.set_level("INFO")
+    given = ("run=it", "trainer.max_steps=2", "trainer.test=false")
+    first = execute(toycorpus.settings(corpus, tmp_path, *given))
+    if best == "missing":
+        first.folder.best.unlink()
+    else:
+        checkpoint.save(first.folder.best, checkpoint.read(first.folder.best) | {"global_step": 7})
+    again = execute(toycorpus.settings(corpus, tmp_path, "resume=auto", *given)).folder
+    assert "does not have the weights of update 2" in caplog.text
+    assert checkpoint.updates(again.best) == json.loads(again.results.read_text())["best_step"] == 2
+
+
+def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus, tmp_path):
+    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_last=2")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=3")).folder
+    # saved after the last checkpoint, before the run was killed
+    shutil.copy(first.best, first.best.with_name("step-90.ckpt"))
+    execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=4", "resume=auto"))
+    assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == ["step-3.ckpt", "step-4.ckpt"]
 
 
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):
@@ -765,6 +805,18 @@ def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_r
         budget.clock.load(900.0)
         assert budget.schedule_share(trainer) == pytest.approx(expected)
         assert budget.used_share(trainer) == pytest.approx(0.9)
+
+
+def test_a_resumed_run_has_the_share_that_its_processes_agreed_on():
+    settings = read_section(TrainerSettings, {"max_time": "1000s"}, "trainer")
+    trainer: Any = SimpleNamespace(global_step=10, world_size=2)
+    first, second = Budget(settings), Budget(settings)
+    first.agreed_share = 0.5
+    second.load_state_dict(first.state_dict())
+    assert second.schedule_share(trainer) == 0.5
+    # of an older checkpoint
+    second.load_state_dict({key: value for key, value in first.state_dict().items() if key != "agreed_share"})
+    assert second.schedule_share(trainer) == 0
 
 
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):

@@ -508,6 +508,26 @@ def test_held_out_pairs_leave_training_with_all_their_translations(tmp_path):
     assert not sources[1] & sources[2]
     with pytest.raises(ValueError, match=r"data\.holdout=500"):
         load(replace(chosen, holdout=500), tmp_path / "c")
+    held = load_corpus(chosen, cache_dir=tmp_path / "c")
+    assert f"900 pairs read, {len(train)} kept" in cleaning_table(held.dropped, read=held.read)
+
+
+@pytest.mark.parametrize("sources", [1, 2, 3])
+def test_pairs_of_few_sources_cannot_be_held_out(tmp_path, sources):
+    write_text(tmp_path, "train", [(f"Quelle {i % sources}", f"target {i}") for i in range(100)])
+    with pytest.raises(ValueError, match=rf"data\.holdout=10 pairs .* 100 training pairs have {sources} different"):
+        load(options(tmp_path, valid=None, test=None, holdout=10), tmp_path / "c")
+
+
+def test_a_table_that_gets_another_suffix_is_read_anew(tmp_path):
+    for split in ("valid", "test"):
+        write_text(tmp_path, split)
+    cells = 'de\ten\n"Er sagt ""Hallo"" jetzt"\tHe says hello now\n'
+    found = []
+    for suffix in ("tsv", "csv"):
+        (tmp_path / f"x.{suffix}").write_text(cells, encoding="utf-8")
+        found += load(options(tmp_path, train=str(tmp_path / f"x.{suffix}")), tmp_path / "c")
+    assert [src for src, _ in found] == ['"Er sagt ""Hallo"" jetzt"', 'Er sagt "Hallo" jetzt']
 
 
 def test_fingerprint_follows_data_and_settings_only(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
 from collections import Counter
@@ -289,6 +290,11 @@ def test_joined_rows_come_back_whole(parts):
         ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
         ({"temperature": 0.5}, r"data\.temperature=0\.5"),
+        (
+            {"temperature": 2, "corpora": {"a": {"train": "a", "weight": 1}, "train": {"weight": 2}}},
+            r"data\.temperature=2 draws by size, but the corpora have weights",
+        ),
+        ({"corpora": {"a": {"train": "a", "weight": math.inf}}}, r"a\.weight=inf: a finite number above 0"),
         ({"train": None, "valid": None, "corpora": {"bt": {"train": "x"}}}, r"data\.valid is not set"),
     ],
 )

@@ -55,6 +55,8 @@ def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
     assert pairs(small) == [pair for pair in pairs(whole) if pair in set(pairs(small))]
     assert decoded(small) == [target for _, target in pairs(small)]
     other = prepare(corpus, limit=40, seed=2)
+    # seeds are repetitions of one experiment
+    assert {each.whole_fingerprint for each in (small, large, other)} == {prepare(corpus).fingerprint}
     assert len(set(pairs(other)) & set(pairs(small))) < 20
     for split in ("valid", "test"):
         assert pairs(small, split) == pairs(other, split) == pairs(whole, split)

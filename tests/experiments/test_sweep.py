@@ -338,6 +338,13 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
+    # the same job again, with resume=auto, does not train on; without the rule it does
+    before = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
+    for least, steps in (("2", 2), ("null", 8)):
+        again = (*given, "run=stops", "resume=auto", f"trainer.median_stop={least}")
+        run.train(resolve(toycorpus.settings(corpus, tmp_path, *again), mixer="transformer", job=sweep / "0"))
+        after = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
+        assert (json.loads(after)["steps"], after == before) == (steps, least == "2")
     kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
     assert kept == {"best.ckpt", "last.ckpt", "step-6.ckpt", "step-8.ckpt"}
 

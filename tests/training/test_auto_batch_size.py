@@ -267,9 +267,10 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
         Run(resolve(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer")).data_plan.max_tokens == size
     )
     same = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}")
-    assert Resumed.open(first.folder.last, same).max_tokens == size
+    assert Resumed.open(first.folder.last, same, first.folder).max_tokens == size
+    other = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size + 8}")
     with pytest.raises(ValueError, match=rf"data\.max_tokens was {size} and is now {size + 8}"):
-        Resumed.open(first.folder.last, toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size + 8}"))
+        Resumed.open(first.folder.last, other, first.folder)
 
 
 def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):

@@ -12,7 +12,7 @@ import tiny
 from seq2seq import checkpoint
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.typed import is_typed, typed_settings
-from seq2seq.training import finetune
+from seq2seq.training import dry_run, finetune
 from seq2seq.training.plan import RunPlan, resolve
 
 _CONTRADICTIONS = (
@@ -74,6 +74,17 @@ def test_a_choice_that_contradicts_the_checkpoint_is_refused_with_both_values(st
     with pytest.raises(ValueError, match=message) as caught:
         adopted(start, word)
     assert f"init_from={start}" in str(caught.value)
+
+
+def test_a_setting_within_the_mixer_leaves_it_its_name(start):
+    assert finetune.adopt(plan(start, "mixer.encoder.num_heads=2"), checkpoint.load(start)).mixer == "attention"
+
+
+def test_a_dry_run_starts_from_the_same_model_at_the_same_rate(start):
+    short = dry_run.shortened(plan(start, "model.dropout=0.4"))
+    config = finetune.adopt(short, checkpoint.load(start)).config
+    assert (config["model"]["dim"], config["model"]["dropout"]) == (16, 0.4)
+    assert config["optim"]["lr"] == finetune.LEARNING_RATE
 
 
 def test_settings_from_python_all_count_as_chosen(start):

@@ -46,9 +46,9 @@ _ORDER = (
     Stopping,  # the score is compared, and whether the run has ended stands in last.ckpt
     Signals,  # the clock runs, or has stopped
     Validation,  # begins with the one to make up for: clock, progress and signals are ready
+    MedianStop,  # the score is compared
     SaveLast,  # all states are those after the validation
     KeepLast,
-    MedianStop,  # the scores of this validation are logged
     WindowEnd,  # the average has this update's weights, progress its row
 )
 
@@ -86,7 +86,7 @@ def make_callbacks(
         SetResultsAside(folder, config_yaml),
         ProgressLog(state=state, settings=settings, console=Console(quiet=not distributed.is_first_process())),
         LogSamples(settings.samples),
-        RecordScores(state),
+        RecordScores(folder, state),
         SaveBest(folder, state),
         stopping,
         signals,

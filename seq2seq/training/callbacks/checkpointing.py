@@ -10,7 +10,7 @@ import lightning as L
 import torch
 
 from seq2seq import checkpoint as checkpoints
-from seq2seq.experiments.averaging import step_checkpoints
+from seq2seq.experiments.averaging import step_checkpoints, update_of
 from seq2seq.experiments.folder import ORIGIN, RunFolder
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.run_state import RunState
@@ -130,8 +130,10 @@ class KeepLast(L.Callback):
             return
         trainer.save_checkpoint(self.folder / f"step-{trainer.global_step}.ckpt", weights_only=True)
         if trainer.is_global_zero:
-            # Ordered by update.
-            for path in step_checkpoints(self.folder)[: -self.count]:
+            # Ordered by update. Later ones are of a part that saved them after its last checkpoint.
+            paths = step_checkpoints(self.folder)
+            kept = [path for path in paths if update_of(path) <= trainer.global_step][-self.count :]
+            for path in set(paths) - set(kept):
                 path.unlink(missing_ok=True)
 
 

@@ -6,6 +6,7 @@ import logging
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 
@@ -33,6 +34,11 @@ class MedianStop(L.Callback):
         self.peers = peers
         self.axis = axis
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Leave a job as it is that an earlier part has stopped."""
+        if self.state.stopped:
+            trainer.should_stop = True
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Compare the best score so far."""
         if trainer.state.fn != "fit" or trainer.should_stop:
@@ -47,6 +53,14 @@ class MedianStop(L.Callback):
             self.state.stopped = f"BLEU {best:.2f} is below the other jobs' median, {median:.2f}, at this point"
             log.info("stopping early: %s", self.state.stopped)
             trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return why the job was stopped."""
+        return {"stopped": self.state.stopped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from an earlier part of the run."""
+        self.state.stopped = state_dict["stopped"]
 
     def _curves(self) -> list[list[tuple[float, float]]]:
         # Read anew at each validation; jobs that run at the same time count as far as they got.

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
 
+from seq2seq.checkpoint import updates
 from seq2seq.config.trainer import TrainerSettings
+from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.window_end import NEVER
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.validation_schedule import ValidationSchedule
 
+log = logging.getLogger(__name__)
+
 
 class RecordScores(L.Callback):
     """Callback that compares each validation with the best one before."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, folder: RunFolder, state: RunState) -> None:
+        self.path = folder.best
         self.best = state.best
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the best score of an earlier part of the run if best.ckpt does not have its weights."""
+        # last.ckpt may have been copied without it, or the run was killed between the two.
+        if self.best.step and updates(self.path) != self.best.step:
+            log.info(
+                "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
+                self.path,
+                self.best.step,
+            )
+            self.best.forget()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Record the score."""
@@ -47,6 +64,7 @@ class Validation(L.Callback):
 
     def __init__(self, state: RunState, settings: TrainerSettings, last: LastCheckpoint) -> None:
         self.schedule = ValidationSchedule(settings, state.budget)
+        self.best = state.best
         self.budget = state.budget
         self.last = last
         self.validated_step = -1
@@ -56,7 +74,8 @@ class Validation(L.Callback):
         """Make up for an unfinished validation, and do not train at all if the budget is spent."""
         # A resumed run may be over already, or have been stopped during its last validation.
         spent = self.budget.is_spent(trainer)
-        if self.pending or (spent and self.validated_step != trainer.global_step):
+        unscored = self.validated_step != trainer.global_step or not self.best.step
+        if self.pending or (spent and unscored):
             self._validate_first(trainer)
             spent = self.budget.is_spent(trainer)
         # A callback of the user's may have had enough, too.
