@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -107,9 +108,18 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         if dim % 2:
             raise ValueError(f"sinusoidal positions need an even dim, not {dim}; or set model.positions=learned")
-        rate = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)])  # (D / 2,)
+        # (D / 2,), in float32 whatever torch's default is
+        rate = torch.tensor([10000.0 ** (-i / dim) for i in range(0, dim, 2)], dtype=torch.float32)
         self.register_buffer("rate", rate, persistent=False)
         self.rate: Tensor
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move with the model, but keep the rates exact where its weights become bfloat16."""
+        rate = self.rate
+        super()._apply(fn, recurse)
+        if self.rate.dtype in (torch.bfloat16, torch.float16):
+            self.rate = rate.to(self.rate.device)
+        return self
 
     def forward(self, position: Tensor) -> Tensor:
         """Encode position (...) -> (..., dim)."""

@@ -16,6 +16,8 @@ from torch import Tensor
 
 # the kernels read two DropConnect words of a row at most, 32 taps each
 MAX_TAPS = 64
+# a backward kernel stores up to 32,768 numbers for each static kernel, and counts them in 32 bits
+MAX_KERNELS = 1 << 15
 # a direct kernel takes all channels of a head into one program
 MAX_HEAD_DIM = 256
 # longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU

@@ -123,7 +123,8 @@ class CrossConvolution(CrossMixer):
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
         # beyond its end a source has no window
-        center = torch.minimum((self.rate * position).round().long(), mask.sum(1, keepdim=True) - 1)  # (B, n)
+        center = (self.rate * position.float()).round().long()  # in float32 whatever torch's default is
+        center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)
         source = torch.arange(mask.shape[1], device=mask.device)
         tap = source - center[..., None] + self.kernel_size // 2  # (B, n, S)
         outside = (tap < 0) | (tap >= self.kernel_size) | ~mask[:, None]

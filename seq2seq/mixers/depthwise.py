@@ -91,7 +91,7 @@ class Depthwise(SelfMixer):
                 device=x.device,
                 backend=self.backend,
             )
-        # LightConv's operator with a head for every channel: for short sentences faster than a grouped F.conv1d
+        # LightConv's operator with a head for every channel
         y = lightconv(
             self.inner(x),
             self.weight,

@@ -33,7 +33,8 @@ class DynamicDepthwise(SelfMixer):
         causal: Position t sees positions <= t only.
         kernel_size: K taps.
         glu: Gate the input.
-        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
+        backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`); auto takes torch, since each channel of
+            each sentence has a kernel of its own, for each of which Triton's would store a matrix.
 
     Cost:
         (13 + K) D^2 / 4 + D K + 13 D / 4 parameters; O(T K D + T D^2 + K D^2) time, causal O(T K
@@ -124,5 +125,6 @@ class DynamicDepthwise(SelfMixer):
         """Convolve z (B, T, D) with one set of kernels a sentence, (B, K, D): sentences are so many more channels."""
         channels = z.transpose(0, 1).flatten(1)[None]  # (1, T, B D)
         kernels = weights.transpose(1, 2).flatten(0, 1)  # (B D, K)
-        y = lightconv(channels, kernels, causal=False, backend=self.backend)  # (1, T, B D)
+        backend = "torch" if self.backend == "auto" else self.backend
+        y = lightconv(channels, kernels, causal=False, backend=backend)  # (1, T, B D)
         return y[0].unflatten(1, (-1, self.dim)).transpose(0, 1)  # (B, T, D)

@@ -48,7 +48,8 @@ class FixedGaussian(CrossMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.value = projection(memory_dim, dim)
         self.out = projection(dim, dim)
-        self.rates = nn.Parameter(torch.ones(num_heads))  # r
+        # r - 1: bfloat16 has no number between 1 and 1.008, and t multiplies the error
+        self.rate_offsets = nn.Parameter(torch.zeros(num_heads))
         self.centers = nn.Parameter(torch.arange(num_heads) % 3 - 1.0)  # o
         self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))  # log a
 
@@ -69,7 +70,7 @@ class FixedGaussian(CrossMixer):
 
     def introspect(self, x: Tensor, context: FixedGaussian.Context) -> dict[str, Tensor]:
         """Return each head's center, counted from r t, its sharpness and its rate, (H,) each."""
-        return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": self.rates}
+        return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": 1 + self.rate_offsets}
 
     def read_weights(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
         """Return M of each sentence, (B, H, T, S)."""
@@ -91,8 +92,10 @@ class FixedGaussian(CrossMixer):
     def _scores(self, position: Tensor, length: int) -> Tensor:
         """Compute -a (s - r t - o)^2 of t = position (B or 1, n), (B or 1, H, n, S), in float32 at least."""
         dtype = torch.promote_types(self.centers.dtype, torch.float32)
-        rates, centers, sharpness = (
-            part.to(dtype)[:, None, None] for part in (self.rates, self.centers, self.log_sharpness.exp())
+        offsets, centers, log_sharpness = (
+            part.to(dtype)[:, None, None] for part in (self.rate_offsets, self.centers, self.log_sharpness)
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
-        return -sharpness * (source - rates * position[:, None, :, None] - centers).square()
+        rows = position[:, None, :, None]
+        # the whole numbers first: their difference is exact
+        return -log_sharpness.exp() * ((source - rows) - offsets * rows - centers).square()

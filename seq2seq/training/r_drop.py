@@ -22,7 +22,8 @@ _CPU_CELLS = 1 << 17
 def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
     """Compute the summed losses of a batch, in training by R-Drop where the settings choose it.
 
-    By R-Drop one pass over the batch after itself, (2 B), has two dropouts.
+    By R-Drop one pass over the batch after itself, (2 B), has two dropouts. Static kernels have one DropConnect in it,
+    whose divergence is 0.
     """
     smoothing = settings.label_smoothing
     if model.training and settings.r_drop:

@@ -58,6 +58,7 @@ every_op = pytest.mark.parametrize("op", ["dynamicconv", "dynamicconv-unnormaliz
 every_mixer = pytest.mark.parametrize("mixer", [DynamicConv, LightConv])
 # B, T, H, R, K: one block of the torch path and several, one head and one channel a head, one tap
 SHAPES = [(2, 5, 2, 3, 3), (2, 5, 1, 4, 2), (2, 5, 4, 1, 3), (1, 4, 2, 2, 1), (2, 150, 2, 2, 5), (1, 150, 3, 1, 4)]
+SHAPES += [(1, 6, 4, 1, 3), (2, 150, 3, 1, 4)]  # each channel a kernel: one sentence, long ones
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 with_triton = pytest.mark.skipif(DEVICE == "cpu" and not INTERPRETED, reason="needs a GPU or Triton's interpreter")

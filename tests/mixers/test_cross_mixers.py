@@ -203,12 +203,34 @@ def test_fixed_gaussian_by_hand():
         for t in range(7):
             heads = []
             for head in range(3):
-                rate, center = mixer.rates[head], mixer.centers[head]
+                rate, center = 1 + mixer.rate_offsets[head], mixer.centers[head]
                 energy = [-mixer.log_sharpness[head].exp() * (s - rate * t - center) ** 2 for s in range(length)]
                 own = torch.stack(energy).softmax(0)
                 close(weights[row, head, t, :length], own)
                 heads.append(own @ z[:, 2 * head : 2 * head + 2])
             close(y[row, t], mixer.out.weight @ torch.cat(heads))
+
+
+def test_fixed_gaussian_in_bfloat16_reads_where_it_did():
+    """Late in a sentence, too: what the weights lose by rounding is not multiplied by the position."""
+    mixer = FixedGaussian(dim=6, memory_dim=4, num_heads=3)
+    torch.nn.init.uniform_(mixer.rate_offsets, -0.004, 0.004)
+    context = mixer.project(torch.randn(1, 300, 4), torch.ones(1, 300).bool())
+    exact = mixer.read_weights(torch.empty(1, 290, 6), context)
+    rounded = mixer.bfloat16().read_weights(torch.empty(1, 290, 6), context)
+    assert (rounded - exact).abs().sum(-1).max() < 0.02
+
+
+def test_windows_of_cross_convolution_do_not_move_with_the_default_type():
+    """As where trainer.precision=bf16-true sets it."""
+    mixer = CrossConvolution(dim=4, memory_dim=4, num_heads=2, kernel_size=3, rate=0.7)
+    context, x = mixer.project(torch.randn(1, 300, 4), torch.ones(1, 300).bool()), torch.randn(1, 280, 4)
+    wanted = mixer.read_weights(x, context)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(mixer.read_weights(x, context), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("predicted", [True, False])

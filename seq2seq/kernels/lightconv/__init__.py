@@ -11,6 +11,7 @@ from seq2seq.kernels import padding
 from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
+from seq2seq.kernels.launch_config import MAX_KERNELS
 from seq2seq.kernels.lightconv import torch_impl
 
 
@@ -96,8 +97,10 @@ def _backward(
 
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape  # H, K
+    unserved = f"{heads} kernels are more than {MAX_KERNELS}" if heads > MAX_KERNELS else None
     # with GLU x has 2 C channels, so twice as many heads of the same width
-    return takes_triton("lightconv", backend, x, weights, *others, heads=heads * (2 if glu else 1), taps=taps)
+    heads *= 2 if glu else 1
+    return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
 
 
 @_forward.register_fake

@@ -1,4 +1,7 @@
-"""LightConv in torch operations: band matrices, on any device, in any type and length; gradients by formula."""
+"""LightConv in torch operations, on any device, in any type and length; gradients by formula.
+
+Band matrices, or torch's own convolution where each channel has a kernel of its own and that is faster.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,12 @@ from seq2seq.kernels.padding import within
 
 def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None, causal: bool, glu: bool) -> Tensor:
     """Convolve x (B, T, C), or (B, T, 2 C) with glu, by weights (H, K), differentiable: y (B, T, C)."""
-    values = _values(x, start, end, glu).unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
+    values = _values(x, start, end, glu)  # (B, T, C)
     left = left_padding(weights.shape[1], causal)
+    if not torch.compiler.is_exporting() and _is_grouped(values, weights):
+        kernels = weights[:, None].to(values.dtype)  # (C, 1, K)
+        return F.conv1d(_padded(values, weights, left), kernels, groups=len(weights)).transpose(1, 2)
+    values = values.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
     # long sentences in blocks; of short ones, and in an exported graph, one T x T band a head serves the whole batch
     if not torch.compiler.is_exporting() and values.shape[1] > 2 * BLOCK:
         return band_conv(values, _rows(weights, values.shape[1])[None], left=left).flatten(-2)
@@ -30,7 +37,9 @@ def backward(
     length = dy.shape[1]
     # both (B, T, H, R)
     values, slopes = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
-    if length > 2 * BLOCK:
+    if _is_grouped(dy, weights):
+        dvalues, dweights = _grouped_backward(dy, values.flatten(-2), weights, left)
+    elif length > 2 * BLOCK:
         dvalues = band_conv_transposed(slopes, _rows(weights, length)[None], left=left).flatten(-2)  # (B, T, C)
         dweights = band_slopes(slopes, values, taps, left=left).sum((0, 2))
     else:
@@ -44,6 +53,32 @@ def backward(
     dvalues = within(dvalues, start, end)
     dx = torch.ops.aten.glu_backward(dvalues, within(x, start, end), -1) if glu else dvalues
     return dx, dweights.to(weights.dtype)
+
+
+def _is_grouped(values: Tensor, weights: Tensor) -> bool:
+    """Return True where torch's convolution is faster: each kernel has one channel, and bands are long or of use once.
+
+    Args:
+        values: (B, T, C).
+        weights: (H, K).
+    """
+    return len(weights) == values.shape[2] and (len(values) == 1 or values.shape[1] > BLOCK)
+
+
+def _padded(values: Tensor, weights: Tensor, left: int) -> Tensor:
+    return F.pad(values.transpose(1, 2), (left, weights.shape[1] - 1 - left))  # (B, C, T + K - 1)
+
+
+def _grouped_backward(dy: Tensor, values: Tensor, weights: Tensor, left: int) -> tuple[Tensor, Tensor]:
+    """Compute dvalues (B, T, C) and dweights (C, K) of torch's convolution of values (B, T, C)."""
+    channels, taps = weights.shape
+    padded, kernels = _padded(values, weights, left), weights[:, None].to(values.dtype)
+    sizes = [1], [0], [1], False, [0], channels  # stride, padding, dilation, transposed, output padding, groups
+    wanted = [True, True, False]
+    dpadded, dweights, _ = torch.ops.aten.convolution_backward(
+        dy.transpose(1, 2), padded, kernels, None, *sizes, wanted
+    )
+    return dpadded[..., left : dpadded.shape[2] - (taps - 1 - left)].transpose(1, 2), dweights[:, 0]
 
 
 def _values(x: Tensor, start: Tensor | None, end: Tensor | None, glu: bool) -> Tensor:
