@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seq2seq.cli import Parser, UsageError, exit_status, nonempty, require_folder, run_command, warn
+from seq2seq.inference.export.layouts import LAYOUTS, Layout, foreign_part
 from seq2seq.streams import print_error
 
 EPILOG = """\
@@ -25,25 +26,12 @@ to tokens of nearly equal probability (with int8: as the same integers computed 
 Needs pip install 'seq2seq-mixers[export]'. Exit status: 0 done; 2 wrong options or files, or a model that the format
 cannot express; 130 interrupted."""
 
-# Names in the folder of each format; one with any other is no earlier export.
-NAMES = {
-    "ctranslate2": (
-        "config.json", "model.bin", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json",
-        "source.spm", "target.spm",
-    ),
-    "onnx": (
-        "config.json", "encoder.onnx", "step.onnx", "encoder.onnx.data", "step.onnx.data", "output.npz", "source.spm",
-        "target.spm",
-    ),
-    "huggingface": ("config.json", "model.safetensors", "README.md", "marian", "source.spm", "target.spm"),
-}  # fmt: skip
-
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.export", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("--ckpt", required=True, type=nonempty, metavar="PATH", help="checkpoint, or an exported folder of weights")
-    add("--format", required=True, choices=tuple(NAMES), help="see below")
+    add("--format", required=True, choices=tuple(LAYOUTS), help="see below")
     text = "onnx: numbers of the linear layers; int8 is faster and a little less exact (default: float32)"
     add("--dtype", choices=("float32", "int8"), default="float32", help=text)
     add("--out", required=True, type=nonempty, metavar="FOLDER", help="folder to write; an earlier export is replaced")
@@ -62,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     """Export, and print what agreed and how to use the folder."""
     out = Path(options.out)
     # before the model is loaded, which may take long
-    _require_replaceable(out, NAMES[options.format])
+    _require_replaceable(out, LAYOUTS[options.format])
     from seq2seq.experiments.origin import read_origin
     from seq2seq.inference.export.agreement import SENTENCES
     from seq2seq.inference.export.card import Origin
@@ -87,16 +75,15 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _require_replaceable(out: Path, names: Sequence[str]) -> None:
-    """Refuse a folder that cannot be written, or that holds anything but an earlier export.
+def _require_replaceable(out: Path, layout: Layout) -> None:
+    """Refuse a folder that cannot be written, or that holds anything but an earlier export in the same format.
 
     Raises:
         UsageError: It is so.
     """
     require_folder(out)
-    found = [path.name for path in out.iterdir()] if out.is_dir() else []
-    if others := sorted(set(found) - set(names)):
-        raise UsageError(f"--out {out}: has {others[0]}, which is of no export; choose another folder")
+    if out.is_dir() and (reason := foreign_part(out, layout)):
+        raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
 
 
 if __name__ == "__main__":

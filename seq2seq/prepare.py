@@ -52,8 +52,9 @@ def prepare(config: dict[str, Any]) -> None:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
     # refuses wrong settings of every section, then corpora that cannot be read, before any work
-    require_creatable(Path(read_sections(config).run.cache), "cache")
-    validate_section(config["data"], cache_dir=Path(config["cache"]))
+    if not (cache := Path(read_sections(config).run.cache)).is_dir():
+        require_creatable(cache, "cache")
+    validate_section(config["data"], cache_dir=cache)
     # not at the top of the file: these import torch
     from seq2seq import checkpoint
     from seq2seq.data.plan import DataPlan
@@ -61,7 +62,7 @@ def prepare(config: dict[str, Any]) -> None:
     from seq2seq.training import finetune
 
     start = time.monotonic()
-    cache, tokenizer = Path(config["cache"]), dict(config["tokenizer"])
+    tokenizer = dict(config["tokenizer"])
     # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
     if config["init_from"]:
         tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)

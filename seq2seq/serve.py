@@ -65,15 +65,20 @@ def _run(options: argparse.Namespace) -> int:
     with bound_socket(limits) as bound:
         import torch
 
+        from seq2seq.inference.model_files import locate, runs_on_cpu_alone
+
         # each thread that computes has helpers of its own, which take the cores from each other: one team for the
         # thread that translates, none for this one (a batch of one text: 75 instead of 340 ms on two cores)
         threads = options.threads or torch.get_num_threads()
-        options.threads = 1
+        # graphs have helpers of their own, as many as torch has threads when they are loaded
+        graphs = any(runs_on_cpu_alone(locate(path)) for path in (options.ckpt, *options.ensemble))
+        options.threads = threads if graphs else 1
         translator = load_translator(options)
+        torch.set_num_threads(1)
         from seq2seq.inference.service.app import Service
         from seq2seq.inference.service.translation import BatchTranslator
 
-        service = Service(BatchTranslator(translator, options.tgt_lang, threads=threads), limits)
+        service = Service(BatchTranslator(translator, threads=threads), limits)
         languages = f"{translator.meta['src_lang']} to {', '.join(service.translator.languages)}"
         status = run(
             service,

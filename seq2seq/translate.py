@@ -8,7 +8,7 @@ import dataclasses
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -19,6 +19,7 @@ from seq2seq.cli import (
     fail,
     nonempty,
     require_no_corpus,
+    require_output,
     require_standard_output,
     require_text_output,
     run_command,
@@ -139,14 +140,12 @@ def _run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         # input, output, model: cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
-        _check_output(options, source)
-        _check_alignments(options)
+        _check_outputs(options, source)
         beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
+        _check_counts(options, source, beside)
         translator = load_translator(options, options.n_best)
+        _check_model(options, translator)
         partial: PartialOutput | None = None
-        if options.output is not None:
-            languages = [translator.meta["src_lang"], options.tgt_lang or translator.meta["tgt_lang"]]
-            require_no_corpus(Path(options.output), "--output", languages)
         if options.resume:
             partial = stack.enter_context(_partial_output(options, translator))
         sink = partial.file if partial else _open_sink(options, stack)
@@ -198,22 +197,67 @@ def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> St
     return stack.enter_context(open(options.input, "rb"))
 
 
-def _check_output(options: argparse.Namespace, source: Stream) -> None:
-    """Refuse, before any work, an output that cannot be written or would replace what is read."""
+def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
+    """Refuse, before any work, outputs that cannot be written, would replace what is read, or replace each other."""
     if options.output is None:
         require_standard_output("name a file with --output")
-        return
-    inputs: list[str | int] = []
-    with contextlib.suppress(OSError, ValueError):  # an input that is no file
-        inputs = [source.fileno()]
-    require_text_output(Path(options.output), "--output", inputs=inputs, ckpt=options.ckpt)
-
-
-def _check_alignments(options: argparse.Namespace) -> None:
-    """Refuse a file of alignments that would replace what is read, or the output."""
+    read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
+    read["input"] = _descriptor(source)
+    outputs = {f"--{name}": getattr(options, name) for name in ("output", "alignments") if getattr(options, name)}
+    for option, path in outputs.items():
+        for what, file in read.items():
+            require_output(Path(path), option, inputs=[] if file is None else [file], what=what)
+        for ckpt in (options.ckpt, *options.ensemble):
+            require_text_output(Path(path), option, ckpt=ckpt)
     if options.alignments is not None:
-        others = [path for path in (options.input, options.output, options.prefixes, options.phrases) if path]
-        require_text_output(Path(options.alignments), "--alignments", inputs=others, ckpt=options.ckpt)
+        _check_apart(Path(options.alignments), options.output)
+
+
+def _check_apart(links: Path, output: str | None) -> None:
+    """Refuse alignments that would replace the output, which may be standard output, or a file still to be made."""
+    sink = _descriptor(sys.stdout) if output is None else output
+    require_output(links, "--alignments", inputs=[] if sink is None else [sink], what="output")
+    if output is not None and not links.exists() and os.path.realpath(links) == os.path.realpath(output):
+        raise UsageError(f"--alignments {links} is the output; choose another file")
+
+
+def _descriptor(stream: Any) -> int | None:
+    """Return the descriptor of a stream; None for one in memory."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
+def _check_counts(options: argparse.Namespace, source: Stream, beside: Mapping[str, Stream | None]) -> None:
+    """Refuse, before any work, files beside the input that have another number of lines, where that can be known."""
+    for name, stream in beside.items():
+        found = _lines_of(stream) if stream else None
+        wanted = None if found is None else _lines_of(source)
+        if wanted is not None and found != wanted:
+            path = getattr(options, name)
+            raise UsageError(f"--{name} {path} has {found:,} lines, and the input {wanted:,}; it needs one for each")
+
+
+def _lines_of(stream: Stream) -> int | None:
+    """Count the lines of a file that nothing has been read of; None for other streams."""
+    descriptor = _descriptor(stream)
+    if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None
+    return count_lines(descriptor)
+
+
+def _check_model(options: argparse.Namespace, translator: Translator) -> None:
+    """Refuse, before any work, what the model cannot do, and outputs that would replace a side of a corpus."""
+    asked = [f"--{name}" for name in ("alignments", "align", "pieces") if getattr(options, name)]
+    if asked and not translator.can_force:
+        raise UsageError(
+            f"{asked[0]} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by step "
+            f"only; name the checkpoint, or leave out {asked[0]}"
+        )
+    for option, path in (("--output", options.output), ("--alignments", options.alignments)):
+        if path is not None:
+            require_no_corpus(Path(path), option, [translator.meta["src_lang"], translator.tgt_lang])
 
 
 def _partial_output(
@@ -235,12 +279,9 @@ def _partial_output(
 
 def _progress(source: Stream, done: int) -> ProgressLine | None:
     """Return a line of progress where the input is a file and a terminal is watched."""
-    try:
-        if sys.stderr is None or not sys.stderr.isatty() or not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-            return None
-    except (OSError, ValueError):
+    if sys.stderr is None or not sys.stderr.isatty() or (total := _lines_of(source)) is None:
         return None
-    return ProgressLine(count_lines(source.fileno()), done=done, stream=sys.stderr)
+    return ProgressLine(total, done=done, stream=sys.stderr)
 
 
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:

@@ -36,6 +36,8 @@ class Stub:
         self.meta: dict[str, Any] = {"src_lang": "de", "tgt_lang": "en"}
         if languages:
             self.meta["tgt_langs"] = list(languages)
+        self.tgt_lang = "en"
+        self.can_force = True
         self.settings = SearchSettings(beam_size=beam_size)
         # of a vocabulary of one piece
         pieces = SimpleNamespace(
@@ -66,7 +68,13 @@ class Stub:
                 note(Note(i, 9, 4))
         return [[self.candidate(line, i, settings) for i in range(settings.n_best)] for line in lines]
 
-    def align(self, translator: Any, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
+    def align(
+        self,
+        translator: Any,
+        lines: Sequence[str],
+        candidates: Sequence[Any],
+        left_out: Callable[[int, str], None],
+    ) -> list[list[Alignment | None]]:
         """Align the words of the best candidate in order."""
         return [
             [Alignment(line.split(), [best.text], [(0, 0)], [[1.0] * len(line.split())]), *[None] * len(others)]

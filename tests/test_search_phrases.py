@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 import torch
-from composed import EOS, lengths_mask, random_tokens
-from test_search import SMALL, SPECIAL, assert_same, score, sharp, sources
+from composed import EOS, VOCAB, lengths_mask, random_tokens
+from test_search import SMALL, SPECIAL, Fixed, assert_same, score, sharp, sources
 
 from seq2seq.config.search import SearchSettings
-from seq2seq.search import Constrained, Hypothesis, Source, search_stream
-from seq2seq.search.constraints import Progress, flatten, follow, unflatten
+from seq2seq.search import Constrained, Hypothesis, Source, Words, search_stream
+from seq2seq.search.constraints import Phrase, Progress, flatten, follow, guarded, unflatten
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
+# of a word that ends in token 4, which goes on with token 5
+WORDS = Words(going_on=frozenset({5}), unended=frozenset({4}))
 
 
-def constrained(model, given, settings, rows=2):
-    how = {"special": SPECIAL, "settings": settings, "selection": Constrained(EOS)}
+def constrained(model, given, settings, rows=2, words=WORDS, shortlist=None):
+    how = {"special": SPECIAL, "settings": settings, "selection": Constrained(EOS, words), "shortlist": shortlist}
     found = dict(search_stream(model, given, rows=rows, device=torch.device("cpu"), **how))
     return [found[number] for number in range(len(given))]
 
 
-def has(ids: list[int], phrase: list[int]) -> bool:
-    return any(ids[i : i + len(phrase)] == phrase for i in range(len(ids)))
+def has(ids: list[int], phrase: list[int], words: Words = WORDS) -> bool:
+    """It is there, and its last word does not go on."""
+    starts = [i for i in range(len(ids)) if ids[i : i + len(phrase)] == phrase]
+    after = [ids[i + len(phrase)] if i + len(phrase) < len(ids) else EOS for i in starts]
+    return any(phrase[-1] not in words.unended or token not in words.going_on for token in after)
 
 
-@pytest.mark.parametrize("phrases", [[[4]], [[5, 4]], [[1], [5]], [[4, 4]]], ids=str)
+@pytest.mark.parametrize("phrases", [[[4]], [[5, 4]], [[1], [5]], [[4, 4]], [[4], [5]]], ids=str)
 def test_a_wide_beam_finds_the_best_with_the_phrases(phrases):
     """Of all 40 targets of up to 3 tokens, the best five that have them."""
     model = sharp(*ONE_LAYER, src_vocab_size=SMALL, tgt_vocab_size=SMALL)
@@ -55,13 +61,14 @@ def test_every_translation_has_its_phrases(beam_size):
         for hypothesis, log_prob in zip(found, again, strict=True):
             assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-4)
             # each phrase has tokens of its own
-            assert follow(hypothesis.ids, phrases[row]).met(phrases[row]) == sum(map(len, phrases[row]))
+            own = guarded(phrases[row], WORDS)
+            assert follow([*hypothesis.ids, EOS], own).done == set(range(len(own)))
             assert all(has(hypothesis.ids, phrase) for phrase in phrases[row])
 
 
 def test_progress_by_hand():
     """A phrase that breaks off begins again; a token counts for one phrase only."""
-    phrases = [[4, 5], [4, 4], [6]]
+    phrases = [Phrase([4, 5]), Phrase([4, 4]), Phrase([6])]
     assert follow([4], phrases) == Progress(frozenset(), 0, 1)
     assert follow([4, 6], phrases) == Progress(frozenset({2}))
     assert follow([4, 5, 4], phrases) == Progress(frozenset({0}), 1, 1)
@@ -69,5 +76,50 @@ def test_progress_by_hand():
     assert follow([4, 5, 4, 4, 6], phrases).met(phrases) == 5
     assert follow([4], phrases).wanted(phrases) == {5}
     assert follow([], phrases).wanted(phrases) == {4, 6}
-    assert unflatten([*flatten(phrases), -1, -1]) == phrases
+    assert unflatten([*flatten([[4, 5], [6]]), -1, -1]) == [[4, 5], [6]]
     assert unflatten([-1, -1]) == []
+
+
+def test_progress_waits_for_the_end_of_a_word():
+    """A phrase whose word goes on has to come again; anything else after it ends it, and may begin another."""
+    phrases = [Phrase([7, 4], barred=frozenset({5, 6})), Phrase([6])]
+    assert follow([7, 4], phrases) == Progress(frozenset(), 0, 2)
+    assert follow([7, 4], phrases).met(phrases) == 2
+    assert follow([7, 4], phrases).wanted(phrases) == {6}
+    assert follow([7, 4, 5], phrases) == Progress()
+    assert follow([7, 4, 6], phrases) == Progress(frozenset({1}))
+    assert follow([7, 4, 8, 6], phrases) == Progress(frozenset({0, 1}))
+    assert follow([7, 4, 7], phrases) == follow([7, 4, EOS], phrases) == Progress(frozenset({0}))
+
+
+def test_words_of_pieces():
+    """Letters, digits and marks go on with a word, but not in scripts without spaces."""
+    pieces = ["▁Hund", "e", "▁", ".", "'s", "3", "", "狗", "ไก่", "는", "́e", "<unk>", "a▁", "ー"]
+    going_on, unended = Words.of(pieces)
+    assert [pieces[i] for i in sorted(going_on)] == ["e", "3", "는", "́e", "a▁"]
+    assert [pieces[i] for i in sorted(unended)] == ["▁Hund", "e", "'s", "3", "는", "́e"]
+    assert Words.of(pieces).in_columns([3, 1, 0]) == Words(frozenset({1}), frozenset({1, 2}))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 3])
+@pytest.mark.parametrize("phrases", [[[7, 8, 9]], [[7], [8], [9, 7]]], ids=str)
+def test_a_narrow_beam_begins_phrases_that_are_improbable(phrases, beam_size):
+    """Phrases of at least as many tokens as the beam: each of their banks has a place, and nothing else is written."""
+    model: Any = Fixed(torch.tensor([1e-30, 1e-30, 1e-30, 0.5, 0.3, 0.1999, 1e-30, 4e-5, 3e-5, 3e-5]))
+    settings = SearchSettings(beam_size=beam_size, max_len_ratio=0, max_len_extra=20, length_penalty=0)
+    ((best, *_),) = constrained(model, [Source([4], phrases=phrases)], settings)
+    assert sorted(best.ids) == sorted(token for phrase in phrases for token in phrase)
+
+
+def test_a_list_of_tokens_changes_no_words():
+    """Columns of the scores stand for other tokens, by which words are known."""
+    model, lengths = sharp(*ONE_LAYER), [5, 3]
+    src, _ = sources(*lengths)
+    given = [Source(src[i, : lengths[i]].tolist(), phrases=[[4], [9, 4]]) for i in range(2)]
+    words = Words(frozenset(range(5, 14)), frozenset({4}))
+    settings = SearchSettings(beam_size=4, n_best=4, max_len_ratio=1.0, max_len_extra=5)
+    plain = constrained(model, given, settings, words=words)
+    listed = constrained(model, given, settings, words=words, shortlist=lambda ids: torch.ones(VOCAB, dtype=torch.bool))
+    for mine, theirs in zip(listed, plain, strict=True):
+        assert_same(mine, theirs)
+        assert all(has(hypothesis.ids, phrase, words) for hypothesis in mine for phrase in ([4], [9, 4]))

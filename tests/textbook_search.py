@@ -64,7 +64,8 @@ def beam_search(
                         extended.append((total + log_probs[token] - price, total + log_probs[token], [*ids, token]))
             extended.sort(key=lambda each: -each[0])
             for _, total, ids in extended[:size]:
-                if ids[-1] == EOS and len(ended[group]) < size:
+                known = any(ids[:-1] == each.ids for other in ended for each in other)
+                if ids[-1] == EOS and len(ended[group]) < size and not known:
                     ended[group].append(Hypothesis(ids[:-1], total / divisor(length, how), total))
             beams[group] = [(total, ids) for _, total, ids in extended if ids[-1] != EOS][:size]
             chosen.update(ids[-1] for _, ids in beams[group])

@@ -204,7 +204,8 @@ def is_number(value: Any) -> bool:
 
 
 def _number(value: Any, hint: type, metadata: Mapping[str, Any]) -> int | float:
-    if metadata.get("infinite") and value == math.inf:
+    # Hydra hands over what YAML calls .inf as a word.
+    if metadata.get("infinite") and value in (math.inf, ".inf"):
         return math.inf
     if not is_number(value):
         raise MismatchError

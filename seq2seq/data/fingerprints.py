@@ -39,6 +39,8 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         local = resolve(settings.path)
         files = sorted(path for path in local.rglob("*") if _DATA_FILE.search(path.name)) if local.is_dir() else []
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
+        # read as text, of which `datasets` once made numbers and missing values
+        parts += ["text"] if any({".csv", ".tsv"} & set(path.suffixes) for path in files) else []
     else:
         for split in SPLITS:
             source = find_source(split, settings) if settings.place(split) is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import itertools
 import logging
@@ -18,7 +19,7 @@ from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import COMPRESSIONS, ROWS, Columns, parquet_head, read_blocks, table_pairs, text_pairs
-from seq2seq.data.sources import Source, find_source, resolve
+from seq2seq.data.sources import TABULAR, Source, find_source, resolve
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.files import disk_error, scratch_folder
 
@@ -174,13 +175,13 @@ def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming
     repository = _repository(split, settings)
     # a folder on this machine is read without its revision and without the hub's cache
     if repository is None:
-        return _local_hub_tables(path, options, cache_dir)
+        return _local_hub_tables(path, options, settings, cache_dir)
     if copy := repository.copy_of(str(settings.place(split)).partition("[")[0]):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():
             # subsets are named in the README; without it, by their folders
             options |= {"name": None, "data_dir": repository.files}
-        return _local_hub_tables(str(copy), options, cache_dir)
+        return _local_hub_tables(str(copy), options, settings, cache_dir)
     if streaming:
         options["streaming"] = True
     return _remote_hub_tables(repository, {**options, "revision": settings.revision})
@@ -199,12 +200,27 @@ def _remote_hub_tables(repository: Repository, options: dict[str, Any]) -> Itera
         raise repository.advice(reason) from error
 
 
-def _local_hub_tables(path: str, options: dict[str, Any], cache_dir: Path) -> Iterator[pa.Table]:
+def _local_hub_tables(
+    path: str, options: dict[str, Any], settings: CorpusSettings, cache_dir: Path
+) -> Iterator[pa.Table]:
     # A part of a split, as in train[:1000], cannot be streamed.
     streaming = "[" not in str(options["split"])
     with scratch_folder(cache_dir) as scratch:
-        options = {**options, "cache_dir": str(scratch), "streaming": streaming}
+        options = {**options, **_as_text(resolve(path), settings), "cache_dir": str(scratch), "streaming": streaming}
         yield from _tables(str(resolve(path)), options, remote=False, name=path)
+
+
+def _as_text(folder: Path, settings: CorpusSettings) -> dict[str, Any]:
+    """Return the options by which `datasets` reads CSV and TSV as text: no numbers, no missing values."""
+    kinds = {suffix for path in folder.rglob("*") for suffix in path.suffixes if suffix in (".txt", *TABULAR)}
+    # files of another format know their types
+    if not kinds or kinds - {".csv", ".tsv"}:
+        return {}
+    both = Columns(settings.src, settings.tgt, settings.columns).both
+    # quotes are text in TSV
+    return {"converters": dict.fromkeys(both, str), "na_filter": False} | (
+        {"quoting": csv.QUOTE_NONE} if kinds == {".tsv"} else {}
+    )
 
 
 def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | None = None) -> Iterator[pa.Table]:

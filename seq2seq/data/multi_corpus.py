@@ -72,7 +72,7 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
     if "train" in own:
         # its own files: none of the section's, and no column names made for them
-        own = dict.fromkeys(_PLACE) | own
+        own = dict.fromkeys(_PLACE) | _evaluation(name, data) | own
     elif name != "train":
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
@@ -84,6 +84,11 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
         # nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
     return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
+
+
+def _evaluation(name: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section's validation and test sets, which the entry "train" keeps unless it names its own."""
+    return {split: data.get(split) for split in SPLITS[1:]} if name == "train" else {}
 
 
 def _check_entry(name: str, entry: Any) -> None:

@@ -170,8 +170,7 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     Raises:
         ValueError: One file has more lines than the other; the message counts both.
     """
-    src_lines = read_lines(src)
-    tgt_lines = read_lines(tgt)
+    src_lines, tgt_lines = (_without_mark(read_lines(path)) for path in (src, tgt))
     count = 0
     while True:
         # equal numbers of lines from both, so that pairs stay aligned
@@ -189,6 +188,13 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
             return
         count += len(src_block)
         yield list(map(decode, src_block)), list(map(decode, tgt_block))
+
+
+def _without_mark(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Remove the byte order mark that programs of Windows write before the first line."""
+    for first in itertools.islice(lines, 1):
+        yield first.removeprefix(codecs.BOM_UTF8)
+    yield from lines
 
 
 def _count(lines: Iterator[bytes]) -> int:

@@ -51,6 +51,8 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     """
     location = settings.place(split)
     name = f"data.{split}"
+    if isinstance(location, Mapping | Sequence) and not isinstance(location, str):
+        _refuse_tables(location, name, settings)
     # {de: path, en: path}: named by language, so the direction cannot be wrong
     if isinstance(location, Mapping):
         languages = (settings.src, settings.tgt)
@@ -68,8 +70,10 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     file_type = _file_type(str(location), settings)
     # a prefix of two files, one for each language
     if file_type == "text":
-        prefix = _prefix(resolve(location), name, settings)
-        return Source("text", [_by_language(prefix, language, name) for language in (settings.src, settings.tgt)])
+        path = resolve(location)
+        prefix = _prefix(path, name, settings)
+        languages = (settings.src, settings.tgt)
+        return Source("text", [_by_language(prefix, language, name, named=path) for language in languages])
     # an address on the hub cannot be listed here; `datasets` resolves it
     if "://" in str(location) and not str(location).startswith("package://"):
         return Source(file_type, [str(location)])
@@ -131,17 +135,39 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     )
 
 
-def _by_language(prefix: Path, language: str, name: str) -> str:
-    """Return <prefix>.<language>, plain or compressed; ValueError with the files that are there if it is missing."""
+def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
+    """Return <prefix>.<language>, plain or compressed; ValueError with the files that are there if it is missing.
+
+    Args:
+        named: What the user named; of a file, its compression comes first.
+    """
     # plain, then compressed: COMPRESSIONS begins with ""
-    tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in COMPRESSIONS]
+    suffixes = sorted(COMPRESSIONS, key=lambda suffix: named == prefix or suffix != _compression(named))
+    tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in suffixes]
     for path in tried:
         if path.is_file():
             return str(path)
     # what is there helps with a mistyped language more than what is not
     near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
-    raise ValueError(f"{name}={prefix}: the file {tried[0]} (or .gz, .xz, .zst) does not exist; {hint}")
+    raise ValueError(f"{name}={prefix}: the file {prefix}.{language} (or .gz, .xz, .zst) does not exist; {hint}")
+
+
+def _compression(path: Path) -> str:
+    """Return the suffix of a compressed file, "" for any other."""
+    return path.suffix if path.suffix in COMPRESSIONS[1:] else ""
+
+
+def _refuse_tables(location: Any, name: str, settings: CorpusSettings) -> None:
+    """Refuse tables where two files of lines are named, which would be read as lines of text."""
+    files = list(location.values()) if isinstance(location, Mapping) else list(location)
+    tables = [file for file in files if _file_type(str(file), settings) != "text"]
+    if tables:
+        raise ValueError(
+            f"{name} names two files, whose lines belong together, and {tables[0]} is a table "
+            f"({_file_type(str(tables[0]), settings)}): name one file or a pattern that has both sides, as in "
+            f"'{name}=folder/*.jsonl', or set data.format=text"
+        )
 
 
 def _refuse_swapped_files(paths: list[str], name: str, settings: CorpusSettings) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
 from seq2seq.data.cleaning import Pairs, shorten
+
+log = logging.getLogger(__name__)
 
 # script -> languages that are written in it, and a character of it
 _SCRIPTS = {
@@ -48,6 +51,10 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
     return min(src_gap, tgt_gap) >= -0.01 and src_gap + tgt_gap > 0.08
 
 
+def _is_known(language: str) -> bool:
+    return language in _FUNCTION_WORDS or any(language in languages.split() for languages, _ in _SCRIPTS.values())
+
+
 def _fit(lines: Sequence[str], language: str) -> float:
     """Compute the share of the language's script in the characters, or of its function words in the words."""
     text = "\n".join(lines).lower()
@@ -63,9 +70,14 @@ def _fit(lines: Sequence[str], language: str) -> float:
 
 
 def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
-    """Raise ValueError if a sample of training text has its sides exchanged."""
-    if looks_swapped(*sample, src=src, tgt=tgt):
-        raise ValueError(
-            f"source and target look swapped: the source side ({src}) reads like {tgt} "
-            f"({shorten(sample[0][0])!r}); exchange data.src and data.tgt, or the files"
-        )
+    """Raise ValueError if a sample of training text has its sides exchanged; of an unknown language, warn."""
+    if not looks_swapped(*sample, src=src, tgt=tgt):
+        return
+    message = (
+        f"source and target look swapped: the source side ({src}) reads like {tgt} ({shorten(sample[0][0])!r}); "
+        "exchange data.src and data.tgt, or the files"
+    )
+    if _is_known(src) and _is_known(tgt):
+        raise ValueError(message)
+    # labels of texts, for one, are in no language
+    log.warning("%s, unless they are as they should be", message)

@@ -10,6 +10,7 @@ from typing import Any
 from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
 from seq2seq.evaluation.evaluator import Evaluator
+from seq2seq.evaluation.metrics import tokenize_for
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
@@ -43,15 +44,16 @@ def score_checkpoint(
     Raises:
         ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
     """
-    meta = translator.meta
+    meta, lang = translator.meta, translator.tgt_lang
     # all checks come before the decoding, which may take long
     if settings.convention:
-        check_convention(settings.convention, settings.lang or meta["tgt_lang"])
-    section = data_settings(data, ckpt=ckpt, meta=meta, cache=cache)
+        check_convention(settings.convention, settings.lang or lang)
+    section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
     if save:
         _require_free(save, section)
-    # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with
-    settings = settings.resolved(tokenize=meta["tokenize"], lang=meta["tgt_lang"])
+    # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
+    own = meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
+    settings = settings.resolved(tokenize=own, lang=lang)
     sources, references = load_pairs(section, split, cache=cache, limit=limit)
     # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)

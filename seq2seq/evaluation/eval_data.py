@@ -21,17 +21,20 @@ from seq2seq.data.sources import find_source
 from seq2seq.resources import conf_dir
 
 
-def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
-    """Return the section `data` that `--data` asks for, in the checkpoint's direction.
+def data_settings(
+    words: Sequence[str], *, ckpt: str, meta: dict[str, Any], tgt_lang: str, cache: Path
+) -> dict[str, Any]:
+    """Return the section `data` that `--data` asks for, in the direction of the translation.
 
     Args:
         words: A name in conf/data or a YAML file, then settings key=value. Without a name it is the data of the run
             that the checkpoint lies in, else the data set that the checkpoint names.
         meta: The `seq2seq` entry of the checkpoint.
+        tgt_lang: The language that it translates to here.
         cache: Folder of prepared data, in which some data sets lie.
 
     Raises:
-        ValueError: There is no such data set or setting, or the languages are others than the checkpoint's.
+        ValueError: There is no such data set or setting, or the languages are others than the translation's.
     """
     name, changes = read_words(words)
     section = OmegaConf.create(_section(name, ckpt, meta, cache))
@@ -40,9 +43,9 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
     if unknown:
         known = ", ".join(str(key) for key in section)
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
-    languages = {"src": meta["src_lang"], "tgt": meta["tgt_lang"]}
+    languages = {"src": meta["src_lang"], "tgt": tgt_lang}
     try:
-        # languages before changes: a change that contradicts the checkpoint is refused below
+        # languages before changes: a change that contradicts the translation is refused below
         data = OmegaConf.to_container(OmegaConf.merge(section, languages, changes), resolve=True)
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {str(error).partition(chr(10))[0]}") from None
@@ -50,9 +53,14 @@ def data_settings(words: Sequence[str], *, ckpt: str, meta: dict[str, Any], cach
     assert isinstance(data, dict)
     for side, language in languages.items():
         if data[side] != language:
+            # imports torch, which whoever has read the checkpoint has loaded
+            from seq2seq.inference.translator import target_languages
+
+            known = side == "tgt" and data[side] in target_languages(meta)
+            remedy = f"; choose it by --tgt-lang {data[side]}" if known else ""
             raise ValueError(
-                f"this checkpoint translates {languages['src']} to {languages['tgt']}; "
-                f"--data {side}={data[side]} does not fit it"
+                f"this checkpoint translates {languages['src']} to {languages['tgt']}{' here' if known else ''}; "
+                f"--data {side}={data[side]} does not fit it{remedy}"
             )
     data.setdefault("name", name or meta["data"])
     # "???" is OmegaConf's mark of a required setting without a value

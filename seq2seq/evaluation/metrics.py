@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import estimate_ci
 
 from seq2seq.evaluation.score_names import METRICS
 
@@ -27,8 +29,8 @@ _TOKENIZER_OF = {
     **dict.fromkeys(("ko", "kor"), "ko-mecab"),
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"), "char"),
 }
-# Languages whose script puts no spaces between words, by first subtag.
-UNSPACED = frozenset(_TOKENIZER_OF)
+# Languages whose script puts no spaces between words, by first subtag; Korean does.
+UNSPACED = frozenset(_TOKENIZER_OF) - {"ko", "kor"}
 # Tokenizers of languages whose TER splits ideographs into words of one character.
 _IDEOGRAPHIC = frozenset({"zh", "ja-mecab"})
 
@@ -144,8 +146,9 @@ def paired_bootstrap(
 ) -> list[Comparison]:
     """Compare every system with the first by paired bootstrap resampling, metric by metric.
 
-    The p value is the share of resampled test sets whose centered score difference exceeds the one observed (1 where
-    scores are equal).
+    p = (1 + #{i: |d_i - mean(d)| >= |d|}) / (1 + n), of the difference d and those d_i of n resampled test sets: it is
+    two-sided, and 1 where scores are equal. The resamples are sacreBLEU's. Its own p counts |d_i| - mean(|d|) > |d| and
+    is about half as large: of systems that do not differ, one in nine has p < 0.05.
 
     Args:
         systems: Translations by the name of their system, two systems or more.
@@ -164,31 +167,40 @@ def paired_bootstrap(
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
-    # PairedTest takes the first system as the baseline
-    named: list[tuple[str, Sequence[str]]] = [(name, list(lines)) for name, lines in systems.items()]
-    # "bs": paired bootstrap; sacreBLEU seeds it (SACREBLEU_SEED), so p values are reproducible
-    test = PairedTest(named, _metrics(metrics, tokenize, lowercase), streams, test_type="bs", n_samples=samples)
-    signatures, results = test()
-    return [
-        # sacreBLEU's results are in the order of the systems, the baseline first
-        Comparison(system, metric, r.score, r.mean, r.ci, r.p_value, str(signatures[metric]))
-        for metric in signatures
-        for system, r in zip(systems, _results(results[metric]), strict=True)
-    ]
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()  # as sacreBLEU, so that p values are reproducible
+    lines = len(next(iter(systems.values())))
+    rng = np.random.default_rng(None if seed == "none" else int(seed))
+    samples_of = rng.choice(lines, size=(samples, lines), replace=True)
+    found: list[Comparison] = []
+    for metric in _metrics(metrics, tokenize, lowercase).values():
+        rows = [_resampled(metric, list(hypotheses), streams, samples_of) for hypotheses in systems.values()]
+        # only now has the metric seen how many references there are
+        signature = metric.get_signature()
+        signature.update("seed", seed)
+        signature.update("bs", samples)
+        for system, (score, scores) in zip(systems, rows, strict=True):
+            mean, interval = map(float, estimate_ci(scores))
+            first, firsts = rows[0]
+            # of the first system there is none
+            p_value = None if score is first else _p_value(score.score - first.score, scores - firsts)
+            found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
+    return found
 
 
-def _results(row: Sequence[Any]) -> list[Any]:
-    """Convert the results of one metric, baseline first, to plain Python numbers, with p = 1 for equal scores."""
-    for result in row:
-        # json cannot write numpy's scalars
-        result.score = float(result.score)
-        result.mean = float(result.mean)
-        result.ci = float(result.ci)
-        result.p_value = None if result.p_value is None else float(result.p_value)
-        # no resample of equal translations exceeds their difference of 0, which sacreBLEU takes for a small p
-        if result.p_value is not None and result.score == row[0].score:
-            result.p_value = 1.0
-    return list(row)
+def _resampled(
+    metric: BLEU | CHRF | TER, hypotheses: list[str], streams: list[list[str]], samples: np.ndarray
+) -> tuple[Any, np.ndarray]:
+    """Compute a score, and those of resampled test sets, whose lines are the rows of samples (n, N): (n,)."""
+    counts = metric._extract_corpus_statistics(hypotheses, streams)
+    table = np.array(counts, dtype=np.float32)  # (N, counts)
+    scores = [metric._compute_score_from_stats(table[lines].sum(0)).score for lines in samples]
+    return metric._aggregate_and_compute(counts), np.array(scores)
+
+
+def _p_value(difference: float, resampled: np.ndarray) -> float:
+    """Return the share of resampled differences that are as far from their mean as `difference` is from 0."""
+    count = np.sum(np.abs(resampled - resampled.mean()) >= abs(difference))
+    return float((count + 1) / (len(resampled) + 1))
 
 
 def _metrics(names: Sequence[str], tokenize: str, lowercase: bool) -> dict[str, BLEU | CHRF | TER]:

@@ -138,7 +138,7 @@ def _name(path: str) -> str:
 
 
 def read_text(path: str, *, warn: Warn) -> list[str]:
-    """Read the lines of a file, or of standard input for `-`; a line ends at the byte \n only.
+    """Read the lines of a file, or of standard input for `-`, without a byte order mark; a line ends at \\n only.
 
     Raises:
         ValueError: The path is a directory or a device, or there is no standard input.
@@ -157,6 +157,8 @@ def read_text(path: str, *, warn: Warn) -> list[str]:
         found = list(read_lines(file))
     # split first, decode after: str.splitlines would end lines at more than \n
     lines = [line.decode("utf-8", "replace") for line in found]
+    # it can only begin the file
+    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
     # replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
     invalid = next((number for number, line in enumerate(lines, 1) if "\ufffd" in line), None)
     if invalid:

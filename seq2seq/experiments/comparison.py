@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -106,13 +107,23 @@ def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
     # the test resamples sentences, so it needs the translations and not just a score
     ours = [run for run in baseline.runs if run.translated]
     theirs = [run for run in group.runs if run.translated]
-    # of several baseline runs with one seed the last is used
-    by_seed = {run.seed: run for run in ours}
-    common = [(by_seed[run.seed], run) for run in theirs if run.seed in by_seed]
+    # of several runs with one seed, the first with the first, the second with the second
+    by_seed = _numbered(ours)
+    common = [(by_seed[key], run) for key, run in _numbered(theirs).items() if key in by_seed]
     # both are sorted by seed; what the longer group has more is not tested
     pairs = common or list(zip(ours, theirs, strict=False))
     # runs without the sources joined the set by their settings, and may have been scored on another text
     return [(one, other) for one, other in pairs if one.test_lines("ref") == other.test_lines("ref")]
+
+
+def _numbered(runs: Sequence[RunResult]) -> dict[tuple[int, int], RunResult]:
+    """Key each run by its seed and its number among the runs with that seed."""
+    count: Counter[int] = Counter()
+    numbered = {}
+    for run in runs:
+        numbered[run.seed, count[run.seed]] = run
+        count[run.seed] += 1
+    return numbered
 
 
 def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:

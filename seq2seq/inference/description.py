@@ -10,6 +10,7 @@ from seq2seq.archive import CheckpointError, check_tree
 from seq2seq.checkpoint import KEY
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import write_json
+from seq2seq.inference.export.layouts import MODEL_TYPE
 
 CONFIG = "config.json"
 # The file of each SentencePiece model in a tokenizer's state; a joint tokenizer has the source's alone.
@@ -32,8 +33,7 @@ def write_description(folder: Path, meta: dict[str, Any], tokenizer: Tokenizer, 
         if key in state:
             (folder / file).write_bytes(state.pop(key))
     entry = {**meta, "tokenizer": state}
-    # model_type: by it Hugging Face's tools see that it is none of theirs
-    write_json(folder / CONFIG, {"model_type": "seq2seq-mixers", KEY: entry, name: values})
+    write_json(folder / CONFIG, {"model_type": MODEL_TYPE, KEY: entry, name: values})
 
 
 def folder_format(folder: Path) -> str:

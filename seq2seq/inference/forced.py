@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.pooling import spread
-from seq2seq.search import Ensemble, Specials
+from seq2seq.search import Ensemble, NotFiniteError, Specials
 
 
 class Forced(NamedTuple):
@@ -41,6 +41,9 @@ def force(
         model: In evaluation mode.
         pairs: Ids of sources and targets, each with its eos; they are computed as one batch.
         align: Compute weights over the source, too.
+
+    Raises:
+        NotFiniteError: A log-probability is not finite.
     """
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
@@ -49,6 +52,9 @@ def force(
     parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in members]
     # the mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
+    # nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
+    if not log_probs[mask].isfinite().all():
+        raise NotFiniteError
     weights = torch.stack([weight for _, weight in parts if weight is not None]).mean(0) if align else None
     found = []
     for row, (source, target) in enumerate(pairs):

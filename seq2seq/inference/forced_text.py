@@ -32,7 +32,7 @@ class ForcedLine(NamedTuple):
     """A given translation of a line under a model.
 
     Attributes:
-        log_prob: log p(y | x) in nats, the end counted; None for a blank source, which no model sees.
+        log_prob: log p(y | x) in nats, the end counted; None where nothing was computed, as for a blank source.
         pieces: Pieces of the translation with their log-probabilities, the end </s> last.
         words: Alignment of its words, if asked for.
     """
@@ -60,7 +60,12 @@ class ForcedLine(NamedTuple):
 
 
 def force_lines(
-    translator: Translator, lines: Iterable[tuple[str, str]], *, note: Callable[[Note], None], align: bool = False
+    translator: Translator,
+    lines: Iterable[tuple[str, str]],
+    *,
+    note: Callable[[Note], None],
+    align: bool = False,
+    left_out: Callable[[int, str], None] | None = None,
 ) -> Iterator[ForcedLine]:
     """Compute the log-probabilities of given translations, in order, in batches of consecutive lines.
 
@@ -68,9 +73,12 @@ def force_lines(
         lines: Sources with their translations.
         note: Called for every source that is cut.
         align: Align words, too.
+        left_out: Called with the number, from 0, and the fault of a translation that has more pieces than the model has
+            positions, which is then treated as that of a blank source. Without it such a translation is an error.
 
     Raises:
         ValueError: A translation has more pieces than the model has positions.
+        NotFiniteError: A log-probability is not finite.
     """
     batch: list[tuple[int, list[int], list[int]]] = []
     for number, (source, target) in enumerate(lines):
@@ -79,8 +87,13 @@ def force_lines(
         (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=told)
         (tgt,) = tokenizer.encode_tgt([target])
         most = translator.settings.max_len
-        if most is not None and len(tgt) > most:
-            raise ValueError(f"translation {number + 1} has {len(tgt)} pieces; the model has {most} positions")
+        # of a blank source nothing is computed
+        if src and most is not None and len(tgt) > most:
+            reason = f"has {len(tgt)} pieces; the model has {most} positions"
+            if left_out is None:
+                raise ValueError(f"translation {number + 1} {reason}")
+            left_out(number, reason)
+            src = []
         grown = [*batch, (number, src, tgt)]
         if batch and _numbers(grown) > translator.max_tokens:
             yield from _force_batch(translator, batch, align)

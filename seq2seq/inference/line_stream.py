@@ -123,6 +123,11 @@ def decode_line(line: RawLine) -> tuple[str, bool]:
         return codecs.utf_8_decode(data, "replace", whole)[0], False
 
 
+def _name(stream: Stream) -> str:
+    """Return the name of a stream for messages."""
+    return str(getattr(stream, "name", "the file"))
+
+
 class LineStream:
     """Translates one stream, and counts and reports the lines that were not valid or failed.
 
@@ -171,13 +176,14 @@ class LineStream:
         """Translate until the source ends, and flush after every window.
 
         Raises:
-            ValueError: The source has fewer lines than its partial output.
+            ValueError: The source has fewer lines than its partial output, or not as many as a file beside it.
         """
         skip = self.lines
+        beside = [stream for stream in (self.prefixes, self.phrases) if stream is not None]
         for number in range(1, skip + 1):
             if not source.readline():
                 raise ValueError(f"the input ends before line {number}, and {skip} of its lines are translated")
-        for stream in filter(None, (self.prefixes, self.phrases)):
+        for stream in beside:
             for _ in range(skip):
                 stream.readline()
         try:
@@ -189,6 +195,11 @@ class LineStream:
                 sink.write(translated)
                 # a reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
+            for stream in beside:
+                # one line, for a pipe may have no end
+                if stream.readline():
+                    more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
+                    raise ValueError(f"{_name(stream)} {more}; it needs one for each")
         finally:
             if self.progress:
                 self.progress.clear()
@@ -246,14 +257,21 @@ class LineStream:
             (line if math.isfinite(each.score) and number not in self._split else "", each.text)
             for number, (line, each) in enumerate(zip(lines, best, strict=True), first)
         ]
-        return list(force_lines(self.translator, pairs, note=lambda _: None, align=align))
+
+        def left_out(position: int, reason: str) -> None:
+            self.warn(f"line {first + position} has no alignment and no pieces: its translation {reason}")
+
+        return list(force_lines(self.translator, pairs, note=lambda _: None, align=align, left_out=left_out))
 
     def _beside(self, stream: Stream, window: Window) -> list[str]:
         """Read the lines of another file that belong to a window."""
         rows = [row.removesuffix(b"\n") for row in islice(stream, len(window.raw))]
         if len(rows) < len(window.raw):
-            name = getattr(stream, "name", "the file")
-            raise ValueError(f"{name} ends before line {window.first + len(rows)} of the input; it needs as many lines")
+            count = window.first + len(rows)
+            raise ValueError(f"{_name(stream)} ends before line {count:,} of the input; it needs as many lines")
+        # a byte order mark can only begin the file
+        if window.first == 1:
+            rows[0] = rows[0].removeprefix(codecs.BOM_UTF8)
         return [row.removesuffix(b"\r").decode("utf-8", "replace") for row in rows]
 
     def _decode(self, number: int, line: RawLine) -> str:

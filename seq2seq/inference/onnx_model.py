@@ -68,6 +68,7 @@ class OnnxModel(Seq2Seq):
     """
 
     normalized = True  # the step's graph ends with a log-softmax
+    stepwise = True  # whole targets have no graph
 
     def __init__(self, form: Seq2Seq, encoder: Any, decoder: Any, weights: Path = Path(OUTPUT)) -> None:
         super().__init__(encoder=form.encoder, decoder=form.decoder, output=form.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from typing import NamedTuple
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import Note
-from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, length_divisor
+from seq2seq.inference.pieces import target_pieces
+from seq2seq.search import Constrained, Drawn, Hypothesis, Selection, Source, Words, length_divisor
 
 
 class Job(NamedTuple):
@@ -20,14 +22,24 @@ class Job(NamedTuple):
     selection: Selection | None
     suppress: tuple[int, ...] = ()
 
+    @property
+    def draws(self) -> bool:
+        """True for samples."""
+        return isinstance(self.selection, Drawn)
+
 
 def make_job(
-    settings: SearchSettings, *, eos: int, sampling: SamplingSettings | None, mbr: str | None, constrained: bool
+    settings: SearchSettings,
+    *,
+    tokenizer: Tokenizer,
+    sampling: SamplingSettings | None,
+    mbr: str | None,
+    constrained: bool,
 ) -> Job:
     """Return how to search.
 
     Args:
-        eos: Id of the end.
+        tokenizer: Tells the end, and which pieces go on with a word.
         sampling: Draw instead of searching.
         mbr: The samples will be compared with each other, so that all are wanted.
         constrained: There are phrases that translations must have.
@@ -40,11 +52,11 @@ def make_job(
     if constrained and (sampling or settings.beam_groups > 1):
         raise ValueError("phrases are searched by one group, without sampling: choose beam_groups 1 and no samples")
     if constrained:
-        return Job(settings, Constrained(eos))
+        return Job(settings, Constrained(tokenizer.eos_id, _words(tokenizer)))
     if sampling is None:
         return Job(settings, None)
     every = dataclasses.replace(settings, n_best=settings.beam_size) if mbr else settings
-    return Job(every, Drawn(eos, sampling.temperature, sampling.top_k, sampling.top_p))
+    return Job(every, Drawn(tokenizer.eos_id, sampling.temperature, sampling.top_k, sampling.top_p))
 
 
 class Part(NamedTuple):
@@ -90,15 +102,26 @@ def make_parts(
                 continue
             sources = [source._replace(phrases=wanted) for source in sources]
         if sampling is not None:
-            sources = [source._replace(seed=line_seed(sampling.seed, source.ids)) for source in sources]
+            # equal parts of a line are drawn apart
+            seeds = [line_seed(sampling.seed + place, source.ids) for place, source in enumerate(sources)]
+            sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
         parts += [Part(number, source) for source in sources]
     return parts
 
 
+def want_all_to_join(job: Job, parts: Sequence[Part]) -> Job:
+    """Return a job that keeps all samples if a line has several parts, whose best ones need not make its best."""
+    if not job.draws or len({part.line for part in parts}) == len(parts):
+        return job
+    return job._replace(settings=dataclasses.replace(job.settings, n_best=job.settings.beam_size))
+
+
 def join_parts(
-    parts: Sequence[Part], found: Mapping[int, list[Hypothesis]], count: int, settings: SearchSettings
+    parts: Sequence[Part], found: Mapping[int, list[Hypothesis]], count: int, job: Job
 ) -> list[list[Joined]]:
-    """Join the translations of each line's parts, the best with the best, the second with the second.
+    """Join the translations of each line's parts: the best with the best, the second with the second.
+
+    Samples are joined as they were drawn, or they would not be samples of the whole line.
 
     Args:
         found: Hypotheses of each part, best first; a line lacks them if any of its parts does.
@@ -109,8 +132,10 @@ def join_parts(
     """
     by_line: list[list[list[Hypothesis]]] = [[] for _ in range(count)]
     for number, part in enumerate(parts):
-        by_line[part.line].append(found.get(number, []))
-    return [[_joined(each, settings) for each in zip(*own, strict=False)] for own in by_line]
+        own = found.get(number, [])
+        by_line[part.line].append(sorted(own, key=lambda each: each.row) if job.draws else own)
+    joined = [[_joined(each, job.settings) for each in zip(*own, strict=False)] for own in by_line]
+    return [sorted(own, key=lambda each: -each.score) for own in joined]
 
 
 def _joined(parts: Sequence[Hypothesis], settings: SearchSettings) -> Joined:
@@ -126,6 +151,16 @@ def line_seed(seed: int, ids: Sequence[int]) -> int:
     """Return the seed of a line's samples, which depend on the line and not on where it stands."""
     digest = hashlib.blake2b(repr((seed, list(ids))).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+@functools.lru_cache(maxsize=4)
+def _words(tokenizer: Tokenizer) -> Words:
+    # a pass over the vocabulary, which each request would cost
+    pieces = target_pieces(tokenizer, range(tokenizer.tgt_vocab_size))
+    for piece, byte in tokenizer.byte_of.items():
+        # a character that has no piece is taken for a letter
+        pieces[piece] = chr(byte) if byte < 128 else "x"
+    return Words.of(pieces)
 
 
 def _without_end(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -23,7 +23,7 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOU
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
-from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts
+from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts, want_all_to_join
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, search, search_stream
@@ -51,7 +51,8 @@ class Translator:
         settings: Search settings; `max_len` is the model's number of positions.
         max_tokens: Source pieces in a batch, padding counted.
         max_len: Source pieces of a line, its tags and end of sentence counted; a longer one is translated in parts.
-        tags: Ids before every source, which ask for a target language.
+        tgt_lang: Target language (default: the one that the checkpoint names first).
+        tags: Ids before every source, which ask for it.
         shortlist: The pieces that translations may have, by their sources; None for all.
         graphs: Lets decoding steps be captured and replayed; None for plain ones.
     """
@@ -66,6 +67,7 @@ class Translator:
         device: str | torch.device = "cpu",
         max_tokens: int = CPU_TOKENS,
         max_len: int = LONGEST_SOURCE,
+        tgt_lang: str | None = None,
         tags: Sequence[int] = (),
         shortlist: Shortlist | None = None,
         graphs: Graphs | None = None,
@@ -77,6 +79,7 @@ class Translator:
         self.device = device
         self.max_tokens = max_tokens
         self.max_len = max_len
+        self.tgt_lang = tgt_lang or str(meta["tgt_lang"])
         self.tags = list(tags)
         self.shortlist = shortlist
         self.graphs = graphs
@@ -132,6 +135,7 @@ class Translator:
             device=device,
             max_tokens=max_tokens or (CPU_TOKENS if device == "cpu" else GPU_TOKENS),
             max_len=min(max_len, positions or max_len),
+            tgt_lang=tgt_lang,
             tags=target_tags(loaded.meta, loaded.tokenizer, tgt_lang),
             shortlist=None if shortlist is None else Shortlist.load(shortlist, loaded.tokenizer),
             graphs=graphs,
@@ -168,21 +172,23 @@ class Translator:
         Returns:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty.
         """
+        _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
         constrained = phrases is not None
-        job = make_job(settings, eos=self.tokenizer.eos_id, sampling=sampling, mbr=mbr, constrained=constrained)
+        job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # tokenize all, search in order of length, and write each result to its line's place
         room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
         ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(note, phrases))
         parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
+        job = want_all_to_join(job, parts)
         # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
         rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
-        results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job.settings))
+        results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job))
         for candidates in results:
             if mbr and candidates:
                 _rank_by_agreement(candidates, mbr)
@@ -218,14 +224,30 @@ class Translator:
     @property
     def dtype(self) -> str:
         """Number format of the weights; float32 for graphs, which have their own."""
-        first: Any = self.model.models[0] if isinstance(self.model, Ensemble) else self.model
-        return str(next(first.parameters()).dtype).removeprefix("torch.")
+        return str(next(_members(self.model)[0].parameters()).dtype).removeprefix("torch.")
+
+    @property
+    def can_force(self) -> bool:
+        """True if given translations can be scored and aligned, which graphs of single steps cannot."""
+        return not any(getattr(member, "stepwise", False) for member in _members(self.model))
 
     @property
     def special(self) -> Specials:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _members(model: Seq2Seq | Ensemble) -> list[Any]:
+    """Return the models of an ensemble, or a model alone."""
+    return list(model.models) if isinstance(model, Ensemble) else [model]
+
+
+def _require_one_each(count: int, **beside: Sequence[object] | None) -> None:
+    """Check that what is given beside so many lines has an entry for each; ValueError if it has not."""
+    for name, entries in beside.items():
+        if entries is not None and len(entries) != count:
+            raise ValueError(f"{name} has {len(entries):,} entries for {count:,} lines; give one for each")
 
 
 def _by_line(parts: Sequence[Part], progress: Callable[[int], None]) -> Callable[[int], None]:

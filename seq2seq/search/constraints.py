@@ -1,17 +1,20 @@
 """Lexically constrained search: phrases that every translation must have, by dynamic beam allocation.
 
-A candidate's bank is the number of phrase tokens that it has met. Each bank has a share of the beam, so that
-hypotheses that pay for a phrase early are not crowded out by those that have not paid yet. A candidate that could no
-longer meet all phrases within the limit of length is none, and the end needs them all.
+A candidate's bank is the number of phrase tokens that it has met. Banks share the beam, so that hypotheses that pay for
+a phrase early are not crowded out by those that have not paid yet; of more banks than there are places the fullest have
+one each. A candidate that could no longer meet all phrases within the limit of length is none, and the end needs them
+all. A phrase whose last word goes on is not met.
 
 Reference:
     Post and Vilar 2018, 'Fast Lexically Constrained Decoding with Dynamic Beam Allocation'.
+    Hu et al. 2019, 'Improved Lexically Constrained Decoding for Translation and Monolingual Rewriting'.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,41 +23,64 @@ from torch import Tensor
 
 from seq2seq.search.rows import Choice, Extensions, Open, Scores
 from seq2seq.search.top import top
+from seq2seq.search.words import Words
 
 NEVER = float("-inf")
 # Ends a phrase in `Open.phrases`, and fills the rest.
 STOP = -1
 
 
+class Phrase(NamedTuple):
+    """A phrase: its tokens, and those that may not follow it, since its last word would go on."""
+
+    tokens: Sequence[int]
+    barred: frozenset[int] = frozenset()
+
+
 class Progress(NamedTuple):
-    """Progress of a hypothesis: the phrases met whole, by index, and the first `reached` tokens of phrase `current`."""
+    """Progress of a hypothesis: the phrases met whole, by index, and the first `reached` tokens of phrase `current`.
+
+    A phrase that is reached to its end is met by the next token, if that is not barred.
+    """
 
     done: frozenset[int] = frozenset()
     current: int = -1
     reached: int = 0
 
-    def after(self, token: int, phrases: Sequence[Sequence[int]]) -> Progress:
+    def after(self, token: int, phrases: Sequence[Phrase]) -> Progress:
         """Return the progress after one more token; a phrase that breaks off has to begin again."""
-        if self.current >= 0 and phrases[self.current][self.reached] == token:
+        expected = self._next(phrases)
+        if token == expected:
             return self._at(self.current, self.reached + 1, phrases)
+        done = self.done
+        if self.current >= 0 and expected is None and token not in phrases[self.current].barred:
+            done |= {self.current}
         for index, phrase in enumerate(phrases):
-            if index not in self.done and phrase[0] == token:
-                return self._at(index, 1, phrases)
-        return Progress(self.done)
+            if index not in done and phrase.tokens[0] == token:
+                return Progress(done)._at(index, 1, phrases)
+        return Progress(done)
 
-    def _at(self, index: int, reached: int, phrases: Sequence[Sequence[int]]) -> Progress:
-        whole = reached == len(phrases[index])
+    def _at(self, index: int, reached: int, phrases: Sequence[Phrase]) -> Progress:
+        tokens, barred = phrases[index]
+        whole = reached == len(tokens) and not barred
         return Progress(self.done | {index}) if whole else Progress(self.done, index, reached)
 
-    def wanted(self, phrases: Sequence[Sequence[int]]) -> set[int]:
-        """Return the tokens that meet more of the phrases."""
-        if self.current >= 0:
-            return {phrases[self.current][self.reached]}
-        return {phrase[0] for index, phrase in enumerate(phrases) if index not in self.done}
+    def _next(self, phrases: Sequence[Phrase]) -> int | None:
+        """Return the token with which the current phrase goes on; None where it is reached to its end."""
+        tokens = phrases[self.current].tokens if self.current >= 0 else ()
+        return tokens[self.reached] if self.reached < len(tokens) else None
 
-    def met(self, phrases: Sequence[Sequence[int]]) -> int:
+    def wanted(self, phrases: Sequence[Phrase]) -> set[int]:
+        """Return the tokens that meet more of the phrases."""
+        expected = self._next(phrases)
+        if expected is not None:
+            return {expected}
+        taken = self.done | {self.current}
+        return {phrase.tokens[0] for index, phrase in enumerate(phrases) if index not in taken}
+
+    def met(self, phrases: Sequence[Phrase]) -> int:
         """Return how many tokens of phrases are met."""
-        return sum(len(phrases[index]) for index in self.done) + self.reached
+        return sum(len(phrases[index].tokens) for index in self.done) + self.reached
 
 
 class Candidate(NamedTuple):
@@ -68,7 +94,11 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Constrained:
-    """Beam search with phrases; the host chooses, so that it waits for the device at every step."""
+    """Beam search with phrases; the host chooses, so that it waits for the device at every step.
+
+    Args:
+        words: Tells where the last word of a phrase goes on (default: nowhere).
+    """
 
     reorders = True
     reads_tokens = True
@@ -76,6 +106,7 @@ class Constrained:
     waits = True
 
     eos: int
+    words: Words = dataclasses.field(default_factory=Words)
 
     def __call__(self, scores: Scores, rows: Open) -> Choice:
         """Choose for one sentence after another."""
@@ -84,7 +115,8 @@ class Constrained:
         value, token = top(scores.log_probs, width)  # (N, width)
         total = value.view(sentences, size, width) + rows.log_prob[:, :, None]
         alone = scores.only_log_prob.view(sentences, size) + rows.log_prob
-        phrases = [unflatten(flat) for flat in rows.phrases.tolist()]
+        words = self.words if scores.ids is None else self.words.in_columns(scores.ids.tolist())
+        phrases = [guarded(unflatten(flat), words) for flat in rows.phrases.tolist()]
         position = rows.position.tolist()
         progress = [
             [follow(ids[:length], wanted) for ids in past]
@@ -108,11 +140,11 @@ class Constrained:
             # tokens after this one, the end counted
             left = limit - position[row] - 1
             candidates = self._candidates(given[row], progress[row], phrases[row], left, missing[row])
-            chosen.append(self._allocate(candidates, sum(map(len, phrases[row])), size))
+            chosen.append(self._allocate(candidates, _length(phrases[row]), size))
         return Choice(*(_tensors(side, rows.log_prob) for side in zip(*chosen, strict=True)))
 
     def _wanted(
-        self, scores: Scores, rows: Open, progress: list[list[Progress]], phrases: list[list[list[int]]]
+        self, scores: Scores, rows: Open, progress: list[list[Progress]], phrases: list[list[Phrase]]
     ) -> list[list[dict[int, float]]]:
         """Return log p of each hypothesis with each token that its phrases want, which need not be among the best."""
         size = rows.log_prob.shape[1]
@@ -144,7 +176,7 @@ class Constrained:
         self,
         given: list[dict[int, float]],
         progress: list[Progress],
-        phrases: list[list[int]],
+        phrases: list[Phrase],
         left: int,
         missing: list[dict[int, int]],
     ) -> list[Candidate]:
@@ -155,19 +187,18 @@ class Constrained:
             left: Tokens after this one, the end counted.
             missing: Byte pieces after each token that complete a character.
         """
-        every = sum(map(len, phrases))
+        every = _length(phrases)
         candidates = []
         for parent, (tokens, state, bytes_after) in enumerate(zip(given, progress, missing, strict=True)):
             for token, log_prob in tokens.items():
                 # NaN stays, so that the host finds it
                 if log_prob == NEVER:
                     continue
+                after = state.after(token, phrases)
+                met = after.met(phrases)
                 if token == self.eos:
-                    met = state.met(phrases) if len(state.done) == len(phrases) else -1
-                    possible = met == every
+                    possible = len(after.done) == len(phrases)
                 else:
-                    after = state.after(token, phrases)
-                    met = after.met(phrases)
                     # a phrase completes its characters itself; the end takes one of the tokens that are left
                     rest = every - met + (bytes_after.get(token, 0) if after.current < 0 else 0)
                     possible = rest <= left - 1
@@ -177,19 +208,29 @@ class Constrained:
         return sorted(candidates, key=lambda each: (not math.isnan(each.log_prob), -each.log_prob))
 
     def _allocate(self, candidates: list[Candidate], every: int, size: int) -> tuple[list[Candidate], list[Candidate]]:
-        """Return what may end, and the `size` that go on: each bank's best, then the best of what is left."""
+        """Return what may end, and the `size` that go on: each bank's best, the fullest first, then each one's next."""
         last = [each for each in candidates if each.bank == every][:size]
         ended = [each for each in last if each.token == self.eos]
         open_ones = [each for each in candidates if each.token != self.eos]
-        share = size // (every + 1)
-        kept: list[Candidate] = []
-        for bank in range(every, -1, -1):
-            kept += [each for each in open_ones if each.bank == bank][:share]
-        kept += [each for each in open_ones if each not in kept][: size - len(kept)]
-        return ended, kept
+        before: Counter[int] = Counter()  # of each bank
+        ranks = []
+        for each in open_ones:
+            ranks.append((-1 if math.isnan(each.log_prob) else before[each.bank], -each.bank))
+            before[each.bank] += 1
+        order = sorted(range(len(open_ones)), key=ranks.__getitem__)
+        return ended, [open_ones[i] for i in order[:size]]
 
 
-def follow(ids: Sequence[int], phrases: Sequence[Sequence[int]]) -> Progress:
+def guarded(phrases: Sequence[Sequence[int]], words: Words) -> list[Phrase]:
+    """Return phrases with what may not follow each."""
+    return [Phrase(tokens, words.going_on if tokens[-1] in words.unended else frozenset()) for tokens in phrases]
+
+
+def _length(phrases: Sequence[Phrase]) -> int:
+    return sum(len(phrase.tokens) for phrase in phrases)
+
+
+def follow(ids: Sequence[int], phrases: Sequence[Phrase]) -> Progress:
     """Return what these tokens have met."""
     progress = Progress()
     for token in ids:

@@ -28,11 +28,13 @@ class Hypothesis(NamedTuple):
         ids: Its tokens, without bos and eos.
         score: log_prob / `length_divisor`, by which hypotheses are ranked; the length includes eos.
         log_prob: log p(y | x) in nats.
+        row: Its row of the beam at the end, which a sample has from the beginning.
     """
 
     ids: list[int]
     score: float
     log_prob: float
+    row: int = 0
 
 
 class Specials(NamedTuple):

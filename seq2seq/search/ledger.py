@@ -45,7 +45,7 @@ class Sentence:
     Args:
         key: How the caller knows it.
         limit: Its longest target, the end included.
-        groups: Parts of its beam, each of which has its own endings.
+        groups: Parts of its beam, each of which has its own endings; what one has ended with is none of another's.
     """
 
     def __init__(self, key: Any, limit: int, groups: int = 1) -> None:
@@ -57,6 +57,7 @@ class Sentence:
         self._tokens: list[np.ndarray] = []
         # score, log p, step and parent row
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
+        self._known: set[tuple[int, ...]] = set()  # what has ended, where there are several groups
 
     def update(self, step: Results, row: int, how: SearchSettings) -> None:
         """Take the next step's results, of which the sentence's are in a row."""
@@ -65,13 +66,23 @@ class Sentence:
         number = len(self._parents)
         for column in step.ended.get(row, ()):
             group = self._ended[column // size]
-            if len(group) < size:
+            before = int(step.first[1][row, column])
+            if len(group) < size and self._is_new(number, before):
                 value = float(step.first[0][row, column])
                 score = value / length_divisor(number + 1, how)
-                group.append((score, value, number, int(step.first[1][row, column])))
+                group.append((score, value, number, before))
         self._parents.append(parent)
         self._tokens.append(token)
         self.done = self._is_done(step.best_open[row], size, how)
+
+    def _is_new(self, step: int, row: int) -> bool:
+        """Return False for what another group has ended with; a group repeats nothing, and samples may."""
+        if len(self._ended) == 1:
+            return True
+        ids = tuple(self._trace(step, row))
+        new = ids not in self._known
+        self._known.add(ids)
+        return new
 
     def _is_done(self, best_open: float, size: int, how: SearchSettings) -> bool:
         """Return True if nothing that is open can change the n best."""
@@ -91,7 +102,9 @@ class Sentence:
         """Return the best hypotheses that have ended, best first; of equal ones those that ended first."""
         entries = [entry for group in self._ended for entry in group]
         entries.sort(key=lambda entry: (-entry[0], entry[2]))
-        return [Hypothesis(self._trace(step, row), score, log_prob) for score, log_prob, step, row in entries[:count]]
+        return [
+            Hypothesis(self._trace(step, row), score, log_prob, row) for score, log_prob, step, row in entries[:count]
+        ]
 
     def _trace(self, step: int, row: int) -> list[int]:
         """Follow the parents of a hypothesis that ended at `step` as row `row`, back to the beginning."""

@@ -90,12 +90,14 @@ class Scores(NamedTuple):
         only: The one token that may follow, (N,), -1 where there are several.
         only_log_prob: Its log p, (N,), whatever the rules say.
         characters: What knows how many byte pieces an extension still needs; None where there are none.
+        ids: The token of each column, (V,), where not all tokens are scored.
     """
 
     log_probs: Tensor
     only: Tensor
     only_log_prob: Tensor
     characters: Characters | None = None
+    ids: Tensor | None = None
 
 
 class Extensions(NamedTuple):
@@ -237,7 +239,8 @@ class Rows:
         only_log_prob = log_probs.gather(1, only.clamp(min=0)[:, None]).squeeze(1)
         for rule in self.rules:
             rule(log_probs, rows)
-        return Scores(log_probs, only, only_log_prob, self.characters)
+        ids = None if self._columns is None else self._columns.ids
+        return Scores(log_probs, only, only_log_prob, self.characters, ids)
 
     def _follow(self, kept: Extensions) -> None:
         """Let hypothesis i continue row parent[i] of its sentence by its token."""

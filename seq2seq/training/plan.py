@@ -81,7 +81,9 @@ def resolve(
         if path not in (None, "auto") and not os.path.exists(path):
             raise ValueError(f"{key}={path}: no such file")
     require_creatable(Path(sections.run.runs), "runs")
-    require_creatable(Path(sections.run.cache), "cache")
+    # One that cannot be written serves while it is whole.
+    if not os.path.isdir(sections.run.cache):
+        require_creatable(Path(sections.run.cache), "cache")
     # The run's name is a hash of the plain values: 1e3 and 1000 must be one run.
     plain = with_whole_numbers(sections.run, config)
     # The top level has no name, and is done.

@@ -6,8 +6,6 @@ import csv
 import json
 import random
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ import yaml
 
 from seq2seq import compare
 from seq2seq.config.compose import resolved_settings
-from seq2seq.experiments.comparison import Significance, Trial, _trial
+from seq2seq.evaluation.metrics import paired_bootstrap
+from seq2seq.experiments.comparison import Significance, Trial, _pairs, _trial
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.job_records import Job, Process
@@ -72,7 +71,7 @@ def cells(table: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def test_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
+def test_table_agrees_with_statistics(tmp_path, capsys):
     refs, seeds = references(), random.sample(range(100), 3)
     runs = {(m, s): write_run(tmp_path / f"{m}{s}", refs, mixer=m, seed=s, rate=r)
             for m, r in (("lightconv", 0.3), ("bahdanau", 0.36)) for s in seeds}  # fmt: skip
@@ -94,17 +93,23 @@ def test_table_agrees_with_statistics_and_sacrebleu(tmp_path, capsys):
     assert rows["lightconv"]["Δ BLEU"] == f"{difference:+.2f}"
     assert rows["bahdanau"]["p"] == "baseline"
     # pairs of the same seed
-    expected = [sacrebleu_p(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
+    expected = [p_value(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
     assert [float(p) for p in written["p_values"].split()] == pytest.approx(expected, abs=1e-4)
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
 
 
-def sacrebleu_p(baseline: Path, system: Path) -> float:
-    """Return the p value that sacreBLEU's command prints."""
-    command = [sys.executable, "-m", "sacrebleu", str(baseline / "test.ref"), "-i", str(baseline / "test.hyp"),
-               str(system / "test.hyp"), "-m", "bleu", "--paired-bs", "--format", "json", "--force"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)[1]["BLEU"]["p_value"]
+def p_value(baseline: Path, system: Path) -> float | None:
+    texts = {run.name: (run / "test.hyp").read_text().splitlines() for run in (baseline, system)}
+    rows = paired_bootstrap(texts, (system / "test.ref").read_text().splitlines(), metrics=["bleu"])
+    return rows[1].p_value
+
+
+def test_runs_that_repeat_a_seed_are_paired_one_by_one(tmp_path):
+    refs = references(20)
+    runs = [write_run(tmp_path / f"{name}{k}", refs, mixer=name) for name in ("bahdanau", "gru") for k in range(2)]
+    baseline, group = group_runs(collect([str(tmp_path)], "test").runs)
+    found = [(one.name, other.name) for one, other in _pairs(baseline, group)]
+    assert found == [(runs[k].name, runs[2 + k].name) for k in range(2)]
 
 
 def test_significance_counts_better_and_worse_pairs():

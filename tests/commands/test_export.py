@@ -20,6 +20,7 @@ from seq2seq.inference.export import formats
 from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.ctranslate2_model import EXPRESSED, write_ctranslate2
+from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
 from seq2seq.inference.model_files import locate
@@ -174,6 +175,7 @@ def test_marian_is_the_model(model, tokenizer, tmp_path):
 
     given = plain(tokenizer, norm="post", decoder_layers=2, **model)
     assert write_marian(tmp_path, given) == SENTENCES
+    assert foreign_part(tmp_path, LAYOUTS["huggingface"].folders["marian"]) is None
     theirs = MarianMTModel.from_pretrained(tmp_path).eval()
     reader = MarianTokenizer.from_pretrained(tmp_path)
     batch = reader(LINES, return_tensors="pt", padding=True)
@@ -312,6 +314,46 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     # a folder of another format
     (folder / "notes.txt").unlink()
     assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", folder) == 2
+    # what the other program needs of us is in the folder, too
+    for _ in range(2):
+        assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", tmp_path / "other") == 0
+
+
+@pytest.mark.parametrize(
+    ("format", "files", "message"),
+    [
+        ("huggingface", {"README.md": "mine"}, "has no config.json, which every export has"),
+        ("huggingface", {"config.json": "{}", "marian/thesis.txt": "mine"}, "its folder marian has thesis.txt, which"),
+        ("huggingface", {"marian/vocab.json": "{}"}, "its folder marian has no config.json"),
+        ("huggingface", {"model.safetensors/weights": "mine"}, "has model.safetensors, which is of no export"),
+        ("huggingface", {"config.json": "{", "README.md": "", "model.safetensors": ""}, "has a config.json that no"),
+        (
+            "huggingface",
+            {"config.json": '{"model_type": "seq2seq-mixers", "onnx": {}}', "README.md": "", "model.safetensors": ""},
+            "has a config.json of another format",
+        ),
+        # as CTranslate2's own converters leave it
+        (
+            "ctranslate2",
+            {"config.json": '{"unk_token": "<unk>"}', "model.bin": "", "source.spm": "", "target.spm": ""},
+            "has a config.json that no export wrote",
+        ),
+        (
+            "onnx",
+            {"config.json": '{"model_type": "bert"}', "encoder.onnx": "", "step.onnx": ""},
+            "has a config.json that",
+        ),
+    ],
+)
+def test_what_is_no_earlier_export_stays(format, files, message, tmp_path, capsys):
+    """It is refused before the checkpoint is read."""
+    out = tmp_path / "out"
+    for name, text in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text(text)
+    assert run("--ckpt", tmp_path / "no.ckpt", "--format", format, "--out", out) == 2
+    assert capsys.readouterr().err.startswith(f"error: --out {out}: {message}")
+    assert {str(path.relative_to(out)): path.read_text() for path in out.rglob("*") if path.is_file()} == files
 
 
 @pytest.mark.usefixtures("without_marian")
@@ -363,4 +405,4 @@ def test_a_missing_package_is_one_line_with_the_remedy():
 
 
 def test_every_format_of_the_command_is_written():
-    assert set(export.NAMES) == set(formats.FORMATS)
+    assert set(LAYOUTS) == set(formats.FORMATS)

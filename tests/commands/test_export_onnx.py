@@ -14,16 +14,19 @@ import torch
 from composed import PRESETS
 from exported import loaded, need, plain, preset
 
-from seq2seq import checkpoint
+from seq2seq import checkpoint, serve
 from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, max_positions
 from seq2seq.checkpoint import Loaded
 from seq2seq.config.search import SearchSettings
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
+from seq2seq.inference import onnx_model
+from seq2seq.inference.description import write_description
 from seq2seq.inference.export import onnx_graphs
 from seq2seq.inference.export.agreement import SENTENCES
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
+from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.onnx_graphs import write_onnx
 from seq2seq.inference.onnx_model import OnnxModel, load_onnx
 from seq2seq.inference.translator import Candidate, Translator
@@ -67,6 +70,7 @@ def tokenizer(phrasebook) -> Tokenizer:
 def write(folder: Path, given: Loaded) -> Loaded:
     """Export and read back."""
     assert write_onnx(folder, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
+    assert foreign_part(folder, LAYOUTS["onnx"]) is None
     return load_onnx(folder)
 
 
@@ -291,6 +295,38 @@ def test_a_folder_of_another_format_or_without_a_graph_is_one_line(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"seq2seq": {"tokenizer": {}}, "onnx": {"format": 2}}))
     with pytest.raises(CheckpointError, match="its graphs are of format 2, not 1"):
         load_onnx(tmp_path)
+
+
+def test_a_service_gives_its_threads_to_graphs(tokenizer, tmp_path, monkeypatch):
+    """Torch has one outside the thread that translates, and the sessions have all."""
+    import onnx
+
+    pytest.importorskip("fastapi")
+    given = plain(tokenizer)
+    write_description(tmp_path, given.meta, tokenizer, "onnx", {"format": onnx_model.FORMAT})
+    number = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    same = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "same", [number], [same])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    for name in onnx_model.GRAPHS:
+        onnx.save(model, tmp_path / name)
+    seen: list[int] = []
+
+    def run(service: Any, bound: Any, *, ready: Any) -> int:
+        translator = service.translator
+        assert not translator.can_align
+        graphs = translator._by_language["en"].model.graphs
+        seen.extend(each.session.get_session_options().intra_op_num_threads for each in graphs)
+        seen.extend([translator.threads, torch.get_num_threads()])
+        return 0
+
+    monkeypatch.setattr("seq2seq.inference.service.server.run", run)
+    before = torch.get_num_threads()
+    try:
+        assert serve.main(["--ckpt", str(tmp_path), "--port", "0", "--device", "cpu", "--threads", "3"]) == 0
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [3, 3, 3, 1]
 
 
 def test_whole_targets_are_refused(tokenizer):

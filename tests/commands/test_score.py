@@ -14,7 +14,8 @@ import pytest
 import tiny
 from conftest import child_cpu_seconds
 
-from seq2seq import score
+from seq2seq import checkpoint, score
+from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
 from seq2seq.inference.translator import Translator
@@ -106,6 +107,13 @@ def test_lines_end_at_newline_only(tmp_path, capsys):
     found = report(capsys, "--hypotheses", tmp_path / "hyp", "--references", tmp_path / "ref")
     assert found["lines"] == 4
     assert found["scores"][0]["value"] == pytest.approx(100)
+
+
+def test_a_byte_order_mark_is_no_text(files, tmp_path, capsys):
+    marked = tmp_path / "marked.en"
+    marked.write_bytes(b"\xef\xbb\xbf" + Path(files["reference"]).read_bytes())
+    found = report(capsys, "--hypotheses", files["reference"], "--references", marked, "--metrics", "chrf", "ter")
+    assert [each["value"] for each in found["scores"]] == [100, 0]
 
 
 def test_compare(files, tmp_path, capsys):
@@ -285,12 +293,38 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
     assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
 
 
+def test_a_language_of_several_has_its_own_references(tmp_path, capsys):
+    """References, tokenizer, convention and report are of the language that is translated to."""
+    tokenizer = tiny.tokenizer(symbols=("<2en>", "<2zh>"))
+    config = tiny.model_config(tokenizer)
+    names = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "files"}
+    entry = checkpoint.describe(model_config=config, tokenizer=tokenizer, **names) | {"tgt_langs": ["en", "zh"]}
+    weights = {f"model.{name}": weight for name, weight in build_model(config).state_dict().items()}
+    ckpt = tmp_path / "several.ckpt"
+    checkpoint.save(ckpt, {"state_dict": weights, "seq2seq": entry})
+    source = tiny.sentences(tiny.GERMAN, 3)
+    chinese = Translator.load(ckpt, settings=SearchSettings(beam_size=1), device="cpu", tgt_lang="zh").texts(source)
+    for language, lines in (("de", source), ("en", tiny.sentences(tiny.ENGLISH, 3)), ("zh", chinese)):
+        write(tmp_path / f"test.{language}", lines)
+    data = ["--data", "files", f"test={tmp_path / 'test'}"]
+    common = ["--ckpt", ckpt, "--device", "cpu", "--beam-size", "1", "--metrics", "bleu", "--cache", tmp_path, *data]
+    found = report(capsys, *common, "--tgt-lang", "zh")
+    assert found["direction"] == "de-zh"
+    assert found["scores"][0]["value"] == pytest.approx(100)
+    assert "tok:zh" in found["scores"][0]["signature"]
+    found = report(capsys, *common)
+    assert (found["direction"], "tok:13a" in found["scores"][0]["signature"]) == ("de-en", True)
+    assert "Moses makes no words of 'zh'" in refusal(capsys, *common, "--tgt-lang", "zh", "--convention", "tokenized")
+    message = "translates de to en here; --data tgt=zh does not fit it; choose it by --tgt-lang zh"
+    assert message in refusal(capsys, *common, "tgt=zh")
+
+
 def test_settings_of_a_named_data_set(ckpt, tmp_path):
     """A data set's file is merged with the one it builds on, with the cache, and with what the user changes."""
     meta = {"src_lang": "en", "tgt_lang": "de", "data": "phrasebook"}
 
     def settings(*words: str) -> dict:
-        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, cache=tmp_path)
+        return eval_data.data_settings(words, ckpt=str(ckpt), meta=meta, tgt_lang=meta["tgt_lang"], cache=tmp_path)
 
     data = settings()
     assert (data["name"], data["src"], data["tgt"]) == ("phrasebook", "en", "de")

@@ -637,6 +637,63 @@ def test_swapped_files_are_refused(tmp_path):
     validate_corpus(options(tmp_path, train=anonymous[::-1]), cache_dir=tmp_path / "c")
 
 
+def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):
+    """Labels of texts, for one, are in no language."""
+    for split in ("train", "valid", "test"):
+        texts = [("the film is not what you and I like", "bad")] * 40
+        for side, name in enumerate(("review", "en")):
+            (tmp_path / f"{split}.{name}").write_text("".join(f"{pair[side]}\n" for pair in texts))
+    validate_corpus(options(tmp_path, src="review"), cache_dir=tmp_path / "c")
+    assert "source and target look swapped" in caplog.text
+    assert "unless they are as they should be" in caplog.text
+
+
+def test_a_mark_before_the_first_line_is_no_text(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+        for language in ("de", "en"):
+            path = tmp_path / f"{split}.{language}"
+            path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(options(tmp_path), tmp_path / "c", "valid") == PAIRS
+
+
+def test_the_compression_that_is_named_is_read(tmp_path):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split, PAIRS[:5])
+    write_text(tmp_path, "train", PAIRS, ".gz")
+    assert load(options(tmp_path, train=str(tmp_path / "train.de.gz")), tmp_path / "c") == PAIRS
+    assert load(options(tmp_path), tmp_path / "c") == PAIRS[:5]
+
+
+@pytest.mark.parametrize("place", [["a.jsonl", "b.jsonl"], {"de": "a.jsonl", "en": "b.en"}])
+def test_tables_are_no_files_of_lines(tmp_path, place):
+    for split in ("valid", "test"):
+        write_text(tmp_path, split)
+    with pytest.raises(
+        ValueError, match=r"data\.train names two files, .* a\.jsonl is a table \(json\): name one file"
+    ):
+        load(options(tmp_path, train=place), tmp_path / "c")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_folder_of_tables_is_text(tmp_path, suffix):
+    """As the same files are by themselves: numbers, missing values and quotes are words."""
+    cells = [("007", "012"), ("null", "None"), ("NA", ""), ('"Er kam', "he came"), ('noch"', "one more")]
+    cells = cells if suffix == "tsv" else cells[:3]
+    separator = {"csv": ",", "tsv": "\t"}[suffix]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        rows = [("de", "en"), *cells]
+        (folder / f"{split}.{suffix}").write_text("".join(separator.join(row) + "\n" for row in rows))
+    places = {"train": "train", "valid": "validation", "test": "test"}
+    assert load(options(tmp_path, path=str(folder), **places), tmp_path / "c") == cells
+    assert (
+        load(options(tmp_path, **{k: str(folder / f"{v}.{suffix}") for k, v in places.items()}), tmp_path / "d")
+        == cells
+    )
+
+
 def test_looks_swapped_by_script_and_leaves_the_unknown_alone():
     zh, en = ["我们 1979 年去了北京。", "他不在家。"] * 20, ["We went to Beijing in 1979.", "He is not at home."] * 20
     assert looks_swapped(en, zh, src="zh", tgt="en")

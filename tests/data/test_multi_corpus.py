@@ -323,6 +323,21 @@ def test_an_entry_inherits_all_but_its_place():
     assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
 
 
+def test_an_entry_for_train_keeps_the_sets_that_are_scored():
+    data = {
+        "src": "de",
+        "tgt": "en",
+        "valid": "b",
+        "test": "c",
+        "corpora": {"train": {"train": "x"}, "bt": {"train": "y"}},
+    }
+    train, _ = parts_of(data)
+    assert (train.corpus.train, train.corpus.valid, train.corpus.test) == ("x", "b", "c")
+    data["corpora"]["train"]["valid"] = "own"
+    train, _ = parts_of(data)
+    assert (train.corpus.valid, train.corpus.test) == ("own", "c")
+
+
 @pytest.mark.exhaustive
 def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch, capfd):
     from toycorpus import TINY

@@ -7,7 +7,11 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
 
 from seq2seq.evaluation import metrics
 
@@ -158,6 +162,30 @@ def test_paired_bootstrap_tells_better_from_equal():
     assert table["good", "BLEU"].mean == pytest.approx(table["good", "BLEU"].value, abs=3)
     assert "bs:200" in table["bad", "chrF2"].signature
     assert "seed:12345" in table["bad", "chrF2"].signature
+
+
+def test_resamples_are_those_of_sacrebleu():
+    references = sentences(7, 40)
+    systems = {name: noisy(references, seed, 0.2) for name, seed in (("one", 8), ("two", 9))}
+    test = PairedTest(list(systems.items()), {"BLEU": BLEU(), "chrF2": CHRF()}, [references], "bs", n_samples=100)
+    signatures, theirs = test()
+    for row in metrics.paired_bootstrap(systems, references, samples=100):
+        expected = theirs[row.name][list(systems).index(row.system)]
+        assert (row.value, row.mean, row.interval) == pytest.approx((expected.score, expected.mean, expected.ci))
+        assert row.signature == str(signatures[row.name])
+
+
+def test_systems_that_do_not_differ_are_told_apart_as_often_as_the_level_says():
+    """Two systems that exchange their lines at random: p < 0.05 in a twentieth of the cases, and p < 0.5 in half."""
+    one, two = ([random.gauss(0, 1) for _ in range(200)] for _ in range(2))
+    values = []
+    for _ in range(400):
+        swapped = np.array([(a, b) if random.random() < 0.5 else (b, a) for a, b in zip(one, two, strict=True)])
+        lines = np.random.randint(200, size=(200, 200))
+        difference = swapped[:, 0] - swapped[:, 1]
+        values.append(metrics._p_value(difference.mean(), difference[lines].mean(1)))
+    assert 0.01 < np.mean(np.array(values) < 0.05) < 0.1
+    assert 0.4 < np.mean(np.array(values) < 0.5) < 0.6
 
 
 def test_paired_bootstrap_checks_its_input():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -10,9 +11,9 @@ import tiny
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference import encoding
 from seq2seq.inference.encoding import Note, encode_parts, split
-from seq2seq.inference.requests import Part, join_parts
+from seq2seq.inference.requests import Job, Part, join_parts, make_parts
 from seq2seq.inference.translator import Translator
-from seq2seq.search import Hypothesis, Source
+from seq2seq.search import Drawn, Hypothesis, Source
 
 
 class Pieces:
@@ -95,8 +96,9 @@ def test_the_translation_is_that_of_the_parts(translator):
     ids = encode_parts(translator.tokenizer, [" ".join(sentences)], max_len=24, tags=[], note=print)[0]
     texts = [translator.tokenizer.src.decode(part[:-1]) for part in ids]
     alone = translator.translate(texts)
-    for rank in range(2):
-        assert whole[rank].text == " ".join(row[rank].text for row in alone)
+    ranked = [" ".join(row[rank].text for row in alone) for rank in range(2)]
+    assert sorted(candidate.text for candidate in whole) == sorted(ranked)
+    assert whole[0].score >= whole[1].score
     (alone,) = translator.translate(["der Hund"])
     assert [each.text for each in short] == [each.text for each in alone]
     assert [each.score for each in short] == pytest.approx([each.score for each in alone], abs=1e-5)
@@ -110,11 +112,41 @@ def test_the_score_is_that_of_all_parts_together():
         1: [Hypothesis([8, 9], 0.0, -1.0), Hypothesis([8], 0.0, -2.0)],
         2: [Hypothesis([5], 0.0, -4.0)],
     }
-    one, two, failed, blank = join_parts(parts, found, 4, settings)
+    one, two, failed, blank = join_parts(parts, found, 4, Job(settings, None))
     assert one == [([[7]], -3.0)]
     # -1 - 4, over the square root of 3 + 2 tokens
     assert two == [([[8, 9], [5]], pytest.approx(-(5**0.5)))]
     assert failed == blank == []
+
+
+def test_what_is_joined_is_sorted_again():
+    """Long parts count more in the mean of a line; by rank -2 - 20 over 4 tokens and -16 - 30 over 12."""
+    parts = [Part(0, Source([1])), Part(0, Source([2]))]
+    found = {
+        0: [Hypothesis([7], -1.0, -2.0, row=1), Hypothesis([6] * 9, -1.6, -16.0, row=0)],
+        1: [Hypothesis([8], -10.0, -20.0, row=1), Hypothesis([5], -15.0, -30.0, row=0)],
+    }
+    (by_rank,) = join_parts(parts, found, 1, Job(SearchSettings(), None))
+    assert by_rank == [([[7], [8]], -5.5), ([[6] * 9, [5]], pytest.approx(-46 / 12))][::-1]
+    swapped = {**found, 1: [each._replace(row=1 - each.row) for each in found[1]]}
+    (drawn,) = join_parts(parts, swapped, 1, Job(SearchSettings(), Drawn(3)))
+    assert drawn == [([[6] * 9, [8]], -3.0), ([[7], [5]], -8.0)]
+
+
+def test_samples_of_a_long_line_are_samples_of_its_parts(translator):
+    """The n best of all that were drawn, whatever n is; equal parts differ."""
+    line = "der Hund geht schnell. die Katze und ich. du nicht! " * 2
+    how = SearchSettings(beam_size=5, n_best=5, max_len_ratio=1, max_len_extra=3)
+    sampling = SamplingSettings(seed=3)
+    every, two = (
+        translator.translate([line], settings=settings, sampling=sampling, note=lambda note: None)[0]
+        for settings in (how, dataclasses.replace(how, n_best=2))
+    )
+    assert two == every[:2]
+    assert [each.score for each in every] == sorted((each.score for each in every), reverse=True)
+    given = {"sampling": sampling, "prefixes": None, "phrases": None, "note": print}
+    first, second = make_parts([[[4, 3], [4, 3]]], translator.tokenizer, **given)
+    assert first.source.seed != second.source.seed
 
 
 def test_samples_prefixes_and_phrases_of_a_long_line(translator):

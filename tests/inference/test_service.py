@@ -341,6 +341,7 @@ def test_health(plain):
     assert (found["status"], found["src_lang"], found["tgt_langs"]) == ("ok", "de", ["en"])
     assert found["limits"] == {"texts": 4, "characters": 100, "bytes": 2000, "beam_size": 10, "seconds": 600}
     assert found["defaults"]["beam_size"] == 3
+    assert found["alignment"] is True
 
 
 def test_metrics_count():
@@ -365,6 +366,39 @@ def test_metrics_count():
     assert samples["seq2seq_source_characters_total",] == 6
     assert samples["seq2seq_batch_texts_sum",] == 2
     assert samples["seq2seq_queue_texts",] == 0
+
+
+def test_open_translations_are_measured():
+    def measured() -> bytes:
+        return running.call(path="/metrics", method="GET").body
+
+    async def scenario() -> bytes:
+        asked = asyncio.create_task(running.send({"text": "ab"}))
+        while not running.stub.begun.is_set():
+            await asyncio.sleep(0.002)
+        scraped = await running.send(path="/metrics", method="GET")
+        running.stub.gate.set()
+        assert (await asked).status == 200
+        return scraped.body
+
+    with served() as running:
+        running.stub.gate.clear()
+        assert b"seq2seq_open_translations 1.0" in asyncio.run(scenario())
+        assert b"seq2seq_open_translations 0.0" in measured()
+
+
+def test_a_model_that_aligns_no_words():
+    """Graphs of single steps translate, say so in /health, and refuse who asks for alignments."""
+    stub = Stub()
+    stub.can_force = False
+    with served(stub) as running:
+        assert running.call(path="/health", method="GET").json["alignment"] is False
+        assert running.call({"text": "ab"}).texts == ["ba/0/3/"]
+        refused = running.call({"text": "ab", "alignment": True})
+        assert (refused.status, len(stub.batches)) == (422, 1)
+        assert (
+            refused.error == "alignment: this service translates with ONNX graphs, which align no words; leave it out"
+        )
 
 
 def test_the_description(plain):
@@ -419,6 +453,24 @@ def test_batches_are_translated_as_each_text_alone(tmp_path):
                 forced = force_lines(translator, [(text, each.text) for each in expected], note=print, align=True)
                 for each, line in zip(found["candidates"], forced, strict=True):
                     assert pharaoh(each.get("alignment", {"links": []})["links"]) == line.alignment
+
+
+def test_a_translation_of_too_many_pieces_has_a_warning_and_no_alignment(tmp_path):
+    """A model with learned positions: as many pieces as it has positions may be more when the text is cut again."""
+    path = tiny.save(tmp_path, positions="learned", max_len=16)
+    translator = Translator.load(path, settings=SearchSettings(beam_size=1), device="cpu")
+    with served(translator) as running:
+        answer = running.call({"text": ["der Hund", "die Katze", "ich geht", "du", "und " * 40], "alignment": True})
+    assert answer.status == 200
+    *short, split = answer.json["translations"]
+    for one in short:
+        pieces = len(translator.tokenizer.encode_tgt([one["text"]])[0])
+        reason = f"a translation has no alignment: it has {pieces} pieces; the model has 16 positions"
+        assert one.get("warning") == (reason if pieces > 16 else None)
+        assert ("alignment" in one["candidates"][0]) == (pieces <= 16)
+    assert any("warning" in one for one in short)
+    assert split["warning"].startswith("the text is split: ")
+    assert "alignment" not in split["candidates"][0]
 
 
 json_values = st.recursive(

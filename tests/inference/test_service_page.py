@@ -16,6 +16,7 @@ from service_client import Stub, served
 from seq2seq.config.service import ServiceSettings
 from seq2seq.inference.forced_text import Alignment
 from seq2seq.inference.service.server import bound_socket, url_of
+from seq2seq.inference.service.translation import BatchTranslator
 from seq2seq.inference.translator import Candidate
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -43,7 +44,9 @@ class Translating(Stub):
             return super().candidate(line, i, settings)
         return Candidate(TARGETS[i % 5], -0.12 * (i + 1) ** 1.5)
 
-    def align(self, translator: Any, lines: Sequence[str], candidates: Sequence[Any]) -> list[list[Alignment | None]]:
+    def align(
+        self, translator: Any, lines: Sequence[str], candidates: Sequence[Any], left_out: Any
+    ) -> list[list[Alignment | None]]:
         """Align the best translation of the sentence."""
         return [
             [alignment_of(SOURCE, TARGETS[0]) if line == SOURCE and i == 0 else None for i in range(len(row))]
@@ -63,14 +66,14 @@ def alignment_of(source: str, target: str) -> Alignment:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[tuple[str, Stub]]:
-    """The address of a running service, and its stub."""
+def address() -> Iterator[tuple[str, BatchTranslator]]:
+    """The address of a running service, and what translates for it."""
     stub = Translating(beam_size=5)
     with served(stub, max_characters=2000) as running, bound_socket(ServiceSettings(port=0)) as bound:
         server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, ws="none", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([bound],), daemon=True)
         thread.start()
-        yield url_of(bound), stub
+        yield url_of(bound), running.service.translator
         server.should_exit = True
         thread.join(PATIENCE)
 
@@ -211,6 +214,15 @@ def test_errors(visit, pictures):
     translate(page, "abc")
     assert page.locator("#list button").count() == 8
     assert page.inner_text("#best") == "cba/0/8/"
+
+
+def test_a_model_that_aligns_no_words(visit, address, monkeypatch):
+    """The page then asks for no alignment, which the service would refuse."""
+    monkeypatch.setattr(address[1], "can_align", False)
+    page = visit()
+    translate(page, SOURCE)
+    assert page.inner_text("#best") == TARGETS[0]
+    assert page.locator("#alignment").is_hidden()
 
 
 def test_a_text_is_no_markup(visit):

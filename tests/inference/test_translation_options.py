@@ -93,6 +93,13 @@ def test_prefixes_and_phrases(translator):
         translator.translate(LINES, phrases=[[]] * 7, sampling=SamplingSettings())
 
 
+@pytest.mark.parametrize("given", [{"prefixes": ["the"]}, {"phrases": [["dog"]]}, {"prefixes": ["the"] * 3}])
+def test_each_line_has_a_prefix_and_phrases(translator, given):
+    ((name, entries),) = given.items()
+    with pytest.raises(ValueError, match=f"{name} has {len(entries)} entries for 2 lines; give one for each"):
+        translator.translate(LINES[:2], **given)
+
+
 def test_an_ensemble_averages_probabilities(ckpt, other, translator):
     both = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[other])
     twice = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[ckpt])
@@ -128,6 +135,21 @@ def test_forced_log_probabilities_are_the_searchs(translator):
     for one, hypothesis in zip(forced, every, strict=True):
         assert sum(one.log_probs) == pytest.approx(hypothesis.log_prob, abs=1e-4)
         assert len(one.log_probs) == len(hypothesis.ids) + 1
+
+
+def test_forced_log_probabilities_that_are_not_finite_end_the_command(tmp_path, capsys):
+    damaged = tiny.payload()
+    for name, weight in damaged["state_dict"].items():
+        damaged["state_dict"][name] = weight * 1e25 if weight.dim() == 2 else weight
+    checkpoint.save(tmp_path / "damaged.ckpt", damaged)
+    (tmp_path / "in.de").write_text("der Hund\n")
+    (tmp_path / "given.en").write_text("the dog\n")
+    command = ["--ckpt", str(tmp_path / "damaged.ckpt"), "--device", "cpu", "--json"]
+    assert score.main([*command, "--force", str(tmp_path / "in.de"), str(tmp_path / "given.en")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: the model's scores are not finite: ")
+    assert printed.err.count("\n") == 1
 
 
 def test_words_are_aligned_by_hand():
@@ -181,7 +203,7 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
         assert all(int(source) < len(line.split()) for source, _ in columns)
     words.write_text("dog\n")
     assert translate.main(["--ckpt", str(ckpt), "--input", str(source), "--phrases", str(words)]) == 2
-    assert "words.en ends before line 2 of the input" in capsys.readouterr().err
+    assert "words.en has 1 lines, and the input 7; it needs one for each" in capsys.readouterr().err
 
 
 def test_formats(ckpt, tmp_path, translator):

@@ -11,12 +11,11 @@ from seq2seq.checkpoint import Loaded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.inference.export.agreement import Rows, require_agreement
+from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import position_table, require_plain
 from seq2seq.inference.packages import require
 from seq2seq.model import FeedForward, Seq2Seq
 
-# Files of the folder, by which an earlier export is recognized.
-FILES = ("config.json", "model.bin", "source.spm")
 _PURPOSE = "--format ctranslate2"
 # Values of settings that it can express.
 EXPRESSED = {"norm": ("pre", "post"), "src_positions": ("sinusoidal", "learned", "none")}
@@ -56,6 +55,8 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     spec.config.bos_token = spec.config.decoder_start_token = target[tokenizer.bos_id]
     spec.config.eos_token = target[tokenizer.eos_id]
     spec.config.unk_token = target[tokenizer.unk_id]
+    # CTranslate2 passes over what it does not know
+    spec.config.add_attribute("model_type", MODEL_TYPE)
     spec.validate()
     # variables that are equal are stored once, as tied embeddings are
     spec.optimize()

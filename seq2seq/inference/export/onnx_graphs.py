@@ -27,8 +27,6 @@ from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.model import Seq2Seq
 from seq2seq.state import HeadCache
 
-# Files of the folder, by which an earlier export is recognized.
-FILES = ("config.json", *GRAPHS, OUTPUT)
 _PURPOSE = "--format onnx"
 # Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.
 _INT8_TIE = 0.1

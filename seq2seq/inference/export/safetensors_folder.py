@@ -13,9 +13,6 @@ from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.model_files import WEIGHTS
 from seq2seq.inference.packages import require
 
-# Files of the folder, by which an earlier export is recognized.
-FILES = ("config.json", WEIGHTS, "README.md")
-
 
 def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:
     """Write the folder that `Translator.load` reads.

@@ -64,6 +64,7 @@ class Service:
         self.metrics = metrics.Metrics()
         self.batcher = Batcher(translator, limits=limits, metrics=self.metrics, begin=translator.begin)
         self.open = 0
+        self.metrics.open.set_function(lambda: self.open)
 
     @property
     def ready(self) -> bool:
@@ -87,6 +88,10 @@ class Service:
             self.translator.require_pieces(options.suppress)
         except ValueError as error:
             raise RefusedError(422, f"suppress: {error}") from None
+        if options.alignment and not self.translator.can_align:
+            raise RefusedError(
+                422, "alignment: this service translates with ONNX graphs, which align no words; leave it out"
+            )
         client = request.client.host if request.client else ""
         ticket = self.batcher.submit(texts, options, client)
         self.metrics.characters.inc(sum(map(len, asked.texts)))
@@ -111,6 +116,7 @@ class Service:
             "src_lang": str(self.translator.meta["src_lang"]),
             "tgt_lang": self.translator.languages[0],
             "tgt_langs": self.translator.languages,
+            "alignment": self.translator.can_align,
             "defaults": {
                 name: getattr(settings, name)
                 for name in ("n_best", "beam_size", "length_penalty", "max_len_ratio", "max_len_extra")

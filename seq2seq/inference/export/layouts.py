@@ -1,0 +1,93 @@
+"""Recognize folders that an export has written, by their files and their config.json. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+# The entry model_type of every config.json that an export writes itself; by it Hugging Face's tools see that the model
+# is none of theirs, and the next export that it may replace the folder.
+MODEL_TYPE = "seq2seq-mixers"
+
+
+class Layout(NamedTuple):
+    """Files of a folder.
+
+    Attributes:
+        required: Names that every such folder has.
+        optional: Further names that some have.
+        model_type: Entry of config.json.
+        section: Name of a further entry of config.json, a mapping; "" for none.
+        folders: Folders inside, which may be missing.
+    """
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    model_type: str = MODEL_TYPE
+    section: str = ""
+    folders: Mapping[str, Layout] = MappingProxyType({})
+
+
+# The folder that Transformers writes; which files its tokenizer has depends on its version.
+_MARIAN = Layout(
+    ("config.json", "model.safetensors", "source.spm", "target.spm", "vocab.json"),
+    (
+        "generation_config.json", "target_vocab.json", "tokenizer_config.json", "special_tokens_map.json",
+        "added_tokens.json",
+    ),
+    model_type="marian",
+)  # fmt: skip
+# The folder of each format.
+LAYOUTS = {
+    "ctranslate2": Layout(
+        ("config.json", "model.bin", "source.spm", "target.spm"),
+        ("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
+    ),
+    "onnx": Layout(
+        ("config.json", "encoder.onnx", "step.onnx"),
+        ("encoder.onnx.data", "step.onnx.data", "output.npz", "source.spm", "target.spm"),
+        section="onnx",
+    ),
+    "huggingface": Layout(
+        ("config.json", "model.safetensors", "README.md"),
+        ("source.spm", "target.spm"),
+        section="weights",
+        folders=MappingProxyType({"marian": _MARIAN}),
+    ),
+}
+
+
+def foreign_part(folder: Path, layout: Layout) -> str | None:
+    """Return what shows that a folder is no earlier export; None for one, and for an empty folder."""
+    paths = sorted(folder.iterdir())
+    return _foreign_part(folder, layout, paths) if paths else None
+
+
+def _foreign_part(folder: Path, layout: Layout, paths: list[Path]) -> str | None:
+    for path in paths:
+        if path.name in layout.folders and path.is_dir() and not path.is_symlink():
+            if reason := _foreign_part(path, layout.folders[path.name], sorted(path.iterdir())):
+                return f"its folder {path.name} {reason}"
+        elif path.name not in (*layout.required, *layout.optional) or not path.is_file():
+            return f"has {path.name}, which is of no export"
+    missing = [name for name in layout.required if not (folder / name).is_file()]
+    if missing:
+        return f"has no {missing[0]}, which every export has"
+    config = _read_config(folder / "config.json")
+    if config.get("model_type") != layout.model_type:
+        return "has a config.json that no export wrote"
+    if layout.section and not isinstance(config.get(layout.section), dict):
+        return "has a config.json of another format"
+    return None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read a config.json; {} for one that is damaged."""
+    try:
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}

@@ -1,0 +1,197 @@
+"""Test the files of the translate command beside input and output, and what each output may not replace."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import tiny
+
+from seq2seq import checkpoint, score, translate
+from seq2seq.config.search import SearchSettings
+from seq2seq.inference import onnx_model
+from seq2seq.inference.description import write_description
+from seq2seq.inference.line_stream import LineStream
+from seq2seq.inference.translator import Translator
+
+LINES = ["der Hund geht", "die Katze", "ich"]
+LIMITS = ["--device", "cpu", "--beam-size", "1", "--max-len-ratio", "1", "--max-len-extra", "3"]
+
+
+@pytest.fixture(scope="module")
+def ckpt(tmp_path_factory) -> Path:
+    return tiny.save(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Files of three lines, in the current folder."""
+    texts = {
+        "in.de": LINES,
+        "begin": ["the", "a", "I"],
+        "words": ["dog", "cat\ttoday", ""],
+        "test.de": LINES,
+        "test.en": ["precious"] * 3,
+    }
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(ckpt: Path, *options: str) -> int:
+    return translate.main(["--ckpt", str(ckpt), *LIMITS, *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--input in.de --prefixes begin --output begin", "--output begin is the file of --prefixes"),
+        ("--input in.de --phrases words --output words", "--output words is the file of --phrases"),
+        ("--input in.de --shortlist words --output words", "--output words is the file of --shortlist"),
+        ("--input in.de --phrases words --alignments words", "--alignments words is the file of --phrases"),
+        ("--alignments in.de", "--alignments in.de is the input"),
+        ("--output in.de", "--output in.de is the input"),
+        ("--input in.de --output new --alignments ./new", "--alignments new is the output"),
+        ("--input in.de --output new --alignments link", "--alignments link is the output"),
+        ("--input in.de --output words --alignments words", "--alignments words is the output"),
+        ("--input test.de --output out --alignments test.en", "--alignments test.en is there, and beside test.de"),
+        (
+            "--input in.de --ensemble member --output member/config.json",
+            "--output member/config.json is the checkpoint",
+        ),
+    ],
+)
+def test_no_output_replaces_what_is_read_or_another_output(folder, ckpt, capsys, monkeypatch, options, message):
+    (folder / "link").symlink_to("new")
+    (folder / "member").mkdir()
+    (folder / "member" / "config.json").write_text("{}")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    # standard input, where no --input is named
+    with open(folder / "in.de") as source:
+        monkeypatch.setattr("sys.stdin", source)
+        assert run(ckpt, *options.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"error: {message}")
+    assert printed.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_alignments_do_not_replace_standard_output(folder, ckpt, capsys, monkeypatch):
+    with open(folder / "out", "w") as sink:
+        monkeypatch.setattr("sys.stdout", sink)
+        assert run(ckpt, "--input", "in.de", "--alignments", "out") == 2
+        monkeypatch.undo()
+    assert "--alignments out is the output" in capsys.readouterr().err
+    # a device may have both
+    assert run(ckpt, "--input", str(folder / "in.de"), "--output", "/dev/null", "--alignments", "/dev/null") == 0
+
+
+@pytest.mark.parametrize(("option", "name"), [("--prefixes", "begin"), ("--phrases", "words")])
+def test_a_byte_order_mark_beside_the_input_is_no_text(folder, ckpt, option, name):
+    assert run(ckpt, "--input", "in.de", option, name, "--output", "plain") == 0
+    (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    assert run(ckpt, "--input", "in.de", option, name, "--output", "marked") == 0
+    assert (folder / "marked").read_bytes() == (folder / "plain").read_bytes()
+
+
+@pytest.mark.parametrize(("option", "name"), [("--prefixes", "begin"), ("--phrases", "words")])
+def test_each_line_has_one_beside_it(folder, ckpt, capsys, monkeypatch, option, name):
+    """Files are counted before the model is loaded; pipes are known at their end."""
+    whole = (folder / name).read_bytes()
+
+    def loaded(*_: object) -> Translator:
+        raise AssertionError("the model is loaded")
+
+    monkeypatch.setattr(translate, "load_translator", loaded)
+    for text, count in ((whole + b"more\n", 4), (whole.partition(b"\n")[0], 1)):
+        (folder / name).write_bytes(text)
+        assert run(ckpt, "--input", "in.de", option, name, "--output", "out") == 2
+        error = f"error: {option} {name} has {count} lines, and the input 3; it needs one for each\n"
+        assert capsys.readouterr().err == error
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    os.mkfifo(folder / "pipe")
+    for text, error in (
+        (whole + b"more\n", "pipe has more than 3 lines, and the input has 3; it needs one for each"),
+        (whole.partition(b"\n")[0], "pipe ends before line 2 of the input; it needs as many lines"),
+    ):
+        writer = threading.Thread(target=(folder / "pipe").write_bytes, args=[text])
+        writer.start()
+        assert run(ckpt, "--input", "in.de", option, "pipe", "--output", "out") == 2
+        writer.join()
+        assert capsys.readouterr().err == f"error: {error}\n"
+    assert not (folder / "out").exists()
+
+
+def test_a_stream_of_lines_ends_with_those_beside_it(ckpt):
+    translator = Translator.load(ckpt, settings=SearchSettings(beam_size=1, max_len_extra=3), device="cpu")
+    for more in (b"", b"\n"):
+        given = {"prefixes": io.BytesIO(b"the\na\nI\n"), "phrases": io.BytesIO(b"\n\n\n" + more)}
+        stream = LineStream(translator=translator, format="text", warn=print, **given)
+        source = io.BytesIO("\n".join(LINES).encode())
+        if more:
+            with pytest.raises(ValueError, match="has more than 3 lines, and the input has 3"):
+                stream.run(source, io.BytesIO())
+        else:
+            stream.run(source, io.BytesIO())
+
+
+@pytest.fixture
+def few_positions(tmp_path) -> Path:
+    """A model of 16 learned positions."""
+    return tiny.save(tmp_path, positions="learned", max_len=16)
+
+
+def test_nothing_is_said_of_a_translation_of_too_many_pieces(folder, few_positions, capsys):
+    """Of a line that was split, and of a translation that the tokenizer cuts into more pieces than the search had."""
+    lines = ["der Hund", "und " * 40, "du", ""]
+    (folder / "in.de").write_text("\n".join(lines) + "\n")
+    common = ["--input", "in.de", "--max-len-extra", "20"]
+    options = [*common, "--format", "json", "--pieces", "--align", "--alignments", "links", "--output", "out"]
+    assert run(few_positions, *options) == 0
+    objects = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
+    tokenizer = Translator.load(few_positions, device="cpu").tokenizer
+    counts = [len(row) for row in tokenizer.encode_tgt([entry["translation"] for entry in objects])]
+    # what this is about: a translation of at most 16 pieces that the tokenizer cuts into more
+    assert (counts[0], counts[2]) == (17, 16)
+    assert [len(entry["pieces"]) for entry in objects] == [0, 0, 16, 0]
+    links = (folder / "links").read_text().split("\n")
+    assert [bool(line) for line in links] == [False, False, True, False, False]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "no alignment and no pieces" in line]
+    reason = "warning: line 1 has no alignment and no pieces: its translation has 17 pieces; the model has 16 positions"
+    assert len(warnings) == 2
+    assert reason in warnings
+    # given translations are refused
+    (folder / "out").write_text("".join(f"{entry['translation']}\n" for entry in objects))
+    assert score.main(["--ckpt", str(few_positions), "--device", "cpu", "--force", "in.de", "out"]) == 2
+    assert "error: translation 1 has 17 pieces; the model has 16 positions" in capsys.readouterr().err
+
+
+class NoSession:
+    """Stands for a session of ONNX Runtime that is never run."""
+
+    def get_inputs(self) -> list:
+        """Return no inputs."""
+        return []
+
+
+@pytest.mark.parametrize("options", [["--alignments", "links"], ["--format", "json", "--pieces"], ["--align"]])
+def test_graphs_of_single_steps_are_asked_for_no_alignment(folder, ckpt, capsys, monkeypatch, options):
+    """It is refused before any line is translated."""
+    loaded = checkpoint.load(ckpt)
+    (folder / "graphs").mkdir()
+    write_description(folder / "graphs", loaded.meta, loaded.tokenizer, "onnx", {"format": onnx_model.FORMAT})
+    monkeypatch.setattr(onnx_model, "_session", lambda path: NoSession())
+    more = ["--format", "json"] if options == ["--align"] else []
+    assert run(folder / "graphs", "--input", "in.de", "--output", "out", *options, *more) == 2
+    asked = next(option for option in options if option in ("--alignments", "--pieces", "--align"))
+    expected = (
+        f"error: {asked} needs a model that reads whole translations, and a folder of ONNX graphs decodes step by"
+    )
+    assert capsys.readouterr().err.startswith(expected)
+    assert not [name for name in ("out", "links") if (folder / name).exists()]
