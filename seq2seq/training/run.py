@@ -60,7 +60,7 @@ def train(plan: RunPlan) -> float:
             return Run(plan).execute()
         except TrainingInterrupt as stop:
             log.info("stopped (%s) while the settings were checked; nothing was written", stop)
-            sys.exit(128 + stop.signum)
+            _leave(stop)
 
 
 class Run:
@@ -265,7 +265,7 @@ class Run:
 
 
 def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool) -> NoReturn:
-    """Log how to go on, have SLURM run the job again if it announced the end, and exit."""
+    """Log how to go on, and exit."""
     if trained:
         log.info(
             "stopped (%s) before the test was scored; training is done, and best.ckpt is ready:\n"
@@ -282,9 +282,13 @@ def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool) -> NoRet
         )
     else:
         log.info("stopped (%s), before there was a checkpoint", stop)
+    _leave(stop)
+
+
+def _leave(stop: TrainingInterrupt) -> NoReturn:
+    """Have SLURM run the job again if it announced the end, and exit by the shell's convention for signals."""
     if job := distributed.requeue(stop.signum):
         log.info("job %s is queued again", job)
-    # The shell's convention for a process that a signal ended.
     sys.exit(128 + stop.signum)
 
 

@@ -36,6 +36,7 @@ from seq2seq.experiments.results import RunResult, read_run
 from seq2seq.experiments.resume import Resumed
 from seq2seq.inference.translator import Translator
 from seq2seq.training.budget import Budget
+from seq2seq.training.callbacks.checkpointing import LastCheckpoint
 from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.divergence import Divergence
@@ -601,6 +602,45 @@ def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus,
     shutil.copy(first.best, first.best.with_name("step-90.ckpt"))
     execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=4", "resume=auto"))
     assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == ["step-3.ckpt", "step-4.ckpt"]
+
+
+def test_a_run_stopped_at_the_end_of_an_epoch_has_the_others(corpus, tmp_path):
+    """Lightning counts the epoch at once when it is resumed, and its last batch must not count again."""
+    given = ("run=it", "trainer.max_steps=null", "trainer.max_epochs=2", "trainer.test=false")
+    batches = checked(corpus, tmp_path, *given)._prepared_data().batches_per_epoch
+    with pytest.raises(SystemExit):
+        execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGTERM, batches, during="train"))
+    resumed = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
+    found = json.loads(resumed.folder.results.read_text())
+    assert (found["steps"], found["epochs"], found["ended_by"]) == (2 * batches, 2.0, "max_epochs")
+
+
+def test_a_kill_while_last_is_written_loses_no_step_checkpoint(corpus, tmp_path, monkeypatch):
+    given = ("run=it", "trainer.max_steps=3", "trainer.val_steps=1", "trainer.keep_last=3", "trainer.test=false")
+    save = LastCheckpoint.save
+
+    def killed(self: LastCheckpoint, trainer: L.Trainer) -> None:
+        save(self, trainer)
+        if trainer.global_step == 2:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(LastCheckpoint, "save", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        execute(toycorpus.settings(corpus, tmp_path, *given))
+    monkeypatch.undo()
+    folder = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto")).folder
+    assert [path.name for path in sorted(folder.best.parent.glob("step-*"))] == [f"step-{n}.ckpt" for n in (1, 2, 3)]
+
+
+def test_a_copied_checkpoint_keeps_the_best_of_its_own(corpus, tmp_path):
+    given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_best=2")
+    first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=2")).folder
+    copied = shutil.copy(first.last, tmp_path / "copy.ckpt")
+    beside = execute(
+        toycorpus.settings(corpus, tmp_path, "run=beside", *given, f"resume={copied}", "trainer.max_steps=4")
+    )
+    kept = [path.name for path in sorted(beside.folder.best.parent.glob("top-*"))]
+    assert kept == ["top-3.ckpt", "top-4.ckpt"]
 
 
 def test_a_finished_run_resumed_only_reports(corpus, tmp_path):

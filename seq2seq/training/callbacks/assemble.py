@@ -47,8 +47,8 @@ _ORDER = (
     Signals,  # the clock runs, or has stopped
     Validation,  # begins with the one to make up for: clock, progress and signals are ready
     MedianStop,  # the score is compared
+    KeepLast,  # before last.ckpt says that this validation is done
     SaveLast,  # all states are those after the validation
-    KeepLast,
     WindowEnd,  # the average has this update's weights, progress its row
 )
 

@@ -148,6 +148,12 @@ class KeepBest(L.Callback):
         self.count = count
         self.kept: list[tuple[float, int]] = []
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget those of an earlier part of the run whose files are not here: last.ckpt may have been copied alone."""
+        there = [checkpoints.updates(self.folder / f"top-{step}.ckpt") == step for _, step in self.kept]
+        there = trainer.strategy.broadcast(there)  # every rank keeps the same
+        self.kept = [each for each, found in zip(self.kept, there, strict=True) if found]
+
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save if among the best, then delete the files of those that dropped out."""
         if trainer.state.fn != "fit":
