@@ -140,11 +140,7 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[bytes]:
 
 def read_table_lines(path: Path, *, ends: bool = False) -> Iterator[str]:
     """Read the lines of a table as text, without the byte order mark that some programs write before it."""
-    lines = read_lines(path, ends=ends)
-    first = next(lines, None)
-    if first is not None:
-        yield decode(first.removeprefix(codecs.BOM_UTF8))
-    yield from map(decode, lines)
+    yield from map(decode, _without_mark(read_lines(path, ends=ends)))
 
 
 def in_blocks(pairs: Iterable[tuple[str, str]]) -> Iterator[Pairs]:

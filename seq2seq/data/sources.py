@@ -86,11 +86,8 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
         if settings.format not in FORMATS:
             raise ValueError(f"data.format={settings.format!r}: choose {', '.join(FORMATS)}, or null (by suffix)")
         return settings.format
-    path = Path(name)
-    # x.jsonl.gz -> .jsonl
-    suffix = path.with_suffix("").suffix if path.suffix in COMPRESSIONS[1:] else path.suffix
-    # any other suffix is part of a prefix, as in corpus/train.clean
-    return TABULAR.get(suffix, "text")
+    # x.jsonl.gz -> .jsonl; any other suffix is part of a prefix, as in corpus/train.clean
+    return TABULAR.get(_uncompressed(Path(name)).suffix, "text")
 
 
 def _matching(pattern: str, name: str) -> list[str]:
@@ -123,7 +120,7 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     """
     if not path.is_file() or any(path.parent.glob(f"{glob.escape(path.name)}.{settings.src}*")):
         return path
-    stem = path.with_suffix("") if path.suffix in COMPRESSIONS[1:] else path
+    stem = _uncompressed(path)
     for language in (settings.src, settings.tgt):
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":
             return stem.with_name(stem.name.removesuffix(f".{language}"))
@@ -156,6 +153,11 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
 def _compression(path: Path) -> str:
     """Return the suffix of a compressed file, "" for any other."""
     return path.suffix if path.suffix in COMPRESSIONS[1:] else ""
+
+
+def _uncompressed(path: Path) -> Path:
+    """Return the path without the suffix of its compression."""
+    return path.with_suffix("") if _compression(path) else path
 
 
 def _refuse_tables(location: Any, name: str, settings: CorpusSettings) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.pooling import spread
-from seq2seq.search import Ensemble, NotFiniteError, Specials
+from seq2seq.search import Ensemble, NotFiniteError, Specials, models_of
 
 
 class Forced(NamedTuple):
@@ -48,8 +48,7 @@ def force(
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
     given = torch.cat([torch.full_like(out[:, :1], special.bos), out[:, :-1]], 1)
-    members = model.models if isinstance(model, Ensemble) else [model]
-    parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in members]
+    parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
     # the mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
     # nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity

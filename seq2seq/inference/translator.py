@@ -26,7 +26,7 @@ from seq2seq.inference.pieces import target_ids
 from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts, want_all_to_join
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, search, search_stream
+from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, models_of, search, search_stream
 from seq2seq.search.graphs import cuda_graphs as on_gpu
 
 log = logging.getLogger(__name__)
@@ -224,23 +224,18 @@ class Translator:
     @property
     def dtype(self) -> str:
         """Number format of the weights; float32 for graphs, which have their own."""
-        return str(next(_members(self.model)[0].parameters()).dtype).removeprefix("torch.")
+        return str(next(models_of(self.model)[0].parameters()).dtype).removeprefix("torch.")
 
     @property
     def can_force(self) -> bool:
         """True if given translations can be scored and aligned, which graphs of single steps cannot."""
-        return not any(getattr(member, "stepwise", False) for member in _members(self.model))
+        return not any(getattr(member, "stepwise", False) for member in models_of(self.model))
 
     @property
     def special(self) -> Specials:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
-
-
-def _members(model: Seq2Seq | Ensemble) -> list[Any]:
-    """Return the models of an ensemble, or a model alone."""
-    return list(model.models) if isinstance(model, Ensemble) else [model]
 
 
 def _require_one_each(count: int, **beside: Sequence[object] | None) -> None:

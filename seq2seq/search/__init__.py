@@ -16,6 +16,7 @@ from torch import Tensor
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.constraints import Constrained as Constrained
 from seq2seq.search.ensemble import Ensemble as Ensemble
+from seq2seq.search.ensemble import models_of as models_of
 from seq2seq.search.graphs import Graphs as Graphs
 from seq2seq.search.hypothesis import Hypothesis as Hypothesis
 from seq2seq.search.hypothesis import NotFiniteError as NotFiniteError

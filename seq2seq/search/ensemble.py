@@ -12,6 +12,11 @@ from torch import Tensor
 from seq2seq.search.rows import Model, step_log_probs
 
 
+def models_of(model: Any) -> list[Any]:
+    """Return the models of an ensemble, or a model alone."""
+    return model.models if isinstance(model, Ensemble) else [model]
+
+
 class Ensemble:
     """Models of one vocabulary whose probabilities are averaged: p(y_t | ..) = mean_m p_m(y_t | ..).
 

@@ -30,7 +30,8 @@ class RecordScores(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the best score of an earlier part of the run if best.ckpt does not have its weights."""
         # last.ckpt may have been copied without it, or the run was killed between the two.
-        if self.best.step and updates(self.path) != self.best.step:
+        # Every rank decides as the first, which wrote it.
+        if self.best.step and trainer.strategy.broadcast(updates(self.path)) != self.best.step:
             log.info(
                 "%s does not have the weights of update %d, the best so far: the best validation to come is kept",
                 self.path,
