@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 def rank() -> int:
     """Return the number of this process in the run, from 0; known before the process group exists."""
-    # torchrun sets RANK, srun SLURM_PROCID, Lightning's launcher LOCAL_RANK alone
-    return _first_number("RANK", "SLURM_PROCID", "LOCAL_RANK")
+    # torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone; srun SLURM_PROCID
+    return _first_number("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def local_rank() -> int:
@@ -23,8 +23,8 @@ def local_rank() -> int:
 
 
 def _first_number(*names: str) -> int:
-    """Return the first of these environment variables that is not 0: in a process started by another, one may be 0."""
-    return next((number for name in names if (number := int(os.environ.get(name) or 0))), 0)
+    """Return the first of these environment variables that is set, 0 if none is."""
+    return next((int(value) for name in names if (value := os.environ.get(name))), 0)
 
 
 def is_first_process() -> bool:
@@ -32,19 +32,48 @@ def is_first_process() -> bool:
     return rank() == 0
 
 
-def started_outside() -> bool:
-    """Return True if torchrun or srun started this process and its peers, so that none is to be started from here."""
-    # SLURM_NTASKS is 1 also in a job whose one task starts the ranks itself
-    return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) > 1
+def by_torchrun() -> bool:
+    """Return True if torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def require_startable(devices: int, *, sweep: bool) -> None:
-    """Raise ValueError if a job of a sweep would start processes: they repeat the command line, and so the sweep."""
-    # with LOCAL_RANK set this is such a started process, whose parent has passed the check
-    if devices > 1 and sweep and not started_outside() and "LOCAL_RANK" not in os.environ:
+def by_srun() -> bool:
+    """Return True if srun started this process and its peers, as tasks of one step."""
+    # The one task of a job may start the ranks itself; a batch script and salloc's shell are no step at all.
+    return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1 and not by_torchrun()
+
+
+def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
+    """Check that as many processes will run as the settings say.
+
+    Args:
+        devices: Processes per machine.
+        nodes: Machines.
+        sweep: This is a job of a sweep.
+
+    Raises:
+        ValueError: torchrun or srun started another number of processes; nobody started those of other machines; or a
+            job of a sweep would start processes, which repeat the command line, and so the sweep.
+    """
+    wanted = devices * nodes
+    launcher = "torchrun" if by_torchrun() else "srun"
+    if by_torchrun() or by_srun():
+        started = int(os.environ["WORLD_SIZE" if by_torchrun() else "SLURM_NTASKS"])
+        if started != wanted:
+            raise ValueError(
+                f"{launcher} started {started} processes, and trainer.devices={devices} "
+                f"times trainer.nodes={nodes} is {wanted}: set these two to what was started, or start as many"
+            )
+    # With LOCAL_RANK set this is such a started process, whose parent has passed the checks.
+    elif wanted > 1 and sweep and "LOCAL_RANK" not in os.environ:
         raise ValueError(
             f"trainer.devices={devices} in a sweep (-m): let the cluster start the processes "
             f"(hydra/launcher=slurm, which asks for as many tasks a node), or run the settings one by one"
+        )
+    elif nodes > 1:
+        raise ValueError(
+            f"trainer.nodes={nodes}, and neither srun nor torchrun started this process: within a job of SLURM put "
+            "srun before the command, elsewhere start it by torchrun on each machine"
         )
 
 
@@ -92,3 +121,8 @@ def requeue(signum: int) -> str | None:
     if done.returncode:
         raise RuntimeError(f"scontrol requeue {job}: {done.stderr.strip()}; submit the same command with resume=auto")
     return job
+
+
+def requeued() -> bool:
+    """Return True if SLURM has put this job back into its queue and now runs its command again."""
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from conftest import PATIENCE
 from seq2seq import checkpoint, distributed
 from seq2seq.distributed import Agreement
 from seq2seq.experiments.folder import config_hash
+from seq2seq.training import checkpoint_io
 from seq2seq.training.plan import resolve
 from seq2seq.training.run import train
 from seq2seq.training.task import rescale
@@ -38,7 +40,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(corpus: Path, folder: Path, *overrides: str) -> subprocess.Popen[str]:
     """Training with two processes, as a user starts it."""
     words = toycorpus.words(corpus, folder, "trainer.devices=2", *overrides)
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-m", "seq2seq.train", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
 
@@ -75,6 +77,8 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
         ({}, 0, 0),
         ({"LOCAL_RANK": "1"}, 1, 1),  # started by Lightning
         ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
+        ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}, 0, 0),
+        ({"LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, 1, 1),  # by Lightning, in a task of SLURM
         ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
         ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
     ],
@@ -146,6 +150,23 @@ def test_a_signal_to_one_process_stops_both_at_the_same_update(corpus, tmp_path)
     assert state(tmp_path, "two")["global_step"] > 0
 
 
+class SignalInTest(L.Callback):
+    """Callback that sends SIGTERM to the first process at its second test batch."""
+
+    def on_test_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+        if batch_idx == 1 and distributed.is_first_process():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_the_test_of_both(corpus, tmp_path):
+    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=1", "data.max_tokens=40",
+                    "+callbacks.signal._target_=test_distributed.SignalInTest")  # fmt: skip
+    shown, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM, shown
+    assert "before the test was scored" in shown
+
+
 def meet(rank: int, folder: str) -> None:
     """One of two processes that disagree."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
@@ -160,15 +181,64 @@ def test_the_greatest_is_agreed_on(tmp_path):
     assert Agreement().of([3, 0.5]) == [3, 0.5]
 
 
-def test_a_sweep_starts_no_processes(monkeypatch):
-    for name in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS"):
+def by(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
+    """Pretend that the process was started with these variables of torchrun and SLURM, and no others."""
+    for name in ("LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
         monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+SRUN = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+
+
+def test_a_sweep_starts_no_processes(monkeypatch):
+    by(monkeypatch)
     with pytest.raises(ValueError, match=r"trainer\.devices=2 in a sweep.*hydra/launcher=slurm"):
-        distributed.require_startable(2, sweep=True)
-    distributed.require_startable(1, sweep=True)
-    distributed.require_startable(2, sweep=False)
-    monkeypatch.setenv("SLURM_NTASKS", "2")
-    distributed.require_startable(2, sweep=True)
+        distributed.require_startable(2, 1, sweep=True)
+    distributed.require_startable(1, 1, sweep=True)
+    distributed.require_startable(2, 1, sweep=False)
+    by(monkeypatch, **SRUN)
+    distributed.require_startable(2, 1, sweep=True)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environment"), [("torchrun", TORCHRUN), ("torchrun", TORCHRUN | SRUN), ("srun", SRUN)]
+)
+def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environment):
+    """Else each would train alone, or on a part of the text."""
+    by(monkeypatch, **environment)
+    distributed.require_startable(2, 1, sweep=False)
+    distributed.require_startable(1, 2, sweep=False)
+    for wrong in ((1, 1), (2, 2)):
+        with pytest.raises(ValueError, match=rf"{launcher} started 2 processes, and trainer\.devices={wrong[0]}"):
+            distributed.require_startable(*wrong, sweep=False)
+
+
+def test_nobody_started_the_other_machines(monkeypatch):
+    for batch_script in ({}, {"SLURM_NTASKS": "2"}):
+        by(monkeypatch, **batch_script)
+        with pytest.raises(ValueError, match=r"trainer\.nodes=2.*put srun before the command"):
+            distributed.require_startable(1, 2, sweep=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "finds"),
+    [
+        ({}, None),
+        (TORCHRUN, None),
+        (TORCHRUN | SRUN, None),  # Lightning asks for torchrun first
+        (SRUN, "SLURMEnvironment"),
+        # one task, or a batch script: it starts its processes itself
+        (SRUN | {"SLURM_NTASKS": "1"}, "LightningEnvironment"),
+        ({"SLURM_NTASKS": "2"}, "LightningEnvironment"),
+    ],
+)
+def test_how_processes_find_each_other(monkeypatch, environment, finds):
+    by(monkeypatch, **environment)
+    found = [type(plugin).__name__ for plugin in checkpoint_io.plugins()]
+    assert found == ["AtomicCheckpointIO", *([finds] if finds else [])]
 
 
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])

@@ -226,14 +226,6 @@ class SlurmLauncher(_ReportingLauncher):
 
     _EXECUTOR = "slurm"
 
-    def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
-        """Run a job, on its node; a job that SLURM has put back into the queue resumes its own run."""
-        # SLURM counts how often it has put the job back into its queue
-        restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
-        if restarted and not any(override.startswith("resume=") for override in sweep_overrides):
-            sweep_overrides = [*sweep_overrides, "resume=auto"]
-        return super().__call__(sweep_overrides, *rest)
-
     def _process(self, job: Any) -> Process:
         return Process(slurm=job.job_id)
 

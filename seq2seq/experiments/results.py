@@ -265,7 +265,7 @@ def _read_run(folder: RunFolder, split: str) -> RunResult:
     """
     if not folder.config.is_file():
         raise ValueError(_no_config(folder))
-    config = _read_config(folder.config)
+    config = read_config(folder.config)
     if not folder.results.is_file():
         raise ValueError("unfinished: continue it with the same command and resume=auto")
     results = read_json(folder.results)
@@ -294,7 +294,7 @@ def _no_config(folder: RunFolder) -> str:
     return "has lost its config.yaml" if is_run(folder.path) else "holds no run"
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """Read config.yaml under the present names, with defaults for settings that are newer than the run."""
     config = read_yaml(path)
     # no other program's config.yaml has these

@@ -12,7 +12,9 @@ from seq2seq import checkpoint
 from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
 from seq2seq.config.values import written
+from seq2seq.distributed import requeued
 from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, ROUNDING, RunFolder, with_window
+from seq2seq.experiments.results import read_config
 from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,8 @@ _LISTED = 5
 def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Path | None]:
     """Return the folder to run in and the checkpoint to continue from, None for a fresh start.
 
-    A checkpoint named by path continues in its own folder.
+    A checkpoint named by path continues in its own folder. A job that SLURM has put back into its queue continues what
+    it has done, whatever its command says.
 
     Args:
         resume: None, "auto", or the path of a checkpoint.
@@ -33,26 +36,28 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     Raises:
         ValueError: The path is not a file, or there is a run already and `resume` is None.
     """
+    path = Path(resume) if resume not in (None, "auto") else None
+    if path and path.is_file():
+        # <run>/checkpoints/last.ckpt; a copy of it elsewhere has no config.yaml two folders up
+        owner = RunFolder(path.parent.parent)
+        folder = owner if owner.config.exists() else folder
+    # a link that leads nowhere, too: reading it says so, and a new run in its place would not
+    if (resume == "auto" or requeued()) and os.path.lexists(folder.last):
+        return folder, folder.last
     if resume is None:
-        folder.refuse_existing()
+        if not requeued():
+            folder.refuse_existing()
         return folder, None
     # auto serves both starts of a job that is put back into a queue
-    if resume == "auto":
-        # a link that leads nowhere, too: reading it says so, and a new run in its place would not
-        if os.path.lexists(folder.last):
-            return folder, folder.last
+    if path is None:
         log.info(
             "resume=auto: %s holds no run yet, so a new one starts (every setting, budgets too, counts for this name: "
             "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)",
             folder.path,
         )
-        return folder, None
-    path = Path(resume)
-    if not path.is_file():
+    elif not path.is_file():
         raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
-    # <run>/checkpoints/last.ckpt; a copy of it elsewhere has no config.yaml two folders up
-    owner = RunFolder(path.parent.parent)
-    return (owner if owner.config.exists() else folder), path
+    return folder, path
 
 
 class Resumed(NamedTuple):
@@ -114,7 +119,9 @@ class Resumed(NamedTuple):
             log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
         require_training_state(payload, config, path)
         step = payload["global_step"]
-        _require_latest(path, step, folder)
+        if path != folder.last and os.path.lexists(folder.last):
+            _require_latest(path, step, folder)
+            _require_same_run(folder, before, now)
         return cls(
             path=path,
             step=step,
@@ -146,12 +153,26 @@ class Resumed(NamedTuple):
 
 def _require_latest(path: Path, step: int, folder: RunFolder) -> None:
     """Raise ValueError if the run in `folder` has gone on since: its later checkpoints are not of this branch."""
-    later = None if path == folder.last else checkpoint.updates(folder.last)
+    later = checkpoint.updates(folder.last)
     if later is not None and later > step:
         raise ValueError(
             f"resume={path} is of update {step:,}, and the run in {folder.path} has gone on to update {later:,}: "
             "continue that with resume=auto, or copy the file out of the folder and start a run beside it with "
             "resume=<copy> run=<name>"
+        )
+
+
+def _require_same_run(folder: RunFolder, *known: Mapping[str, Any]) -> None:
+    """Raise ValueError if the run in `folder` has none of the `known` settings: a checkpoint would replace its own."""
+    try:
+        there = read_config(folder.config)
+        changed = [_changes(there, settings, None) for settings in known]
+    except (OSError, ValueError) as error:
+        changed = [[str(error)]]
+    if all(changed):
+        raise ValueError(
+            f"{folder.path} holds another run, whose checkpoints would be replaced ({_some(changed[-1])}): "
+            "name a new one with run=<name>"
         )
 
 

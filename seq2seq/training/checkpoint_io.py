@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.fabric.plugins import CheckpointIO
-from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, SLURMEnvironment
 
 from seq2seq import checkpoint as checkpoints
+from seq2seq import distributed
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.experiments.training_state import StateError, is_count
 from seq2seq.training.errors import TrainingFault
@@ -128,11 +130,16 @@ def _same_kind(value: Any, example: Any) -> bool:
 
 
 def plugins() -> list[Any]:
-    """Return the plugins that Lightning writes checkpoints and, under SLURM, finds its peers with.
+    """Return the plugins that Lightning writes checkpoints with, and by which its processes find each other.
 
     Requeueing is not left to it: a run has one owner of signals, `Signals` (Lightning's issue 14610).
     """
-    environment = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    environment: list[Any] = []
+    if distributed.by_srun():
+        environment = [SLURMEnvironment(auto_requeue=False)]
+    # Lightning would take any other job of SLURM for one whose processes SLURM has started.
+    elif "SLURM_NTASKS" in os.environ and not distributed.by_torchrun():
+        environment = [LightningEnvironment()]
     return [AtomicCheckpointIO(), *environment]
 
 

@@ -78,7 +78,7 @@ class Run:
         # Checks of the settings and the machine come first; those that build or read something follow.
         self.callbacks = [*callbacks, *user_callbacks(plan.config["callbacks"], taken=set(STATE_KEYS))]
         check_loggers(plan.config["logger"])
-        distributed.require_startable(plan.trainer.processes, sweep=plan.job is not None)
+        distributed.require_startable(plan.trainer.devices, plan.trainer.nodes, sweep=plan.job is not None)
         hardware.require_sharding(plan.trainer)
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)

@@ -128,6 +128,24 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
     assert resolve_resume(str(stray), here) == (here, stray)
 
 
+def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_path, monkeypatch):
+    here, copied = folder.RunFolder(tmp_path / "here"), tmp_path / "copy.ckpt"
+    here.create("a: 1\n")
+    copied.write_bytes(b"x")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    # killed before its first checkpoint
+    assert resolve_resume(str(copied), here) == (here, copied)
+    here.best.write_bytes(b"x")
+    assert resolve_resume(None, here) == (here, None)
+    here.last.write_bytes(b"x")
+    for resume in (None, "auto", str(copied), str(here.best)):
+        assert resolve_resume(resume, here)[1] == here.last
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
+    assert resolve_resume(str(copied), here) == (here, copied)
+    with pytest.raises(ValueError, match="resume=auto"):
+        resolve_resume(None, here)
+
+
 def test_differences_are_named_by_section():
     first, second = {"a": {"b": 1, "c": {}}, "d": [1]}, {"a": {"c": {}, "b": 2}, "e": None}
     assert list(dicts.differences(first, second)) == [

@@ -179,6 +179,23 @@ def test_the_unchanged_file_continues(corpus, stopped, tmp_path):
     assert checkpoint.read(run.folder.last)["global_step"] == 4
 
 
+def test_a_copy_does_not_replace_another_run(corpus, stopped, tmp_path):
+    other = execute(
+        toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, "trainer.max_steps=1", "seed=7", "run=other")
+    ).folder
+    before = checkpoint.read(other.last)
+    copied = tmp_path / "copy.ckpt"
+    torch.save(checkpoint.read(stopped.last), copied)
+    given = (*GIVEN, *LONG, f"resume={copied}", "run=other")
+    with pytest.raises(ValueError, match=r"other holds another run.*\(seed was 7 and is now 1\).*run=<name>"):
+        execute(toycorpus.settings(corpus, tmp_path, *given))
+    assert checkpoint.read(other.last)["global_step"] == before["global_step"] == 1
+    # its own, from before: a backup may be put back
+    mine = execute(toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, "trainer.max_steps=1", "run=mine")).folder
+    execute(toycorpus.settings(corpus, tmp_path, *given[:-1], "run=mine"))
+    assert checkpoint.read(mine.last)["global_step"] == 4
+
+
 def as_written_before(payload: dict[str, Any]) -> dict[str, Any]:
     """Convert a training checkpoint to format 1, in which one callback, `Control`, did what four do now."""
     old = copy.deepcopy(payload)

@@ -41,7 +41,10 @@ def interruptible() -> Iterator[None]:
 
 
 class Signals(L.Callback):
-    """Callback that saves and stops at the next window or validation batch after a signal to any rank."""
+    """Callback that stops at the next window or batch of a validation or test after a signal to any rank.
+
+    Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
+    """
 
     def __init__(self, last: LastCheckpoint, agreement: Agreement) -> None:
         self.last = last
@@ -51,6 +54,13 @@ class Signals(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Take over the handlers of SIGNALS."""
+        self._take_over()
+
+    def on_test_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Take over the handlers of SIGNALS."""
+        self._take_over()
+
+    def _take_over(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
         for signum in SIGNALS:
@@ -73,6 +83,10 @@ class Signals(L.Callback):
         """Obey a signal between two batches of a validation, which may be long."""
         self.decide(trainer, self.agreement.of(self.wishes(trainer)))
 
+    def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        """Obey a signal between two batches of the test; nothing is to be saved."""
+        self._stop_if_asked(trainer)
+
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Restore the handlers."""
         self._restore()
@@ -80,7 +94,16 @@ class Signals(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the handlers; a signal that arrived after the last validation ends the run before its test."""
         self._restore()
+        self._stop_if_asked(trainer)
+
+    def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Restore the handlers; a signal that arrived after the last batch ends the run, and with it a sweep."""
+        self._restore()
+        self._stop_if_asked(trainer)
+
+    def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if signum := int(self.agreement.of(self.wishes(trainer))[0]):
+            self._signum = 0
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 
     def _note(self, signum: int, frame: Any) -> None:
