@@ -9,6 +9,7 @@ import logging
 import os
 import shlex
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class JobRecords(Callback):
             # on one line, as `compare --watch` prints it
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
+            _clear_frames(error)
         job.write()
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
@@ -121,6 +123,16 @@ def _claim_folder(config: DictConfig) -> Path:
             # the configurations of jobs are composed anew, with these
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
     return sweep
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of the local variables in the traceback of an error and of those that it came from.
+
+    Hydra keeps the error of a failed job until the sweep ends, and with it the job's tensors.
+    """
+    while error:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _first_task() -> bool:

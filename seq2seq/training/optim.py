@@ -118,8 +118,13 @@ class Schedule(torch.optim.lr_scheduler.LRScheduler):
         return {"last_epoch": self.last_epoch, "share": self.share}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the count; the optimizer's groups get the rate of the next update."""
-        self.last_epoch, self.share = int(state_dict["last_epoch"]), float(state_dict["share"])
+        """Continue from the count."""
+        self.last_epoch = int(state_dict["last_epoch"])
+        self.follow(float(state_dict["share"]))
+
+    def follow(self, share: float) -> None:
+        """Give the optimizer's groups the rate of the next update, at this share of the budget."""
+        self.share = share
         for group, lr in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = lr
 

@@ -133,6 +133,11 @@ class TranslationTask(L.LightningModule):
             "lr_scheduler": {"scheduler": Schedule(optimizer, self.optim), "interval": "step"},
         }
 
+    def on_train_start(self) -> None:
+        """Set the rate of the first update, which in a resumed run may follow another budget than before."""
+        if self.budget and self.trainer.global_step:
+            self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
+
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Step the schedule, which takes no metric, but the used share of the budget."""
         scheduler.share = self.budget.schedule_share(self.trainer) if self.budget else 0.0

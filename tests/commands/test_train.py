@@ -672,6 +672,35 @@ def test_results_of_a_finished_run_stay_as_they_are(corpus, tmp_path, test):
     assert {path: path.read_bytes() for path in first.folder.path.glob("*.*")} == before
 
 
+def test_the_first_update_under_another_budget_has_its_rate(corpus, tmp_path):
+    rates: list[float] = []
+
+    class Rates(L.Callback):
+        def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: Any, optimizer: Any) -> None:
+            rates.append(optimizer.param_groups[0]["lr"])
+
+    given = ("run=it", "optim=anneal", "resume=auto", "trainer.test=false")
+    execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=10"))
+    execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=20"), Rates())
+    # half of the run is done, and the rate does not fall before 80%
+    assert rates[0] == rates[1] > rates[-1] > 0
+
+
+def test_a_callback_that_stops_within_a_window_does_not_cut_it_off(corpus, tmp_path):
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+            trainer.should_stop = trainer.should_stop or trainer.fit_loop.epoch_loop.batch_idx == 3
+
+    given = ("trainer.accumulate=3", "trainer.test=false", "optim.schedule=constant")
+    ended, whole = (
+        execute(toycorpus.settings(corpus, tmp_path, *given, f"trainer.max_steps={steps}"), *callbacks).folder
+        for steps, callbacks in ((9, [Stop()]), (2, []))
+    )
+    assert json.loads(ended.results.read_text())["steps"] == 2
+    one, other = (checkpoint.read(folder.last)["train_sums"] for folder in (ended, whole))
+    assert one == other
+
+
 def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_then(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
     given = ("run=it", "optim.schedule=constant", "resume=auto")

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,12 +25,15 @@ import torch
 import toycorpus
 from conftest import PATIENCE
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from hydra_plugins.seq2seq_sweeps import launchers
 from hydra_plugins.seq2seq_sweeps.launchers import require_own_folders
 from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments import job_records, sweep_watch
+from seq2seq.experiments.hydra_callback import JobRecords
 from seq2seq.experiments.job_records import Job, Process, launcher, read_jobs, write_sweep
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
@@ -588,3 +592,39 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.2)
+
+
+def test_the_error_of_a_failed_job_keeps_none_of_its_values(tmp_path, capsys):
+    """Hydra keeps errors until the sweep ends."""
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def job() -> None:
+        weights = torch.ones(2)
+        kept.append(weakref.ref(weights))
+        try:
+            inner(weights * 2)
+        except ValueError as error:
+            raise RuntimeError("outer") from error
+
+    def inner(values: torch.Tensor) -> None:
+        kept.append(weakref.ref(values))
+        raise ValueError("inner")
+
+    folder = tmp_path / "0"
+    folder.mkdir()
+    config = OmegaConf.create(
+        {"hydra": {"mode": "MULTIRUN", "runtime": {"output_dir": str(folder)}, "overrides": {"task": []}}}
+    )
+    config.hydra.mode = RunMode.MULTIRUN
+    returned = JobReturn(status=JobStatus.FAILED)
+    try:
+        job()
+    except RuntimeError as error:
+        returned.return_value = error
+    assert kept[0]() is not None
+    JobRecords().on_job_end(config, returned)
+    assert "FAILED: RuntimeError: outer" in capsys.readouterr().err
+    assert [value() for value in kept] == [None, None]
+    with pytest.raises(RuntimeError, match="outer") as found:
+        _ = returned.return_value
+    assert [entry.name for entry in found.traceback][-1] == "job"

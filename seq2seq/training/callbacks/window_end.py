@@ -34,6 +34,7 @@ class WindowEnd(L.Callback):
     def __init__(self, deciders: Sequence[Decider], agreement: Agreement) -> None:
         self.deciders = deciders
         self.agreement = agreement
+        self._stop = False  # a callback of the user's has asked for it within a window
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -41,6 +42,9 @@ class WindowEnd(L.Callback):
         """Decide, if the window ends with this micro-batch."""
         # Lightning reads it right after this hook.
         trainer.val_check_batch = NEVER
+        # The update would lack what is left of the window.
+        self._stop |= trainer.should_stop
+        trainer.should_stop = self._stop and window_ends(trainer, batch_idx)
         if not window_ends(trainer, batch_idx):
             return
         # All wishes in one message, as a list whose parts are handed back to their owners.
