@@ -12,6 +12,8 @@ from seq2seq.data.readers import Columns, in_blocks, read_table_lines
 
 # Characters of a field: one more is a quote that is never closed, which would swallow the rest of the file.
 LONGEST_FIELD = 1 << 24
+# Rows of a file without a header by which its delimiter is found.
+_LOOK_AT = 1000
 # Stands for a CR that ends no line, at which Python's csv module would end one; no decoded text has a lone surrogate.
 _CR = "\udc0d"
 
@@ -73,7 +75,7 @@ def _hide_lone_returns(line: str) -> str:
 def _layout(path: Path, columns: Columns) -> tuple[str, int, tuple[int, int]]:
     """Return the delimiter, the number of fields, and the numbers of the source and the target column."""
     refused: list[tuple[int, ValueError]] = []
-    for delimiter in (",", ";", "\t"):
+    for delimiter in _delimiters(path, columns):
         row: list[str] = []
         try:
             row = next(_csv_rows(path, delimiter), (1, row))[1]
@@ -84,6 +86,26 @@ def _layout(path: Path, columns: Columns) -> tuple[str, int, tuple[int, int]]:
             refused.append((len(row), error))
     # the delimiter that gives the most fields is the likeliest; of equal ones the first, the comma
     raise max(refused, key=lambda each: each[0])[1]
+
+
+def _delimiters(path: Path, columns: Columns) -> list[str]:
+    """Return the delimiters to try, the likeliest first."""
+    usual = [",", ";", "\t"]
+    # A header has no commas of its own.
+    if isinstance(columns.both[0], str):
+        return usual
+    # Commas are in texts as well; a tab or a semicolon equally often in every row divides columns.
+    even = [delimiter for delimiter in ("\t", ";") if _even(path, delimiter)]
+    return [*even, *(delimiter for delimiter in usual if delimiter not in even)]
+
+
+def _even(path: Path, delimiter: str) -> bool:
+    """Return True if the first rows have equally many fields, two or more."""
+    try:
+        widths = {len(row) for _, row in itertools.islice(_csv_rows(path, delimiter), _LOOK_AT)}
+    except ValueError:
+        return False
+    return len(widths) == 1 and widths != {1}
 
 
 def column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple[int, int]:

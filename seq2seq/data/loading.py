@@ -18,15 +18,15 @@ from seq2seq.data.cleaning import Pairs
 from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
-from seq2seq.data.readers import COMPRESSIONS, ROWS, Columns, parquet_head, read_blocks, table_pairs, text_pairs
+from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
 from seq2seq.data.sources import TABULAR, Source, find_source, resolve
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.files import disk_error, scratch_folder
 
 log = logging.getLogger(__name__)
 
-# Own readers of files with both sides, by type: they end lines at \\n alone, and name the line of an error.
-_READERS = {"csv": csv_pairs, "json": json_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
+# Readers of files with both sides, by type. Those of text end lines at \\n alone, and name the line of an error.
+_READERS = {"csv": csv_pairs, "json": json_pairs, "parquet": parquet_pairs, "tmx": tmx_pairs, "tsv": tsv_pairs}
 
 
 def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streaming: bool = False) -> Iterator[Pairs]:
@@ -42,13 +42,12 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
     if settings.path:  # the hub, or a folder in its layout
         where = f"{settings.path} ({settings.place(split)})"
         return table_pairs(_hub_tables(split, settings, cache_dir, streaming), columns, where)
-    source = find_source(split, settings)
+    source = _copied(find_source(split, settings))
+    if "://" in source.files[0]:
+        return table_pairs(_remote_tables(source, cache_dir, streaming), columns, source.files[0])
     if source.type == "text":
         return text_pairs(Path(source.files[0]), Path(source.files[1]))
-    # parquet, and what is not on this machine, by `datasets`
-    if source.type in _READERS and "://" not in source.files[0]:
-        return itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
-    return table_pairs(_file_tables(source, cache_dir, streaming), columns, source.files[0])
+    return itertools.chain.from_iterable(_READERS[source.type](Path(file), columns) for file in source.files)
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
@@ -63,20 +62,12 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     if settings.path:
         # of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-        blocks = open_split(split, settings, cache_dir=cache_dir)
-    else:
-        source = find_source(split, settings)
-        # nothing is downloaded for a check
-        if "://" in source.files[0]:
-            return [], []
-        if source.type == "parquet":
-            path = Path(source.files[0])
-            # `datasets` would convert the whole file first
-            blocks = table_pairs([parquet_head(path, size)], _columns(settings), str(path))
-        else:
-            blocks = open_split(split, settings, cache_dir=cache_dir)
-    # readers are lazy: one block is read
-    src, tgt = next(iter(blocks), ([], []))
+    # nothing is downloaded for a check
+    elif "://" in find_source(split, settings).files[0]:
+        return [], []
+    # readers are lazy: one block is read, the first that has a pair
+    blocks = open_split(split, settings, cache_dir=cache_dir)
+    src, tgt = next((block for block in blocks if block[0]), ([], []))
     return src[:size], tgt[:size]
 
 
@@ -123,16 +114,17 @@ def _columns(settings: CorpusSettings) -> Columns:
     return Columns(settings.src, settings.tgt, settings.columns)
 
 
-def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
-    """Read JSON or parquet files, on this machine or at an address."""
-    if "://" not in source.files[0]:
-        return _local_file_tables(source, cache_dir)
+def _copied(source: Source) -> Source:
+    """Return the copies that the hub's cache has of files on the hub: an address with a revision means one text."""
+    repository = Repository.of_address(source.files[0])
+    return Source(source.type, copies) if repository and (copies := repository.copies()) else source
+
+
+def _remote_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:
+    """Read JSON or parquet files at an address."""
     if source.type not in ("json", "parquet"):
         raise ValueError(f"{source.files[0]}: {source.type} is read from this machine only; download the file")
     repository = Repository.of_address(source.files[0])
-    # the hub's cache keeps what it has downloaded; an address with a revision always means the same text
-    if repository and (files := repository.copies()):
-        return _local_file_tables(Source(source.type, files), cache_dir)
     if repository and (reason := repository.unreachable()):
         raise repository.advice(reason)
     # downloads stay, for the next run
@@ -142,30 +134,8 @@ def _file_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator[p
         options["encoding_errors"] = "replace"
     if streaming:
         options["streaming"] = True
+    # the split is called "train" in every case: that is the name of files without splits
     return _tables(source.type, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
-
-
-def _local_file_tables(source: Source, cache_dir: Path) -> Iterator[pa.Table]:
-    # The cache of `datasets` knows files by path and time, so that it would give the old text of a file that changed
-    # within the same time: what it writes about local files goes when they have been read.
-    with scratch_folder(cache_dir) as scratch:
-        files = [_unpacked(Path(file), scratch / str(i)) for i, file in enumerate(source.files)]
-        # the split is called "train" in every case: that is the name of files without splits
-        # streamed: nothing is copied to the scratch folder but what `_unpacked` writes
-        options = {"data_files": {"train": files}, "split": "train", "cache_dir": str(scratch), "streaming": True}
-        yield from _tables(source.type, options, remote=False, name=source.files[0])
-
-
-def _unpacked(path: Path, folder: Path) -> str:
-    """Return the path, or that of a decompressed copy in `folder`: `datasets` itself cannot open every compression."""
-    # COMPRESSIONS[0] is "", no compression
-    if path.suffix not in COMPRESSIONS[1:]:
-        return str(path)
-    folder.mkdir()
-    # the stem keeps the suffix of the format, as in x.jsonl of x.jsonl.gz
-    with (folder / path.stem).open("wb") as file:
-        file.writelines(read_blocks(path))
-    return file.name
 
 
 def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming: bool) -> Iterator[pa.Table]:

@@ -253,14 +253,22 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
     return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
-def parquet_head(path: Path, size: int) -> pa.Table:
-    """Read the first rows of a parquet file; ValueError for another file."""
+def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
+    """Read pairs of a parquet file, see `table_pairs`; only the columns of the languages are read.
+
+    Raises:
+        ValueError: It is another file, damaged, or lacks a language.
+    """
     try:
         with pq.ParquetFile(path) as file:
-            # one batch: a row group may be large, its first rows are enough
-            batches = list(itertools.islice(file.iter_batches(batch_size=size), 1))
-            return pa.Table.from_batches(batches, file.schema_arrow)
+            wanted = {_column(file.schema_arrow, name, columns, str(path))[0] for name in columns.both}
+            batches = file.iter_batches(batch_size=ROWS, columns=sorted(wanted))
+            yield from table_pairs((pa.Table.from_batches([batch]) for batch in batches), columns, str(path))
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
+        # an error of the disk, not of the content
+        if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise ValueError(f"{path} is not a parquet file ({str(error).strip().splitlines()[0]})") from error
+        packed = "; decompress it, parquet is compressed within" if path.suffix in COMPRESSIONS[1:] else ""
+        raise ValueError(
+            f"{path} is not a whole parquet file ({str(error).strip().splitlines()[0]}){packed}"
+        ) from error

@@ -251,6 +251,23 @@ def test_patterns_and_addresses(tmp_path):
     assert load(options(tmp_path, train=address, valid=address, test=address), tmp_path / "c2") == PAIRS
 
 
+def test_parts_of_parquet_may_be_empty_and_differ_in_other_columns(tmp_path):
+    folder = tmp_path / "corpus[1]"
+    empty = pa.schema([("de", pa.string()), ("en", pa.string())]).empty_table()
+    write_parquet(folder / "1.parquet", wmt(PAIRS[:30]))
+    pq.write_table(empty, folder / "0.parquet")
+    pq.ParquetWriter(folder / "2.parquet", empty.schema).close()  # no rows and no group of rows
+    write_parquet(folder / "3.parquet", [{"id": 1, "en": en, "de": de} for de, en in PAIRS[30:]])
+    pattern = str(folder / "*.parquet")
+    chosen = options(tmp_path, train=pattern, valid=pattern, test=pattern)
+    validate_corpus(chosen, cache_dir=tmp_path / "c")
+    assert load(chosen, tmp_path / "c") == PAIRS
+    packed = folder / "4.parquet.gz"
+    packed.write_bytes(gzip.compress((folder / "1.parquet").read_bytes()))
+    with pytest.raises(ValueError, match=r"4\.parquet\.gz is not a whole parquet file.*decompress it"):
+        load(options(tmp_path, train=str(packed), valid=pattern, test=pattern), tmp_path / "c")
+
+
 @pytest.mark.parametrize("ending", [".gz", ".xz", ".zst"])
 def test_compressed_json_lines_need_no_further_package(tmp_path, monkeypatch, ending):
     monkeypatch.setitem(sys.modules, "zstandard", None)

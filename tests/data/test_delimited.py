@@ -62,6 +62,12 @@ def test_layouts(tmp_path):
     assert read(csv_pairs, path, '\ufeffid;en;de\r\n1;c;a, b\r\n2;"f\r\ng";"d ""e"""\r\n') == expected
     assert read(csv_pairs, path, 'de\ten\na, b\tc\n"d ""e"""\tf g\n') == expected
     assert read(csv_pairs, path, "x,y,z\n", Columns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
+    # without a header, what divides every row alike: commas are in texts as well
+    for text in ("a, b{}c, d\ne, f{}g, h\n", "a, b{}c\ne{}g, h\n"):
+        for delimiter in ";\t":
+            found = read(csv_pairs, path, text.format(delimiter, delimiter), Columns("de", "en", {"de": 0, "en": 1}))
+            assert found == [tuple(row.split(delimiter)) for row in text.format(delimiter, delimiter).splitlines()]
+    assert read(csv_pairs, path, "a;b,c\nd,e\n", Columns("de", "en", {"de": 0, "en": 1})) == [("a;b", "c"), ("d", "e")]
     # lone returns are text
     assert read(csv_pairs, path, 'de,en\na\rb,"c\rd\r\n"\n') == [("a\rb", "c\rd ")]
 
