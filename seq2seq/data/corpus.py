@@ -138,7 +138,8 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:
     """Check all corpora of a plain section `data`, without importing torch; ValueError as of `validate_corpus`."""
     for part in parts_of(data):
-        validate_corpus(part.corpus, cache_dir=cache_dir)
+        with part.named():
+            validate_corpus(part.corpus, cache_dir=cache_dir)
 
 
 def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:

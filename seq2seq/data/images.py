@@ -114,7 +114,10 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
     if picture.size != (width, height):
         wrong = " x ".join(map(str, picture.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
-    # colors read as gray, transparency and 16-bit levels would be lost silently
+    # a PNG's 25th byte; of colors the mode does not say it
+    if data[24] == 16:
+        raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
+    # colors read as gray and transparency would be lost silently
     if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
         if channels == 1 and picture.mode in ("RGB", "P"):
@@ -124,6 +127,8 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
         raise ValueError(
             f"it is not 8-bit {'RGB' if channels > 1 else 'grey'} but of Pillow's mode {picture.mode}; {remedy}"
         )
+    if "transparency" in picture.info:
+        raise ValueError("one of its colors is transparent, which would be lost: paste it on a background")
     try:
         # pixels are decoded here, and damage in them shows
         return np.asarray(picture.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)

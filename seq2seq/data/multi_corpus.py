@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,17 @@ class Part:
         """Both languages, as in de-en."""
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Put the name of an entry of `data.corpora` before the message of a ValueError raised in this block."""
+        try:
+            yield
+        except ValueError as error:
+            # the other two are of the section itself
+            if self.name in ("train", "data"):
+                raise
+            raise ValueError(f"data.corpora.{self.name}: {error}") from error
+
 
 def parts_of(data: Mapping[str, Any]) -> list[Part]:
     """List the corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
@@ -59,6 +71,11 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
         base = corpus_settings(data)
         # validation and test of the section itself, if its training text is all in `corpora`
         wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
+        if wanted and "data" in entries:
+            raise ValueError(
+                "data.corpora.data: results call the validation and test sets of data.valid and data.test so; choose "
+                "another name for this corpus"
+            )
         if wanted:
             parts.append(Part("data", only_splits(base, wanted), tags=_tags(base, None, data)))
     _check(parts, data)
@@ -79,7 +96,10 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
         )
     # the rules merge one by one, so that an entry may change a single one
     own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
-    corpus = corpus_settings({**data, **own})
+    try:
+        corpus = corpus_settings({**data, **own})
+    except ValueError as error:
+        raise ValueError(f"data.corpora.{name}: {error}") from error
     if name != "train":
         # nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))

@@ -155,7 +155,8 @@ def validate_corpora(plan: DataPlan) -> None:
     tokenizer = plan.tokenizer
     for part in plan.all_parts:
         # first the text itself, then whether a ready tokenizer fits it
-        validate_corpus(part.corpus, cache_dir=plan.cache_dir)
+        with part.named():
+            validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
             split = part.corpus.splits[0]
             # of a remote corpus there is no sample without a download

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from seq2seq import train, translate
 from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
+from seq2seq.data.corpus import validate_section
 from seq2seq.data.multi_corpus import Mixture, parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
@@ -289,6 +290,8 @@ def test_joined_rows_come_back_whole(parts):
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
         ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
+        ({"corpora": {"bt": {"train": "x", "limit": 0}}}, r"data\.corpora\.bt: data\.limit=0"),
+        ({"train": None, "corpora": {"data": {"train": "x"}}}, r"data\.corpora\.data: .*choose another name"),
         ({"temperature": 0.5}, r"data\.temperature=0\.5"),
         (
             {"temperature": 2, "corpora": {"a": {"train": "a", "weight": 1}, "train": {"weight": 2}}},
@@ -389,3 +392,10 @@ def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, ca
     assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
     with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):
         translator.Translator.load(best, device="cpu", tgt_lang="fr")
+
+
+def test_a_missing_file_is_told_with_the_name_of_its_entry(tmp_path):
+    data = {"src": "de", "tgt": "en", "train": None, "valid": "v", "test": "t"}
+    data |= {"corpora": {"bt": {"train": str(tmp_path / "nowhere")}}}
+    with pytest.raises(ValueError, match=r"data\.corpora\.bt: data\.train=.*nowhere"):
+        validate_section(data, cache_dir=tmp_path)
