@@ -39,7 +39,7 @@ def _parser() -> Parser:
     parser = Parser(prog="python -m seq2seq.compare", description=__doc__, epilog=EPILOG)
     text = "run folders, sweep folders, folders of runs, or globs"
     parser.add_argument("runs", nargs="+", type=nonempty, metavar="RUNS", help=text)
-    text = "a mixer, a row's label or a run's folder to test against (the first row)"
+    text = "a mixer or label, or a run's folder for the row it is in, to test against (the first row)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     parser.add_argument(

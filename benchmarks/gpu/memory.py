@@ -10,14 +10,14 @@ import torch
 from benchmarks.gpu.plan import MIXERS, SIZES
 from benchmarks.headline.data import Prepared, synthetic
 from benchmarks.headline.training import Trainer
-from seq2seq.training.throughput import memory_gib
+from seq2seq.training.throughput import memory_gib, reset_peak_memory
 
 if TYPE_CHECKING:
     from benchmarks.gpu.part import Job
 
 
 def run(job: Job) -> None:
-    """Measure two batches of each model and length; on a CPU the process's own peak, which only grows."""
+    """Measure two batches of each model and length."""
     prepared, device = Prepared(job.data), torch.device(job.device)
     lengths, tokens = ((27, 1024), (8192, 16384)) if job.on_gpu else ((6,), (30, 60))
     # the recurrent mixer last: it is the slowest
@@ -38,7 +38,7 @@ def peak_gib(config: dict, length: int, rows: int, device: torch.device) -> floa
     batches = itertools.repeat(synthetic(rows, length, config["tgt_vocab_size"], device))
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    reset_peak_memory(device)
     # one update makes the optimizer's state
     trainer.run(batches, seconds=0.01)
     trainer.run(batches, seconds=0.01)

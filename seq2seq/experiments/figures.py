@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, which most color-blind readers can tell apart; then other lines and markers.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINE_STYLES = ("-", "--", ":", "-.")
+# Labels of a legend that is within the panel.
+_LEGEND_INSIDE = 6
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
@@ -37,7 +39,8 @@ def require_matplotlib(what: str = "--figure") -> None:
 def look(index: int) -> dict[str, Any]:
     """Return color, line style and marker of one of several curves.
 
-    The first eight differ in color; each further eight repeat the colors with another line style and marker.
+    The first eight differ in color and marker; each further eight repeat the colors with another line style, and with
+    other markers, so that even points without a line differ.
 
     Args:
         index: Position of the curve in the legend, from 0.
@@ -50,7 +53,7 @@ def look(index: int) -> dict[str, Any]:
     return {
         "color": COLORS[index % len(COLORS)],
         "linestyle": LINE_STYLES[turn % len(LINE_STYLES)],
-        "marker": MARKERS[turn % len(MARKERS)],
+        "marker": MARKERS[(index + turn) % len(MARKERS)],
     }
 
 
@@ -67,11 +70,15 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for."""
+    """Add a legend below all panels, in as many columns, at most four, as the figure is wide enough for.
+
+    The figure grows by the height of the legend, so that the panels keep theirs.
+    """
     for columns in range(min(4, len(labels)), 0, -1):
         legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
         figure.draw_without_rendering()
         if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            figure.set_figheight(figure.get_figheight() + legend.get_window_extent().height / figure.dpi)
             return
         legend.remove()
 
@@ -84,7 +91,7 @@ def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[f
         curves: By label, pairs of x and the values of all seeds there, in order of x.
     """
     for index, (label, points) in enumerate(curves.items()):
-        style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
+        style = look(index)
         x = [position for position, _ in points]
         axes.plot(x, [statistics.fmean(values) for _, values in points], label=label, markersize=4, **style)
         # one run has no range
@@ -92,7 +99,11 @@ def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[f
             low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     finish_bleu_axes(axes)
-    axes.legend(frameon=False)
+    # more would cover the curves
+    if len(curves) <= _LEGEND_INSIDE:
+        axes.legend(frameon=False)
+    else:
+        add_legend(axes.figure, *axes.get_legend_handles_labels())
 
 
 def finish_bleu_axes(axes: Axes) -> None:

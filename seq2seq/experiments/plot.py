@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from seq2seq.experiments.figures import MARKERS, add_legend, finish_bleu_axes, look, new_figure, save
+from seq2seq.experiments.figures import add_legend, finish_bleu_axes, look, new_figure, save
 from seq2seq.experiments.groups import Group
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
     for index, (group, result) in enumerate(zip(groups, bands, strict=True)):
         if result is None:
             continue
-        # the marker of the other panel, so that one legend serves both
-        style: dict[str, Any] = look(index) | {"marker": MARKERS[index % len(MARKERS)]}
+        style = look(index)
         axes.plot(result.axis / unit, result.mean, label=group.label, markersize=3, **style)
         # one run has no range
         if len(group.runs) > 1:
@@ -108,10 +107,8 @@ def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
             [mean],
             yerr=[[mean - scores.min()], [scores.max() - mean]],
             label=group.label,
-            color=look(index)["color"],
-            marker=MARKERS[index % len(MARKERS)],
-            linestyle="none",
             capsize=3,
+            **look(index) | {"linestyle": "none"},
         )
     axes.set_title("test" if split == "test" else "validation, best", fontsize=10)
     axes.set_xlabel("parameters (millions)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import resource
 import sys
@@ -10,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,10 +108,25 @@ def gpu_matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192) 
     return 2 * size**3 / best
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `memory_gib` count from now on, where the system can: not what an earlier run of this process needed."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    # Linux: https://www.kernel.org/doc/html/latest/filesystems/proc.html, clear_refs.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def memory_gib(device: torch.device) -> float:
-    """Return the peak memory so far, in GiB: torch's on a GPU, the process's on a CPU."""
+    """Return the peak memory since `reset_peak_memory`, in GiB: torch's on a GPU, the process's on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
+    with contextlib.suppress(OSError):
+        # unlike getrusage's, it can be reset
+        found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) / 2**20
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / 2 ** (30 if sys.platform == "darwin" else 20)  # bytes there, KiB elsewhere
 
@@ -126,6 +143,8 @@ class Meter:
 
     def __init__(self, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, passes: int = 1) -> None:
         self.device, self._passes = device, passes
+        # A job of a sweep comes after others in the same process.
+        reset_peak_memory(device)
         self._flops = training_flops(config)
         self._peak = peak_flops(device, dtype) if self._flops else None
         self._measured = measured_flops(device, dtype) if self._flops else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seq2seq.experiments.figures import add_legend, new_figure
+from seq2seq.experiments.figures import add_legend, draw_means, look, new_figure
 
 
 @pytest.mark.parametrize(("length", "count"), [(4, 6), (20, 5), (45, 3), (300, 2)])
@@ -22,3 +22,22 @@ def test_a_legend_is_as_wide_as_the_figure_at_most(length, count):
     # one column is all that can be done
     assert length == 300 or legend.get_window_extent().width <= figure.bbox.width
     assert [text.get_text() for text in legend.get_texts()] == labels
+
+
+def test_forty_curves_and_points_differ():
+    looks = [look(index) for index in range(40)]
+    assert len({(each["color"], each["marker"]) for each in looks}) == 40
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_panels_keep_their_height_beside_a_long_legend(count):
+    pytest.importorskip("matplotlib")
+    figure = new_figure(6, 4.2)
+    axes = figure.subplots()
+    draw_means(axes, {f"mixer {number}": [(0, [1.0]), (1, [float(number)])] for number in range(count)})
+    axes.set_xlabel("length")
+    figure.draw_without_rendering()
+    assert axes.get_window_extent().height / figure.dpi > 3.4
+    for legend in figure.legends:
+        assert legend.get_window_extent().y0 >= 0
+        assert legend.get_window_extent().y1 < axes.get_tightbbox().y0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from composed import TINY, config
 
 from seq2seq.data.batching import Batch, Ragged, collate
 from seq2seq.training.flops import training_flops
-from seq2seq.training.throughput import Meter, matrix_rate, measured_flops, memory_gib, peak_flops
+from seq2seq.training.throughput import Meter, matrix_rate, measured_flops, memory_gib, peak_flops, reset_peak_memory
 
 CPU = torch.device("cpu")
 # shallow: counting its FLOPs takes a second
@@ -115,3 +117,12 @@ def test_a_gpu_is_measured_below_its_data_sheet():
     sheet = peak_flops(device, torch.bfloat16)
     assert sheet is not None
     assert 0.4 * sheet < measured_flops(device, torch.bfloat16) < 1.02 * sheet  # type: ignore[operator]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a peak")
+def test_memory_is_not_that_of_an_earlier_run():
+    much = torch.ones(2**27)  # 0.5 GiB
+    before = memory_gib(CPU)
+    del much
+    reset_peak_memory(CPU)
+    assert memory_gib(CPU) < before - 0.4
