@@ -6,6 +6,7 @@ Needs nothing but torch, which is imported when it is used.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import platform
@@ -36,14 +37,24 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     """Describe the machine of a benchmark: the device's name, versions, threads and the date."""
     import torch
 
-    name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     return {
-        "name": name,
+        "name": torch.cuda.get_device_name() if device == "cuda" else _processor(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def _processor() -> str:
+    """Return the processor's name, or what Python knows of it."""
+    with contextlib.suppress(OSError):
+        # Linux; Python has its architecture alone
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [value.strip() for key, _, value in (line.partition(":") for line in lines) if key == "model name\t"]
+        if names:
+            return names[0]
+    return platform.processor() or platform.machine()
 
 
 def median_seconds(

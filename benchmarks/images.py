@@ -168,7 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="of the first run with centers on a grid")
     options = parser.parse_args(arguments)
-    scores = [reading(run) for run in options.runs]
+    try:
+        scores = [reading(run) for run in options.runs]
+    except ValueError as error:
+        parser.error(str(error))
     table = markdown_table(HEADER, [_cells(score) for score in scores], right=HEADER[1:])
     print(table)
     harness.write(options.out, "images", scores, table)

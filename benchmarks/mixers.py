@@ -46,7 +46,9 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], split).runs:
-        by_preset.setdefault(run.mixer, []).append(run)
+        # others are composed of parts, and have no row
+        if run.mixer in by_preset:
+            by_preset[run.mixer].append(run)
     wrong = {name: len(mine) for name, mine in by_preset.items() if len(mine) != 1}
     if wrong:
         counts = ", ".join(f"{name}: {count}" for name, count in wrong.items())

@@ -4,8 +4,9 @@
 
 As Wu et al. 2019 report speed beside BLEU (their section 6.2). The sentences are the first of the runs' own test set,
 on which they must agree. One thread; in each round all runs take turns, since a shared machine's speed drifts, and
-figures are medians over the rounds, per CPU-second. Training is whole updates with the run's optimizer, batch size and
-precision; translation is the best checkpoint with beams of 1 and of the run's own size, in float32.
+figures are medians over the rounds, per CPU-second. Training is whole updates with the run's optimizer, batch size,
+windows and precision, without a mean of its weights; translation is the best checkpoint with beams of 1 and of the
+run's own size, in float32.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.optim import build_optimizer, scale_and_clip
 from seq2seq.training.r_drop import sum_losses
 
+# Batches that the sentences fill at least.
+_FULL = 10
+
 
 class Training:
     """Updates of a run's model on batches of its own size; a call makes some and returns their target tokens.
@@ -61,17 +65,20 @@ class Training:
             self.model.bfloat16()
         trainer = read_section(TrainerSettings, run.config["trainer"], "trainer")
         prepare_for_training(self.model, trainer, compile=bool(run.results.get("compiled")))
+        self.window = trainer.accumulate
         max_tokens = int(run.results["max_tokens"])
         self.batches = itertools.cycle(_batches(run, loaded.tokenizer, sentences, max_tokens))
 
     def __call__(self) -> int:
         """Train, and return the target tokens."""
         tokens = 0
-        for batch in itertools.islice(self.batches, self.updates):
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-                sums = sum_losses(self.model, batch, self.settings)
-            sums.loss.backward()
-            count = int(sums.tokens)
+        for _ in range(self.updates):
+            count = 0
+            for batch in itertools.islice(self.batches, self.window):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
+                    sums = sum_losses(self.model, batch, self.settings)
+                sums.loss.backward()
+                count += int(sums.tokens)
             scale_and_clip(self.model.parameters(), torch.tensor(1 / count), clip_norm=self.settings.clip_norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -81,7 +88,10 @@ class Training:
 
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
     sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
-    src, tgt = Ragged.from_rows(tokenizer.encode_src(sides[0])), Ragged.from_rows(tokenizer.encode_tgt(sides[1]))
+    encoded = [tokenizer.encode_src(sides[0]), tokenizer.encode_tgt(sides[1])]
+    # so often that nearly all batches are full
+    times = 1 + _FULL * max_tokens // sum(map(len, encoded[1]))
+    src, tgt = (Ragged.from_rows(rows * times) for rows in encoded)
     for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):
         yield collate(src.select(index), tgt.select(index), index, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
 

@@ -9,6 +9,7 @@ and onnx are exports that ONNX Runtime runs; mbr draws samples and ranks them by
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 import time
@@ -30,15 +31,17 @@ from seq2seq.inference.translator import Translator
 WAYS = ("float32", "bfloat16", "onnx", "int8", "greedy", "sample", "mbr")
 
 
-def translations(ckpt: Path, way: str, lines: list[str], *, samples: int, temperature: float) -> list[str]:
-    """Translate lines in one of WAYS."""
+def load(ckpt: Path, way: str, folder: Path) -> Translator:
+    """Load a model for one of WAYS, exported to `folder` where the way needs it."""
     if way in ("onnx", "int8"):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name) / "export"
-            dtype = "int8" if way == "int8" else "float32"
-            export_model(str(ckpt), folder, format="onnx", origin=Origin(*read_origin(ckpt)), trust=(), dtype=dtype)
-            return _best(Translator.load(folder, device="cpu"), lines)
-    translator = Translator.load(ckpt, device="cpu", dtype="bfloat16" if way == "bfloat16" else "float32")
+        dtype = "int8" if way == "int8" else "float32"
+        export_model(str(ckpt), folder, format="onnx", origin=Origin(*read_origin(ckpt)), trust=(), dtype=dtype)
+        return Translator.load(folder, device="cpu")
+    return Translator.load(ckpt, device="cpu", dtype="bfloat16" if way == "bfloat16" else "float32")
+
+
+def translations(translator: Translator, way: str, lines: list[str], *, samples: int, temperature: float) -> list[str]:
+    """Translate lines in one of WAYS."""
     if way == "greedy":
         return _best(translator, lines, settings=SearchSettings(beam_size=1))
     if way in ("sample", "mbr"):
@@ -72,14 +75,18 @@ def main() -> int:
     parser.add_argument("--temperature", type=float, default=0.6, help="of the samples (0.6)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines, references = (path.read_text("utf-8").split("\n")[: options.lines] for path in (options.src, options.ref))
+    texts = (path.read_text("utf-8").removesuffix("\n") for path in (options.src, options.ref))
+    lines, references = (text.split("\n")[: options.lines] for text in texts)
     drawn = {"samples": options.samples, "temperature": options.temperature}
     rows: list[dict[str, Any]] = []
     for ckpt in options.ckpt:
         model = ckpt.parent.parent.name or ckpt.name
         usual: list[str] = []
         for way in options.ways:
-            found, row = measure(lambda ckpt=ckpt, way=way: translations(ckpt, way, lines, **drawn), references)
+            with tempfile.TemporaryDirectory() as folder:
+                translator = load(ckpt, way, Path(folder) / "export")
+                work = functools.partial(translations, translator, way, lines, **drawn)
+                found, row = measure(work, references)
             usual = usual or found
             row |= {"model": model, "way": way, "different": sum(a != b for a, b in zip(found, usual, strict=True))}
             rows.append(row)
