@@ -84,12 +84,26 @@ def _shades() -> Any:
     return PowerNorm(0.5, 0, 1)
 
 
+def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Return imshow's arguments for weights: shares from 0 to 1, or of both signs, as those without a softmax."""
+    from matplotlib.colors import Normalize
+
+    low, high = min(float(each.min()) for each in weights), max(float(each.max()) for each in weights)
+    # a softmax sums to 1 but for rounding
+    if low >= 0 and high <= 1.001:
+        return {"cmap": COLOR_MAP, "norm": _shades()}
+    # white is 0
+    most = max(-low, high)
+    return {"cmap": "RdBu", "norm": Normalize(-most, most)}
+
+
 def _bar(figure: Figure, image: Any, grid: Any, height: float, label: str) -> None:
     """Draw the scale of all matrices in `grid`, which is about `height` inches high."""
     # at most 2.4 inches high, whatever the height of the grid
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
     # dense among small shares, as the scale is
-    bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
+    if image.cmap.name == COLOR_MAP:
+        bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=6)
     bar.set_label(label, fontsize=7)
 
@@ -186,6 +200,7 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
     height = _inches(pieces)
     figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (height + 0.45))
     grid: Any = figure.subplots(len(views), heads, squeeze=False)
+    colors = _colors([view.details[name][0] for view in views])
     image: Any = None
     for view, line in zip(views, grid, strict=True):
         kernels = view.details[name][0].detach().transpose(0, 1).cpu().numpy()  # (H, T, K)
@@ -196,7 +211,7 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
                 continue
             # half a cell beyond the first and last, so that ticks are at the centers of cells
             extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
-            image = axes.imshow(kernels[head], cmap=COLOR_MAP, norm=_shades(), aspect="auto", extent=extent)
+            image = axes.imshow(kernels[head], **colors, aspect="auto", extent=extent)
             axes.set_title(f"{view.layer} {view.mixer}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
             _name_ticks(axes, pieces if head == 0 else None, None)
             axes.set_xticks([offsets[0], 0, offsets[-1]])

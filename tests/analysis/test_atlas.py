@@ -11,6 +11,7 @@ import torch
 from composed import SELF
 from torch import Tensor, nn
 
+from seq2seq.analysis import plots
 from seq2seq.analysis.atlas import map as atlas_map
 from seq2seq.analysis.atlas import properties, scaling
 from seq2seq.analysis.atlas.report import settings_of
@@ -260,3 +261,13 @@ def test_tables_and_figure(tmp_path):
     path = atlas_map.draw(points, tmp_path / "map")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "map.svg").is_file()
+
+
+def test_kernels_with_negative_weights_have_a_scale_with_zero_in_its_middle():
+    pytest.importorskip("matplotlib")
+    shares = torch.rand(2, 3).softmax(-1)
+    found = plots._colors([shares])
+    assert (found["norm"].vmin, found["norm"].vmax) == (0, 1)
+    found = plots._colors([shares, torch.tensor([-3.0, 1.0])])
+    assert [found["norm"](value) for value in (-3, 0, 3)] == [0, 0.5, 1]
+    assert found["cmap"] != plots.COLOR_MAP
