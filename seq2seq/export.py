@@ -82,6 +82,9 @@ def _require_replaceable(out: Path, layout: Layout) -> None:
         UsageError: It is so.
     """
     require_folder(out)
+    # replaced as a whole, it would be another folder than the one that the shell is in
+    if Path.cwd().is_relative_to(out.resolve()):
+        raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, layout)):
         raise UsageError(f"--out {out}: {reason}; choose another folder, or empty it first")
 

@@ -301,6 +301,14 @@ def test_nothing_is_left_where_a_check_fails(ckpt, tmp_path, monkeypatch, capsys
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("out", [".", ".."])
+def test_the_folder_of_the_shell_is_not_replaced(ckpt, tmp_path, monkeypatch, capsys, out):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run("--ckpt", ckpt, "--format", "huggingface", "--out", out) == 2
+    assert f"--out {out}: this command runs within that folder" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("without_marian")
 def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     folder = exported(ckpt, tmp_path / "out")
