@@ -83,10 +83,11 @@ def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
         legend.remove()
 
 
-def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
+def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
     """Draw a curve for each label, with the range over seeds shaded, and a legend.
 
     Args:
+        figure: The figure of `axes`.
         axes: Where to draw; the y axis is BLEU.
         curves: By label, pairs of x and the values of all seeds there, in order of x.
     """
@@ -103,7 +104,7 @@ def draw_means(axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[f
     if len(curves) <= _LEGEND_INSIDE:
         axes.legend(frameon=False)
     else:
-        add_legend(axes.figure, *axes.get_legend_handles_labels())
+        add_legend(figure, *axes.get_legend_handles_labels())
 
 
 def finish_bleu_axes(axes: Axes) -> None:

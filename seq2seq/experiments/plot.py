@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -102,13 +102,14 @@ def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
         scores = np.array(group.values(split, "bleu"))
         # error bars are distances from the mean, not positions
         mean = scores.mean()
+        style: dict[str, Any] = look(index) | {"linestyle": "none"}
         axes.errorbar(
             [group.mean("parameters") / 1e6],
             [mean],
             yerr=[[mean - scores.min()], [scores.max() - mean]],
             label=group.label,
             capsize=3,
-            **look(index) | {"linestyle": "none"},
+            **style,
         )
     axes.set_title("test" if split == "test" else "validation, best", fontsize=10)
     axes.set_xlabel("parameters (millions)")

@@ -110,7 +110,7 @@ def draw_by_setting(scores: SettingScores, stem: Path, *, title: str | None = No
     axes.minorticks_off()
     place = dict(zip(scores.values, positions, strict=True))
     rows = scores.scores.items()
-    draw_means(axes, {label: [(place[value], each) for value, each in row.items()] for label, row in rows})
+    draw_means(figure, axes, {label: [(place[value], each) for value, each in row.items()] for label, row in rows})
     axes.set_xlabel(scores.key)
     return save(figure, stem, dpi=150)
 

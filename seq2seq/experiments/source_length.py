@@ -111,7 +111,9 @@ def draw_by_length(scores: LengthScores, stem: Path, *, title: str | None = None
     axes = figure.subplots()
     if title:
         axes.set_title(title, fontsize=10)
-    draw_means(axes, {label: list(zip(scores.centers, each, strict=True)) for label, each in scores.values.items()})
+    draw_means(
+        figure, axes, {label: list(zip(scores.centers, each, strict=True)) for label, each in scores.values.items()}
+    )
     axes.set_xlabel(f"length of the source ({scores.unit})")
     axes.set_ylim(bottom=0)
     return save(figure, stem, dpi=150)

@@ -34,7 +34,7 @@ def test_panels_keep_their_height_beside_a_long_legend(count):
     pytest.importorskip("matplotlib")
     figure = new_figure(6, 4.2)
     axes = figure.subplots()
-    draw_means(axes, {f"mixer {number}": [(0, [1.0]), (1, [float(number)])] for number in range(count)})
+    draw_means(figure, axes, {f"mixer {number}": [(0, [1.0]), (1, [float(number)])] for number in range(count)})
     axes.set_xlabel("length")
     figure.draw_without_rendering()
     assert axes.get_window_extent().height / figure.dpi > 3.4
