@@ -6,20 +6,21 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
+if TYPE_CHECKING:
+    import torch.distributed as dist
 
 
 def rank() -> int:
     """Return the number of this process in the run, from 0; known before the process group exists."""
-    # torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone; srun SLURM_PROCID
-    return _first_number("RANK", "LOCAL_RANK", "SLURM_PROCID")
+    # torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone, also within a task
+    return _first_number("RANK", *(("SLURM_PROCID",) if by_srun() else ()), "LOCAL_RANK", "SLURM_PROCID")
 
 
 def local_rank() -> int:
     """Return the number of this process on its machine, from 0, which is also that of its device."""
-    return _first_number("LOCAL_RANK", "SLURM_LOCALID")
+    return _first_number(*(("SLURM_LOCALID",) if by_srun() else ()), "LOCAL_RANK", "SLURM_LOCALID")
 
 
 def _first_number(*names: str) -> int:
@@ -39,8 +40,11 @@ def by_torchrun() -> bool:
 
 def by_srun() -> bool:
     """Return True if srun started this process and its peers, as tasks of one step."""
-    # The one task of a job may start the ranks itself; a batch script and salloc's shell are no step at all.
-    return "SLURM_STEP_ID" in os.environ and int(os.environ.get("SLURM_NTASKS", "1")) > 1 and not by_torchrun()
+    # Alone in its step a process starts the others itself. Batch scripts are in no step, and interactive shells are the
+    # one task of theirs, whatever SLURM_NTASKS says of the job.
+    alone = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) == 1
+    interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    return not alone and not interactive and not by_torchrun()
 
 
 def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
@@ -58,7 +62,7 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
     wanted = devices * nodes
     launcher = "torchrun" if by_torchrun() else "srun"
     if by_torchrun() or by_srun():
-        started = int(os.environ["WORLD_SIZE" if by_torchrun() else "SLURM_NTASKS"])
+        started = int(os.environ["WORLD_SIZE" if by_torchrun() else "SLURM_STEP_NUM_TASKS"])
         if started != wanted:
             raise ValueError(
                 f"{launcher} started {started} processes, and trainer.devices={devices} "
@@ -90,6 +94,10 @@ class Agreement:
         Args:
             numbers: This rank's, equally many on every rank.
         """
+        # Here: what asks for the rank alone starts without torch.
+        import torch
+        import torch.distributed as dist
+
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)
         # the default group is nccl on GPUs, which cannot reduce CPU tensors

@@ -79,15 +79,14 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
         ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
         ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}, 0, 0),
         ({"LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, 1, 1),  # by Lightning, in a task of SLURM
+        # a wrapper that sets it for each task, on the second machine
+        ({"LOCAL_RANK": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}, 2, 0),
         ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
         ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
     ],
 )
 def test_a_process_knows_its_number(monkeypatch, environment, rank, local_rank):
-    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    by(monkeypatch, **environment)
     assert (distributed.rank(), distributed.local_rank(), distributed.is_first_process()) == (
         rank,
         local_rank,
@@ -183,14 +182,24 @@ def test_the_greatest_is_agreed_on(tmp_path):
 
 def by(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
     """Pretend that the process was started with these variables of torchrun and SLURM, and no others."""
-    for name in ("LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_JOB_NAME"):
+    others = (
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_NTASKS",
+        "SLURM_JOB_NAME",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+    )
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", *others):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
-SRUN = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
+# a shell of `srun --ntasks=2 --pty bash`, and one of salloc where it starts a step for it
+SHELLS = [SRUN | {"SLURM_JOB_NAME": "bash"}, SRUN | {"SLURM_JOB_NAME": "interactive", "SLURM_STEP_NUM_TASKS": "1"}]
 
 
 def test_a_sweep_starts_no_processes(monkeypatch):
@@ -217,8 +226,10 @@ def test_as_many_processes_as_the_settings_say(monkeypatch, launcher, environmen
 
 
 def test_nobody_started_the_other_machines(monkeypatch):
-    for batch_script in ({}, {"SLURM_NTASKS": "2"}):
+    for batch_script in ({}, {"SLURM_NTASKS": "2"}, *SHELLS):
         by(monkeypatch, **batch_script)
+        distributed.require_startable(1, 1, sweep=False)
+        distributed.require_startable(2, 1, sweep=False)
         with pytest.raises(ValueError, match=r"trainer\.nodes=2.*put srun before the command"):
             distributed.require_startable(1, 2, sweep=False)
 
@@ -231,8 +242,9 @@ def test_nobody_started_the_other_machines(monkeypatch):
         (TORCHRUN | SRUN, None),  # Lightning asks for torchrun first
         (SRUN, "SLURMEnvironment"),
         # one task, or a batch script: it starts its processes itself
-        (SRUN | {"SLURM_NTASKS": "1"}, "LightningEnvironment"),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}, "LightningEnvironment"),
         ({"SLURM_NTASKS": "2"}, "LightningEnvironment"),
+        *((shell, "LightningEnvironment") for shell in SHELLS),
     ],
 )
 def test_how_processes_find_each_other(monkeypatch, environment, finds):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from seq2seq.data.readers import Columns, in_blocks, read_table_lines
 LONGEST_FIELD = 1 << 24
 # Rows of a file without a header by which its delimiter is found.
 _LOOK_AT = 1000
+# Share of them that its right delimiter divides alike; the others are mistakes, which reading names.
+_EVEN = 0.9
 # Stands for a CR that ends no line, at which Python's csv module would end one; no decoded text has a lone surrogate.
 _CR = "\udc0d"
 
@@ -21,8 +25,9 @@ _CR = "\udc0d"
 def csv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     """Read pairs of a CSV file; the first row names its columns, unless `columns` has numbers.
 
-    Fields may be quoted, and then hold delimiters, doubled quotes and line ends. The delimiter is the first of comma,
-    semicolon and tab with which the first row has both columns.
+    Fields may be quoted, and then hold delimiters, doubled quotes and line ends. The delimiter is a comma, a semicolon
+    or a tab: with a header the first of them by which it names both columns, without one that which divides every row
+    alike.
 
     Raises:
         ValueError: A column is missing, a quote is not closed, or a row has another number of fields than the first.
@@ -90,22 +95,25 @@ def _layout(path: Path, columns: Columns) -> tuple[str, int, tuple[int, int]]:
 
 def _delimiters(path: Path, columns: Columns) -> list[str]:
     """Return the delimiters to try, the likeliest first."""
-    usual = [",", ";", "\t"]
     # A header has no commas of its own.
     if isinstance(columns.both[0], str):
-        return usual
-    # Commas are in texts as well; a tab or a semicolon equally often in every row divides columns.
-    even = [delimiter for delimiter in ("\t", ";") if _even(path, delimiter)]
-    return [*even, *(delimiter for delimiter in usual if delimiter not in even)]
+        return [",", ";", "\t"]
+    needed = 1 + max(int(column) for column in columns.both)
+    # Of those that divide every row alike, the one with the fewest columns too many. Commas are in texts as well, with
+    # a space after them; a tab or a semicolon is there more rarely.
+    return sorted("\t;,", key=lambda delimiter: _unlikeliness(path, delimiter, needed))
 
 
-def _even(path: Path, delimiter: str) -> bool:
-    """Return True if the first rows have equally many fields, two or more."""
-    try:
-        widths = {len(row) for _, row in itertools.islice(_csv_rows(path, delimiter), _LOOK_AT)}
-    except ValueError:
-        return False
-    return len(widths) == 1 and widths != {1}
+def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, float]:
+    """Rate a delimiter by the first rows: uneven, columns too many, share of fields that begin with a space."""
+    rows: list[list[str]] = []
+    # what cannot be read is told, with its line, when the file is read
+    with contextlib.suppress(ValueError):
+        rows.extend(row for _, row in itertools.islice(_csv_rows(path, delimiter), _LOOK_AT))
+    (width, count), *_ = Counter(map(len, rows)).most_common(1) or [(0, 0)]
+    later = [field for row in rows for field in row[1:]]
+    spaced = sum(field.startswith(" ") for field in later) / max(1, len(later))
+    return width < needed or count < _EVEN * len(rows), width - needed, spaced
 
 
 def column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple[int, int]:

@@ -88,8 +88,9 @@ class JobRecords(Callback):
             # on one line, as `compare --watch` prints it
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
-            _clear_frames(error)
         job.write()
+        if job_return.status is JobStatus.FAILED:
+            _clear_frames(job_return._return_value)
 
     def _job(self, config: DictConfig, *, state: str) -> Job:
         """Describe the job of this process."""
@@ -130,7 +131,10 @@ def _clear_frames(error: BaseException | None) -> None:
 
     Hydra keeps the error of a failed job until the sweep ends, and with it the job's tensors.
     """
-    while error:
+    seen: set[int] = set()
+    # An error may be its own cause.
+    while error and id(error) not in seen:
+        seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 

@@ -42,7 +42,7 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
         owner = RunFolder(path.parent.parent)
         folder = owner if owner.config.exists() else folder
     # a link that leads nowhere, too: reading it says so, and a new run in its place would not
-    if (resume == "auto" or requeued()) and os.path.lexists(folder.last):
+    if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
         return folder, folder.last
     if resume is None:
         if not requeued():
@@ -58,6 +58,14 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     elif not path.is_file():
         raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
     return folder, path
+
+
+def _is_later(last: Path, path: Path | None) -> bool:
+    """Return True if a job that is started again has come further than the checkpoint that it began with."""
+    if path is None or not path.is_file():
+        return True
+    # of a file that cannot be read nothing is known, and reading it says so
+    return (checkpoint.updates(last) or 0) >= (checkpoint.updates(path) or 0)
 
 
 class Resumed(NamedTuple):

@@ -85,6 +85,10 @@ class Budget:
         # Ranks must have one learning rate, so none follows its own clock.
         return self.agreed_share if trainer.world_size > 1 else min(1.0, self._time_share())
 
+    def agree(self, trainer: L.Trainer) -> None:
+        """Agree with all ranks, which call this together, on the used share."""
+        self.agreed_share = self.agreement.of([self.used_share(trainer)])[0]
+
     @property
     def out_of_patience(self) -> bool:
         """True after `trainer.patience` validations without a better score."""

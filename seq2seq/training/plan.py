@@ -14,6 +14,7 @@ from seq2seq.config.mixer import check_mixer
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.trainer import bounded
+from seq2seq.distributed import requeued
 from seq2seq.files import require_creatable
 
 
@@ -78,6 +79,9 @@ def resolve(
         )
     for key in ("resume", "init_from"):
         path = getattr(sections.run, key)
+        # A job that is started again goes on from its own checkpoint.
+        if key == "resume" and requeued():
+            continue
         if path not in (None, "auto") and not os.path.exists(path):
             raise ValueError(f"{key}={path}: no such file")
     require_creatable(Path(sections.run.runs), "runs")

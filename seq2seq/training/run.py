@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +116,8 @@ class Run:
         except TrainingInterrupt as stop:
             _stop(stop, self.folder, trained=self.trained)
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
-            raise self._fault(error) from error
+            fault = self._fault(error)
+            raise fault from (None if fault is error else error)
 
     @contextlib.contextmanager
     def _reserved(self) -> Iterator[None]:
@@ -171,9 +173,7 @@ class Run:
         )
         report.write(trainer, task)
         # Those of a dry run are deleted.
-        if not self.plan.trainer.dry_run:
-            log.info("results: %s", self.folder.results)
-            log.info("translate with: %s", translate_command(self.folder.best))
+        _end(state, self.folder if not self.plan.trainer.dry_run else None)
         return state.best.bleu
 
     def _loggers(self) -> list[Logger]:
@@ -262,6 +262,17 @@ class Run:
         if self.trained:
             return f"training is done, and {self.folder.best} is whole: resume=auto goes on with the test"
         return f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
+
+
+def _end(state: RunState, folder: RunFolder | None) -> None:
+    """Log where the results are, and exit if a signal arrived when the test was nearly done."""
+    if folder:
+        log.info("results: %s", folder.results)
+        log.info("translate with: %s", translate_command(folder.best))
+    # The run is done, and not queued again; a sweep ends.
+    if state.signum:
+        log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
+        sys.exit(128 + state.signum)
 
 
 def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool) -> NoReturn:

@@ -65,6 +65,7 @@ class RunState:
         self.target_tokens = 0.0
         self.meter: Meter | None = None
         self.stopped: str | None = None  # why median stopping ended the run
+        self.signum = 0  # that arrived when the test was nearly done; `Signals` sets it
 
     @property
     def ended_by(self) -> str | None:

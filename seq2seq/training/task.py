@@ -136,6 +136,7 @@ class TranslationTask(L.LightningModule):
     def on_train_start(self) -> None:
         """Set the rate of the first update, which in a resumed run may follow another budget than before."""
         if self.budget and self.trainer.global_step:
+            self.budget.agree(self.trainer)
             self.lr_schedulers().follow(self.budget.schedule_share(self.trainer))  # type: ignore[union-attr]
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:

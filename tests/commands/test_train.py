@@ -78,6 +78,14 @@ class Signal(L.Callback):
         self._count("test")
 
 
+class SignalAtLast(L.Callback):
+    """Callback that sends SIGINT to this process at the start of the test's last batch."""
+
+    def on_test_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int, *_: Any) -> None:
+        if batch_idx + 1 == sum(trainer.num_test_batches):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 class Recorder(L.Callback):
     """Callback that records the sentences of each micro-batch."""
 
@@ -331,8 +339,9 @@ def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus,
 
 def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path, caplog):
     caplog.set_level("INFO")
+    given = ("run=it", "data.max_tokens=40")
     with pytest.raises(SystemExit) as end:
-        execute(toycorpus.settings(corpus, tmp_path, "run=it"), Signal(signal.SIGINT, during="test"))
+        execute(toycorpus.settings(corpus, tmp_path, *given), Signal(signal.SIGINT, during="test"))
     assert end.value.code == 130
     assert "best.ckpt is ready:" in caplog.text
     assert "translate: python -m seq2seq.translate --ckpt" in caplog.text
@@ -340,8 +349,17 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     assert results["valid"]["bleu"] >= 0
     assert "test" not in results
     # resumed, the run only scores the test set
-    again = execute(toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto"))
+    again = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
     assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
+
+
+def test_a_signal_in_the_last_batch_of_the_test_does_not_lose_it(corpus, tmp_path, caplog):
+    caplog.set_level("INFO")
+    with pytest.raises(SystemExit) as end:
+        execute(toycorpus.settings(corpus, tmp_path, "run=it"), SignalAtLast())
+    assert end.value.code == 130
+    assert "stopped (SIGINT) when the test was scored" in caplog.text
+    assert "test" in json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,17 @@ def test_layouts(tmp_path):
         for delimiter in ";\t":
             found = read(csv_pairs, path, text.format(delimiter, delimiter), Columns("de", "en", {"de": 0, "en": 1}))
             assert found == [tuple(row.split(delimiter)) for row in text.format(delimiter, delimiter).splitlines()]
-    assert read(csv_pairs, path, "a;b,c\nd,e\n", Columns("de", "en", {"de": 0, "en": 1})) == [("a;b", "c"), ("d", "e")]
+    for text, pairs in (
+        ("a;b,c\nd,e\n", [("a;b", "c"), ("d", "e")]),
+        ("Er kam; sie ging.,He came; she went.\n", [("Er kam; sie ging.", "He came; she went.")]),
+        ("a;b,c;d\ne;f,g;h\n", [("a;b", "c;d"), ("e;f", "g;h")]),
+        ("a; b,c\nd; e,f\n", [("a; b", "c"), ("d; e", "f")]),
+    ):
+        assert read(csv_pairs, path, text, Columns("de", "en", {"de": 0, "en": 1})) == pairs
+    # a mistake does not change the delimiter
+    wrong = "".join(f"a, {i};b, {i}\n" for i in range(20)) + "c;d;e\n"
+    with pytest.raises(ValueError, match=r"line 21 has 3 fields where the first row has 2: a field that holds ';'"):
+        read(csv_pairs, path, wrong, Columns("de", "en", {"de": 0, "en": 1}))
     # lone returns are text
     assert read(csv_pairs, path, 'de,en\na\rb,"c\rd\r\n"\n') == [("a\rb", "c\rd ")]
 

@@ -132,6 +132,8 @@ def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_pat
     here, copied = folder.RunFolder(tmp_path / "here"), tmp_path / "copy.ckpt"
     here.create("a: 1\n")
     copied.write_bytes(b"x")
+    counts = {copied: 5, here.last: 6}
+    monkeypatch.setattr("seq2seq.checkpoint.updates", counts.get)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     # killed before its first checkpoint
     assert resolve_resume(str(copied), here) == (here, copied)
@@ -140,6 +142,10 @@ def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_pat
     here.last.write_bytes(b"x")
     for resume in (None, "auto", str(copied), str(here.best)):
         assert resolve_resume(resume, here)[1] == here.last
+    # started again before it saved anything: what was in the folder before is older
+    counts[here.last] = 4
+    assert resolve_resume(str(copied), here) == (here, copied)
+    assert resolve_resume(str(tmp_path / "gone.ckpt"), here) == (here, here.last)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
     assert resolve_resume(str(copied), here) == (here, copied)
     with pytest.raises(ValueError, match="resume=auto"):

@@ -594,7 +594,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
         time.sleep(0.2)
 
 
-def test_the_error_of_a_failed_job_keeps_none_of_its_values(tmp_path, capsys):
+@pytest.mark.parametrize("own_cause", [False, True])  # as of `raise error from error`
+def test_the_error_of_a_failed_job_keeps_none_of_its_values(tmp_path, capsys, own_cause):
     """Hydra keeps errors until the sweep ends."""
     kept: list[weakref.ref[torch.Tensor]] = []
 
@@ -620,11 +621,14 @@ def test_the_error_of_a_failed_job_keeps_none_of_its_values(tmp_path, capsys):
     try:
         job()
     except RuntimeError as error:
+        error.__cause__ = error if own_cause else error.__cause__
         returned.return_value = error
     assert kept[0]() is not None
     JobRecords().on_job_end(config, returned)
     assert "FAILED: RuntimeError: outer" in capsys.readouterr().err
-    assert [value() for value in kept] == [None, None]
+    assert kept[0]() is None
+    assert own_cause or kept[1]() is None
+    assert read_jobs(tmp_path)[0].state == "failed"
     with pytest.raises(RuntimeError, match="outer") as found:
         _ = returned.return_value
     assert [entry.name for entry in found.traceback][-1] == "job"

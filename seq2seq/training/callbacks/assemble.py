@@ -79,7 +79,7 @@ def make_callbacks(
     agreement = state.budget.agreement
     stopping = Stopping(state)
     validation = Validation(state, settings, last)
-    signals = Signals(last, agreement)
+    signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
     # Those of every run.
     callbacks: list[L.Callback] = [

@@ -12,6 +12,7 @@ import lightning as L
 
 from seq2seq.distributed import Agreement
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
+from seq2seq.training.run_state import RunState
 
 # Ctrl-C and kill; and the two by which clusters announce the end of a job's time, or its preemption.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -46,7 +47,8 @@ class Signals(L.Callback):
     Lightning's own handler of SIGTERM would send the other ranks a message for which they do not wait.
     """
 
-    def __init__(self, last: LastCheckpoint, agreement: Agreement) -> None:
+    def __init__(self, state: RunState, last: LastCheckpoint, agreement: Agreement) -> None:
+        self.state = state
         self.last = last
         self.agreement = agreement
         self._signum = 0
@@ -83,9 +85,12 @@ class Signals(L.Callback):
         """Obey a signal between two batches of a validation, which may be long."""
         self.decide(trainer, self.agreement.of(self.wishes(trainer)))
 
-    def on_test_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
+    ) -> None:
         """Obey a signal between two batches of the test; nothing is to be saved."""
-        self._stop_if_asked(trainer)
+        if batch_idx + 1 < sum(trainer.num_test_batches):
+            self._stop_if_asked(trainer)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         """Restore the handlers."""
@@ -97,9 +102,9 @@ class Signals(L.Callback):
         self._stop_if_asked(trainer)
 
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Restore the handlers; a signal that arrived after the last batch ends the run, and with it a sweep."""
+        """Restore the handlers; a signal during the last batch ends the run when its results are written."""
         self._restore()
-        self._stop_if_asked(trainer)
+        self.state.signum = int(self.agreement.of(self.wishes(trainer))[0])
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
         if signum := int(self.agreement.of(self.wishes(trainer))[0]):
