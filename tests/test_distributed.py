@@ -57,6 +57,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
     shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
     assert shown.count("validation at step 4") == 1  # one process speaks
+    assert shown.count("references are longer than a translation may be") == 2  # of validation and test
     budget = ("run=two", "resume=auto", "trainer.accumulate=2", *GIVEN)
     train(resolve(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
     one, two = state(tmp_path, "one"), state(tmp_path, "two")

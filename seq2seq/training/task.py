@@ -191,7 +191,8 @@ class TranslationTask(L.LightningModule):
     def _finish_evaluation(self, name: str) -> None:
         evaluator, self._evaluator = self._evaluator, None  # its texts go with it
         self.evaluation = result_of_all_ranks(evaluator, world_size=self.trainer.world_size)
-        if self._split not in self._told:
+        # All ranks know the same of it by now.
+        if self._split not in self._told and self.trainer.is_global_zero:
             log_lengths(evaluator, self._split)
         self._told.add(self._split)
         # Every rank has the same values already: they come from gathered texts and summed losses.
