@@ -6,21 +6,24 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch.distributed as dist
+import torch
+import torch.distributed as dist
 
 
 def rank() -> int:
     """Return the number of this process in the run, from 0; known before the process group exists."""
+    if launcher() == "srun":
+        return _first_number("SLURM_PROCID")
     # torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone, also within a task
-    return _first_number("RANK", *(("SLURM_PROCID",) if by_srun() else ()), "LOCAL_RANK", "SLURM_PROCID")
+    return _first_number("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def local_rank() -> int:
     """Return the number of this process on its machine, from 0, which is also that of its device."""
-    return _first_number(*(("SLURM_LOCALID",) if by_srun() else ()), "LOCAL_RANK", "SLURM_LOCALID")
+    if launcher() == "srun":
+        return _first_number("SLURM_LOCALID")
+    return _first_number("LOCAL_RANK", "SLURM_LOCALID")
 
 
 def _first_number(*names: str) -> int:
@@ -33,18 +36,15 @@ def is_first_process() -> bool:
     return rank() == 0
 
 
-def by_torchrun() -> bool:
-    """Return True if torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def by_srun() -> bool:
-    """Return True if srun started this process and its peers, as tasks of one step."""
+def launcher() -> str | None:
+    """Return what started this process and its peers, "torchrun" or "srun"; None if it starts them itself."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "torchrun"
     # Alone in its step a process starts the others itself. Batch scripts are in no step, and interactive shells are the
     # one task of theirs, whatever SLURM_NTASKS says of the job.
     alone = int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) == 1
     interactive = os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    return not alone and not interactive and not by_torchrun()
+    return None if alone or interactive else "srun"
 
 
 def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
@@ -60,12 +60,11 @@ def require_startable(devices: int, nodes: int, *, sweep: bool) -> None:
             job of a sweep would start processes, which repeat the command line, and so the sweep.
     """
     wanted = devices * nodes
-    launcher = "torchrun" if by_torchrun() else "srun"
-    if by_torchrun() or by_srun():
-        started = int(os.environ["WORLD_SIZE" if by_torchrun() else "SLURM_STEP_NUM_TASKS"])
+    if by := launcher():
+        started = int(os.environ["WORLD_SIZE" if by == "torchrun" else "SLURM_STEP_NUM_TASKS"])
         if started != wanted:
             raise ValueError(
-                f"{launcher} started {started} processes, and trainer.devices={devices} "
+                f"{by} started {started} processes, and trainer.devices={devices} "
                 f"times trainer.nodes={nodes} is {wanted}: set these two to what was started, or start as many"
             )
     # With LOCAL_RANK set this is such a started process, whose parent has passed the checks.
@@ -94,10 +93,6 @@ class Agreement:
         Args:
             numbers: This rank's, equally many on every rank.
         """
-        # Here: what asks for the rank alone starts without torch.
-        import torch
-        import torch.distributed as dist
-
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)
         # the default group is nccl on GPUs, which cannot reduce CPU tensors

@@ -16,7 +16,7 @@ from seq2seq.data.cache_folder import cached
 from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
-from seq2seq.data.multi_corpus import parts_of
+from seq2seq.data.multi_corpus import naming, parts_of
 from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve
 from seq2seq.data.swapped_sides import refuse_swapped
@@ -138,7 +138,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
 def validate_section(data: Mapping[str, Any], *, cache_dir: Path) -> None:
     """Check all corpora of a plain section `data`, without importing torch; ValueError as of `validate_corpus`."""
     for part in parts_of(data):
-        with part.named():
+        with naming(part.name):
             validate_corpus(part.corpus, cache_dir=cache_dir)
 
 

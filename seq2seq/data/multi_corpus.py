@@ -40,16 +40,17 @@ class Part:
         """Both languages, as in de-en."""
         return f"{self.corpus.src}-{self.corpus.tgt}"
 
-    @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
-        """Put the name of an entry of `data.corpora` before the message of a ValueError raised in this block."""
-        try:
-            yield
-        except ValueError as error:
-            # the other two are of the section itself
-            if self.name in ("train", "data"):
-                raise
-            raise ValueError(f"data.corpora.{self.name}: {error}") from error
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put the name of an entry of `data.corpora` before the message of a ValueError raised in this block."""
+    try:
+        yield
+    except ValueError as error:
+        # these two are of the section itself
+        if name in ("train", "data"):
+            raise
+        raise ValueError(f"data.corpora.{name}: {error}") from error
 
 
 def parts_of(data: Mapping[str, Any]) -> list[Part]:
@@ -96,10 +97,8 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
         )
     # the rules merge one by one, so that an entry may change a single one
     own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
-    try:
+    with naming(name):
         corpus = corpus_settings({**data, **own})
-    except ValueError as error:
-        raise ValueError(f"data.corpora.{name}: {error}") from error
     if name != "train":
         # nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))

@@ -22,7 +22,7 @@ from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.loading import sample_pairs
-from seq2seq.data.multi_corpus import Mixture, Part
+from seq2seq.data.multi_corpus import Mixture, Part, naming
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.sources import resolve
@@ -155,7 +155,7 @@ def validate_corpora(plan: DataPlan) -> None:
     tokenizer = plan.tokenizer
     for part in plan.all_parts:
         # first the text itself, then whether a ready tokenizer fits it
-        with part.named():
+        with naming(part.name):
             validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
             split = part.corpus.splits[0]

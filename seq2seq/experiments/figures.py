@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, which most color-blind readers can tell apart; then other lines and markers.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINE_STYLES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # Labels of a legend that is within the panel.
 _LEGEND_INSIDE = 6
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def require_matplotlib(what: str = "--figure") -> None:

@@ -136,10 +136,10 @@ def plugins() -> list[Any]:
     Requeueing is not left to it: a run has one owner of signals, `Signals` (Lightning's issue 14610).
     """
     environment: list[Any] = []
-    if distributed.by_srun():
+    if distributed.launcher() == "srun":
         environment = [SLURMEnvironment(auto_requeue=False)]
     # Lightning would take any other job of SLURM for one whose processes SLURM has started.
-    elif "SLURM_NTASKS" in os.environ and not distributed.by_torchrun():
+    elif "SLURM_NTASKS" in os.environ and not distributed.launcher():
         environment = [LightningEnvironment()]
     return [AtomicCheckpointIO(), *environment]
 

@@ -14,7 +14,6 @@ from seq2seq.config.mixer import check_mixer
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.trainer import bounded
-from seq2seq.distributed import requeued
 from seq2seq.files import require_creatable
 
 
@@ -77,13 +76,9 @@ def resolve(
             f"optim.peak_lr={sections.optim.peak_lr:g} has no effect, for the highest rate of these settings is "
             f"optim.lr={sections.optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
         )
-    for key in ("resume", "init_from"):
-        path = getattr(sections.run, key)
-        # A job that is started again goes on from its own checkpoint.
-        if key == "resume" and requeued():
-            continue
-        if path not in (None, "auto") and not os.path.exists(path):
-            raise ValueError(f"{key}={path}: no such file")
+    start = sections.run.init_from
+    if start is not None and not os.path.exists(start):
+        raise ValueError(f"init_from={start}: no such file")
     require_creatable(Path(sections.run.runs), "runs")
     # One that cannot be written serves while it is whole.
     if not os.path.isdir(sections.run.cache):

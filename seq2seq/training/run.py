@@ -117,7 +117,9 @@ class Run:
             _stop(stop, self.folder, trained=self.trained)
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             fault = self._fault(error)
-            raise fault from (None if fault is error else error)
+            if fault is error:
+                raise  # with what it came from
+            raise fault from error
 
     @contextlib.contextmanager
     def _reserved(self) -> Iterator[None]:

@@ -44,8 +44,9 @@ class WindowEnd(L.Callback):
         trainer.val_check_batch = NEVER
         # The update would lack what is left of the window.
         self._stop |= trainer.should_stop
-        trainer.should_stop = self._stop and window_ends(trainer, batch_idx)
-        if not window_ends(trainer, batch_idx):
+        ends = window_ends(trainer, batch_idx)
+        trainer.should_stop = self._stop and ends
+        if not ends:
             return
         # All wishes in one message, as a list whose parts are handed back to their owners.
         wishes = [decider.wishes(trainer) for decider in self.deciders]
