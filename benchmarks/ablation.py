@@ -19,7 +19,8 @@ from benchmarks import harness
 from seq2seq.config.run import RunSettings
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
-from seq2seq.experiments.results import RunResult, read_run
+from seq2seq.experiments.results import RunResult, Unusable, read_run
+from seq2seq.experiments.scored_sets import scored_sets
 from seq2seq.experiments.tables import markdown_table
 
 # The setting that chooses a row, and the seed of a job that sets none.
@@ -122,27 +123,40 @@ def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
     """Read what came of each row in the sweeps; of a row and seed that several have, the last.
 
     Raises:
-        ValueError: A folder is no sweep, or none has a row of the table.
+        ValueError: A folder is not a sweep, none has a row of the table, or rows were trained or scored unlike others.
     """
     jobs: dict[tuple[str, str], Job] = {}
     for sweep in sweeps:
         if not is_sweep(sweep):
-            raise ValueError(f"{sweep} is no sweep's folder, as runs/sweeps/<date> is")
+            raise ValueError(f"{sweep} is not a sweep's folder, as runs/sweeps/<date> is")
         for job in read_jobs(sweep):
             settings = dict(word.split("=", 1) for word in job.overrides if "=" in word)
             if KEY in settings:
                 jobs[settings[KEY], settings.get("seed", str(SEED))] = job.checked()
     if not jobs:
         raise ValueError(f"no job sets {KEY}: start the sweep with experiment=ablation_wu")
-    return {row.name: _outcome({seed: job for (name, seed), job in jobs.items() if name == row.name}) for row in ROWS}
+    runs = {
+        key: read_run(job.run, "test") if job.state == "finished" and job.run else None for key, job in jobs.items()
+    }
+    _require_one_budget([run for run in runs.values() if isinstance(run, RunResult)])
+    return {
+        row.name: _outcome({seed: (job, runs[name, seed]) for (name, seed), job in jobs.items() if name == row.name})
+        for row in ROWS
+    }
 
 
-def _outcome(jobs: dict[str, Job]) -> Outcome:
+def _require_one_budget(runs: Sequence[RunResult]) -> None:
+    sets = [each.title for each in scored_sets(runs, "test")]
+    budgets = {f"{key}={run.config.get('trainer', {}).get(key)}" for run in runs for key in ("max_steps", "max_epochs")}
+    if len(sets) > 1 or len(budgets) > 2:
+        raise ValueError(f"rows of one table need one test set and budget: {', '.join([*sets, *sorted(budgets)])}")
+
+
+def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcome:
     bleu: dict[str, float] = {}
     errors: dict[str, str] = {}
     parameters = math.nan
-    for seed, job in jobs.items():
-        found = read_run(job.run, "test") if job.state == "finished" and job.run else None
+    for seed, (job, found) in jobs.items():
         if isinstance(found, RunResult):
             bleu[seed] = found.score("test", "bleu")
             parameters = found.number("parameters")

@@ -66,7 +66,7 @@ REGISTERS = 65536  # of a multiprocessor, in four equal parts
 # instructions that may read or write local memory; unaligned input is rare and may be slow.
 FEWEST_WARPS = {
     "unaligned": 8,
-    "window|keep_words|cross_entropy": 16,
+    "conv_step|keep_words|cross_entropy": 16,
     r"dynamicconv .* K 33-64 head": 8,  # of a tile of 64: as fast by estimate as 12 of a tile of 32
     r"conv (bf16|fp16) .* head (16|32|64)\b": 12,  # forward
     "": 8,
@@ -191,7 +191,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
         constants = tuple(kernel_module("conv_step").constants(taps, head_dim, softmax).items())
         group = "softmax" if softmax else ""
         same = (taps, taps)
-        yield Job(arch, "conv_step", "window_kernel", "window", dtype, head_dim, same, group, "", form, constants)
+        yield Job(arch, "conv_step", "conv_step_kernel", "conv_step", dtype, head_dim, same, group, "", form, constants)
 
 
 def _losses(arch: int) -> Iterator[Job]:
@@ -211,10 +211,10 @@ def _is_wanted(job: Job, quick: bool) -> bool:
     """Return True for jobs of the main type and head size, and for the most demanding of other ones and odd forms."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
     if quick:
-        return main and not job.form and (job.bounds == "ends" or job.op == "window")
+        return main and not job.form and (job.bounds == "ends" or job.op == "conv_step")
     if main and not job.form:
         return True
-    everything_on = job.group and (job.bounds == "starts and ends" or job.op == "window")
+    everything_on = job.group and (job.bounds == "starts and ends" or job.op == "conv_step")
     taps = any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
     return bool(everything_on and taps and (main or not job.form))
 
@@ -222,13 +222,13 @@ def _is_wanted(job: Job, quick: bool) -> bool:
 def _is_gated(job: Job) -> bool:
     """Return True for what a change must pass, of what `_is_wanted` lists."""
     main = job.dtype == DTYPE and job.head_dim == HEAD_DIM
-    window = job.op == "window"
-    everything_on = bool(job.group and (job.bounds == "starts and ends" or window))
-    if job.form or (window and not main):
+    step = job.op == "conv_step"
+    everything_on = bool(job.group and (job.bounds == "starts and ends" or step))
+    if job.form or (step and not main):
         return False
     if job.arch != 90:
         return main and everything_on and any(job.taps[0] <= taps <= job.taps[1] for taps in OTHER_TAPS)
-    plain = main and not job.group and (job.bounds == "ends" or window)
+    plain = main and not job.group and (job.bounds == "ends" or step)
     return plain or (everything_on and job.head_dim in GATED_HEADS)
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.fuzz_translate --ckpt runs/.../best.ckpt --minutes 60
 
 Every example translates some lines within this process. The exit status must be 0, each line must have its output, in
-order, and the output must be UTF-8 (JSON where asked for). Without sampling, a line must have the text that it has when
-the lines come in another order. Prints one line of JSON; exit status 1, with the smallest failing example, if anything
+order, and the output must be UTF-8 (JSON where asked for). A line must have the text that it has when the lines come
+in another order. Prints one line of JSON; exit status 1, with the smallest failing example, if anything
 is wrong.
 """
 
@@ -37,11 +37,6 @@ class Example(NamedTuple):
     ends: bool
     order: int
     options: list[str]
-
-    @property
-    def draws(self) -> bool:
-        """True if translations are sampled: those depend on the number of the line."""
-        return "--samples" in self.options
 
 
 def some_lines() -> st.SearchStrategy[list[bytes]]:
@@ -101,8 +96,6 @@ class Fuzz:
         """Raise AssertionError if the command breaks its word on an example."""
         self.count += 1
         found = self.outputs(example.lines, example)
-        if example.draws:
-            return
         order = random.Random(example.order).sample(range(len(example.lines)), len(example.lines))
         again = self.outputs([example.lines[i] for i in order], example)
         texts, others = [[texts_of(row, example.options) for row in rows] for rows in (found, again)]

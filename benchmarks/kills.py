@@ -145,7 +145,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train twice and compare; return 1 if anything differs."""
+    """Train twice and compare; return 1 if anything differs, or if no start went on from a checkpoint."""
     parser = harness.parser_for("kills", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="how often the second run is killed (20)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31), help="of the moments")
@@ -166,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     print(json.dumps(result))
     harness.write(options.out, "kills", {"machine": harness.machine(), **result})
-    return 1 if wrong else 0
+    if not any(begun[1:]):
+        print("kills: every start began anew, so that nothing was resumed: train longer", file=sys.stderr)
+    return 1 if wrong or not any(begun[1:]) else 0
 
 
 if __name__ == "__main__":

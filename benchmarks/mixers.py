@@ -19,6 +19,7 @@ from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.config.compose import presets
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.results import RunResult, collect
+from seq2seq.experiments.scored_sets import scored_sets
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.resources import conf_dir
 
@@ -42,7 +43,7 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
         split: The scores, "test" or "valid".
 
     Raises:
-        ValueError: A preset has no finished run there, or several.
+        ValueError: A preset has no finished run there, or several, or the runs had unlike budgets or data.
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], split).runs:
@@ -53,7 +54,13 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
     if wrong:
         counts = ", ".join(f"{name}: {count}" for name, count in wrong.items())
         raise ValueError(f"{runs}: one finished run of each mixer is needed, but there are of {counts}")
-    return {name: _figures(run, split) for name, (run,) in by_preset.items()}
+    figures = {name: _figures(run, split) for name, (run,) in by_preset.items()}
+    if len(updates := {figure["steps"] for figure in figures.values()}) > 1:
+        raise ValueError(f"{runs}: the runs made {', '.join(f'{each:,.0f}' for each in sorted(updates))} updates")
+    sets = scored_sets([run for (run,) in by_preset.values()], split)
+    if len(sets) > 1:
+        raise ValueError(f"{runs}: the runs were scored on different sets: {', '.join(each.title for each in sets)}")
+    return figures
 
 
 def _figures(run: RunResult, split: str) -> Figures:

@@ -3,7 +3,8 @@
     python -m benchmarks.same_line --ckpt runs/.../best.ckpt --input test.de --lines 2000
     python -m benchmarks.same_line --ckpt runs/.../best.ckpt --input test.de --dtype bfloat16 --alone 200
 
-In float32 a text may differ only where the two are so close that rounding decides: each is listed with both scores.
+In float32 a text may differ only where the two are so close that rounding decides, and no score may differ by more:
+texts that differ are listed with both scores.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def compare(name: str, lines: list[str], one: list[Candidate], other: list[Candi
     """Report how two translations of the same lines differ."""
     differing = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a.text != b.text]
     gaps = [abs(a.score - b.score) for a, b in zip(one, other, strict=True) if a.text == b.text]
-    unexplained = [i for i in differing if abs(one[i].score - other[i].score) > CLOSE]
+    unexplained = [i for i, (a, b) in enumerate(zip(one, other, strict=True)) if not abs(a.score - b.score) <= CLOSE]
     print(
-        f"{name}: {len(differing)} of {len(one)} texts differ, {len(unexplained)} of them by more than {CLOSE:g} in "
-        f"score; scores of equal texts by {max(gaps, default=0.0):.2g} at most",
+        f"{name}: {len(differing)} of {len(one)} texts differ, {len(unexplained)} scores by more than {CLOSE:g}; "
+        f"those of equal texts by {max(gaps, default=0.0):.2g} at most",
         flush=True,
     )
     for i in differing:

@@ -3,12 +3,13 @@
     python -m benchmarks.search_quality --ckpt runs/a/checkpoints/best.ckpt runs/b/checkpoints/best.ckpt \\
         --src test.de --ref test.en --lines 1000
 
-Each row has BLEU and chrF, how many lines differ from the beam search in float32, and the CPU seconds, one thread. int8
+Each row has BLEU and chrF, how many lines differ from the first way's, and the CPU seconds, one thread. int8
 and onnx are exports that ONNX Runtime runs; mbr draws samples and ranks them by chrF.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks import harness
-from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.config.search import SamplingSettings
 from seq2seq.evaluation.metrics import bleu, chrf
 from seq2seq.experiments.origin import read_origin
 from seq2seq.experiments.tables import markdown_table
@@ -42,11 +43,15 @@ def load(ckpt: Path, way: str, folder: Path) -> Translator:
 
 def translations(translator: Translator, way: str, lines: list[str], *, samples: int, temperature: float) -> list[str]:
     """Translate lines in one of WAYS."""
+    # the run's own limits of length
+    usual = dataclasses.replace(translator.settings, beam_groups=1, n_best=1)
     if way == "greedy":
-        return _best(translator, lines, settings=SearchSettings(beam_size=1))
+        return _best(translator, lines, settings=dataclasses.replace(usual, beam_size=1))
     if way in ("sample", "mbr"):
-        count = 1 if way == "sample" else samples
-        drawn = {"settings": SearchSettings(beam_size=count), "sampling": SamplingSettings(temperature=temperature)}
+        drawn = {
+            "settings": dataclasses.replace(usual, beam_size=1 if way == "sample" else samples),
+            "sampling": SamplingSettings(temperature=temperature),
+        }
         return _best(translator, lines, **drawn, mbr="chrf" if way == "mbr" else None)
     return _best(translator, lines)
 
@@ -55,12 +60,18 @@ def _best(translator: Translator, lines: list[str], **options: Any) -> list[str]
     return [candidates[0].text for candidates in translator.translate(lines, **options)]
 
 
-def measure(translate: Callable[[], list[str]], references: list[str]) -> tuple[list[str], dict[str, Any]]:
+def measure(
+    translate: Callable[[], list[str]], references: list[str], tokenize: str
+) -> tuple[list[str], dict[str, Any]]:
     """Return translations, and their scores and CPU seconds."""
     began = time.process_time()
     found = translate()
     seconds = time.process_time() - began
-    return found, {"bleu": bleu(found, references).value, "chrf": chrf(found, references).value, "cpu_seconds": seconds}
+    return found, {
+        "bleu": bleu(found, references, tokenize=tokenize).value,
+        "chrf": chrf(found, references).value,
+        "cpu_seconds": seconds,
+    }
 
 
 def main() -> int:
@@ -86,7 +97,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 translator = load(ckpt, way, Path(folder) / "export")
                 work = functools.partial(translations, translator, way, lines, **drawn)
-                found, row = measure(work, references)
+                found, row = measure(work, references, translator.meta["tokenize"])
             usual = usual or found
             row |= {"model": model, "way": way, "different": sum(a != b for a, b in zip(found, usual, strict=True))}
             rows.append(row)

@@ -288,7 +288,7 @@ class _Pickle:
     def _reduce(self, _: None) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _Global) or not isinstance(arguments, tuple):
-            raise ValueError("does not open as plain tensors (it calls what is no function)")
+            raise ValueError("does not open as plain tensors (it calls what is not a function)")
         if function in _REBUILD and isinstance(arguments[0], _Made) and arguments[0].kind in ("storage", "tensor"):
             self.stack.append(_Made("tensor"))
         elif function == _DICT and arguments == ():

@@ -11,7 +11,7 @@ from seq2seq.cli import Parser, UsageError, exit_status, is_zip, nonempty, posit
 EPILOG = """\
 Examples:
   python -m seq2seq.average --out mean.ckpt a.ckpt b.ckpt c.ckpt
-  python -m seq2seq.average --last 5 runs/wmt-...           # writes checkpoints/average.ckpt in the run
+  python -m seq2seq.average --last 5 runs/multi30k-...      # writes checkpoints/average.ckpt in the run
 
 --last takes the run's latest checkpoints/step-*.ckpt, which training keeps with trainer.keep_last=5.
 The mean is taken in float64 and stored in the type of the first checkpoint. The result translates, is scored, and can
@@ -53,12 +53,12 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.ckpt"
     if options.last:
         paths = latest_checkpoints(paths[0], options.last)
-    # the output may be neither an input nor, even if it is no input, a checkpoint of training
+    # the output may be neither an input nor, even if it is not an input, a checkpoint of training
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
     if out.is_file() and not is_zip(out):
-        raise UsageError(f"--out {out} is there and is no checkpoint; choose another file, or remove it first")
+        raise UsageError(f"--out {out} exists and is not a checkpoint; choose another file, or remove it first")
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
     print(f"translate with: {translate_command(out)}")

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
-from seq2seq.model import NORMS, Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
+from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
 
-TIES = ("all", "target", "none")
 # The slots of the section `mixer`, and what each takes.
 SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 
@@ -87,7 +87,7 @@ def build_self_mixer(
     return _make(_class_of(values, where, trust), values, where, dim=dim, causal=causal)
 
 
-def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
+def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()) -> type[Any]:
     """Return the class named by dotted path `target`.
 
     Args:
@@ -100,8 +100,8 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
     """
     packages = ("seq2seq", *trust)
     allowed = (
-        f"allowed are mixers defined in {', '.join(packages)}: a mixer to be trained is a file of seq2seq/mixers, and "
-        "a checkpoint with mixers of another package needs --trust PACKAGE (trust= in Python)"
+        f"allowed are mixers defined in {', '.join(packages)}: a checkpoint with mixers of another package needs "
+        "--trust PACKAGE (trust= in Python)"
     )
     module_name, _, name = str(target).rpartition(".")
     # checked before the import, which would already run the module's code
@@ -114,7 +114,7 @@ def resolve(target: str, contract: type[nn.Module], *, trust: Sequence[str] = ()
         raise TargetError(f"_target_ {target!r} cannot be imported ({error}); {allowed}") from None
     # its own module counts: what a trusted module merely imports is not the module's
     if not isinstance(result, type) or result.__module__.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is no class of a trusted package; {allowed}")
+        raise TargetError(f"_target_ {target!r} is not a class of a trusted package; {allowed}")
     if not issubclass(result, contract) or result is contract:
         raise TargetError(f"_target_ {target!r} is no {contract.__name__}; {allowed}")
     return result
@@ -131,12 +131,12 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     result = {"model.max_len": model["max_len"]} if learned else {}
     for slot, path, values in _mixers(config["mixer"]):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        for name in resolve(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
-            if values.get(name) is not None:
-                result[f"{path}.{name}"] = values[name]
+        for name in mixer_class(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
             # the shortest layer limits the stack
             if name in per_layer:
                 result[f"{path}.per_layer.{name}"] = min(per_layer[name])
+            elif values.get(name) is not None:
+                result[f"{path}.{name}"] = values[name]
     return result
 
 
@@ -175,7 +175,10 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
         kind = slot["pattern"][layer % len(slot["pattern"])]
         if kind not in slot["kinds"]:
             raise ValueError(f"pattern names {kind!r}, but the kinds are {', '.join(slot['kinds'])}")
-        return layer_values(slot["kinds"][kind], layer, num_layers)
+        try:
+            return layer_values(slot["kinds"][kind], layer, num_layers)
+        except ValueError as error:
+            raise ValueError(f"kinds.{kind}.{error}") from None
     values = {key: value for key, value in slot.items() if key != "per_layer"}
     for key, entries in (slot.get("per_layer") or {}).items():
         values[key] = _entry(entries, layer, num_layers, f"per_layer.{key}")
@@ -256,10 +259,17 @@ class _Builder:
         layers = []
         dim = self.model["dim"]
         depth = self.model["decoder_layers"]
+        # a stage halves a text, and both sides of a picture
+        shorter = (4 if self.patches else 2) ** (self.model.get("encoder_stages", 1) - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
+            # before a training that could not decode what it has learned
+            if mixer is not None and type(mixer).step is SelfMixer.step:
+                raise ValueError(
+                    f"mixer.decoder: {type(mixer).__name__} is causal, so it must define empty_state and step"
+                )
             middle = dim if mixer is None else mixer.out_dim
-            cross = self._mixer("cross", layer, depth, dim=middle, memory_dim=memory_dim)
+            cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
             slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
             layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
             dim = cross.out_dim
@@ -267,17 +277,30 @@ class _Builder:
         embedding = self._embedding(table, self._positions("positions"))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
 
-    def _mixer(self, slot: str, layer: int, depth: int, *, columns: int | None = None, **sizes: Any) -> Any:
-        """Build the mixer of one layer, on a grid of so many columns if any; None if the slot is empty."""
+    def _mixer(
+        self, slot: str, layer: int, depth: int, *, columns: int | None = None, shorter: int = 1, **sizes: Any
+    ) -> Any:
+        """Build the mixer of one layer; None if the slot is empty.
+
+        Args:
+            columns: Of the grid that the source fills, if any.
+            shorter: Positions of the source for each one of the memory.
+        """
         if not self.slots.get(slot):
             return None
-        values = layer_values(self.slots[slot], layer, depth)
+        # it names a key of the slot
+        try:
+            values = layer_values(self.slots[slot], layer, depth)
+        except ValueError as error:
+            raise ValueError(f"mixer.{slot}.{error}") from None
         mixer = _class_of(values, slot, self.trust)
-        # the mixer's class adapts its own settings, first to any machine, then to the source's grid
+        # the mixer's class adapts its own settings, first to any machine, then to the source
         if self.portable:
             values = mixer.portable_values(values)
         if columns:
             values = mixer.grid_values(values, columns)
+        if shorter > 1:
+            values = mixer.shortened_values(values, shorter)
         return _make(mixer, values, slot, **sizes)
 
     def _feed_forward(self, dim: int) -> FeedForward | None:
@@ -316,19 +339,22 @@ def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
 def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
     if "_target_" not in values:
         raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
-    return resolve(values["_target_"], SLOTS[slot], trust=trust)
+    return mixer_class(values["_target_"], SLOTS[slot], trust=trust)
 
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
     arguments = {key: value for key, value in values.items() if key != "_target_"}
     # errors of a constructor name the slot, since its own message knows only its arguments
     try:
-        return mixer(**sizes, **arguments)
+        made = mixer(**sizes, **arguments)
     except TypeError as error:
         target = values["_target_"]
         raise ValueError(f"mixer.{slot}: {target} does not take these settings: {error}") from error
     except ValueError as error:
         raise ValueError(f"mixer.{slot}: {error}") from error
+    if not hasattr(made, "out_dim"):
+        raise ValueError(f"mixer.{slot}: {mixer.__name__} has no out_dim, the width of its output: set it in __init__")
+    return made
 
 
 def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, nn.Embedding]:

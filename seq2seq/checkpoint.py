@@ -49,7 +49,7 @@ SEARCH = KEPT
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
-class NotFiniteError(CheckpointError):
+class NotFiniteWeightsError(CheckpointError):
     """Checkpoint with a weight that is nan or inf."""
 
 
@@ -129,7 +129,7 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
     """Write a checkpoint's dictionary atomically.
 
     Raises:
-        ValueError: `read` would not accept it (NotFiniteError: for its weights).
+        ValueError: `read` would not accept it (NotFiniteWeightsError: for its weights).
         OSError: The file system refuses.
     """
     _check(payload, Path(path))
@@ -315,7 +315,7 @@ def _check(payload: Any, path: Path) -> None:
         if not is_whole(weight):
             raise CheckpointError(f"{path}: weight '{name}' is not stored as plain numbers")
         if not is_finite(weight):
-            raise NotFiniteError(
+            raise NotFiniteWeightsError(
                 f"{path}: weight '{name}' is not finite (nan or inf): the training that wrote it had diverged; "
                 "use an earlier checkpoint, or train again with a lower optim.lr"
             )
@@ -326,7 +326,7 @@ def _check_meta(meta: dict[str, Any], path: Path) -> None:
     # type(), since True is an int
     number = meta.get("format")
     if type(number) is not int or number < 1:
-        raise CheckpointError(f"{path}: its format is {number!r}, which is no format number")
+        raise CheckpointError(f"{path}: its format is {number!r}, which is not a format number")
     if number > FORMAT:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
@@ -336,7 +336,7 @@ def _check_meta(meta: dict[str, Any], path: Path) -> None:
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
     if not isinstance(meta.get("search", {}), dict):
-        raise CheckpointError(f"{path}: its '{KEY}.search' is no dict")
+        raise CheckpointError(f"{path}: its '{KEY}.search' is not a dict")
     try:
         search_settings(meta)
     except ValueError as error:

@@ -119,7 +119,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
             # refused below with the same message
             value = least - 1
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"'{shown(text)}' is no whole number from {least} to {most:,}")
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a whole number from {least} to {most:,}")
         return value
 
     return parse
@@ -139,7 +139,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
             value = math.nan
         # the comparison also refuses nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"'{shown(text)}' is no number from {least:g} to {most:,g}")
+            raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a number from {least:g} to {most:,g}")
         return value
 
     return parse
@@ -163,12 +163,8 @@ def sentence(text: str) -> str:
     return text
 
 
-def seed(text: str) -> int:
-    """Parse a random seed, a whole number from 0 that 63 bits hold, for argparse."""
-    # isdecimal refuses signs, spaces and underscores, which int() takes
-    if not text.isdecimal() or int(text) >= 1 << 63:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 to 2^63 - 1")
-    return int(text)
+# Parses a random seed, for argparse.
+seed = whole_number(0, 2**63 - 1)
 
 
 def require_folder(
@@ -182,7 +178,7 @@ def require_folder(
         further: Names of files that are written at times.
 
     Raises:
-        UsageError: It cannot be made, nothing can be written in it, or files that are no earlier output would be lost.
+        UsageError: It cannot be made, nothing can be written in it, or files of something else would be lost.
     """
     # the nearest ancestor that exists decides; the root always does
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -191,7 +187,7 @@ def require_folder(
     there = [name for name in (*files, *further) if (folder / name).exists()]
     if there and not all((folder / name).is_file() for name in files):
         raise UsageError(
-            f"{option} {folder}: has a file {there[0]} that is no output of this command; choose another folder"
+            f"{option} {folder}: has a file {there[0]} that is not an output of this command; choose another folder"
         )
     made: list[Path] = []
     try:
@@ -263,7 +259,7 @@ def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] 
         # the last character may be cut
         codecs.utf_8_decode(start, "strict", False)
     except UnicodeDecodeError:
-        raise UsageError(f"{option} {path} is there and is no text; choose another file, or remove it first") from None
+        raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first") from None
 
 
 def is_zip(path: Path) -> bool:

@@ -24,7 +24,7 @@ EPILOG = """\
 Examples:
   python -m seq2seq.compare runs                                    # every run in runs/, a table for each test set
   python -m seq2seq.compare runs/sweeps/2026-11-21_10-00-00 --watch # follow a sweep, then compare
-  python -m seq2seq.compare 'runs/wmt-*' --baseline transformer --out comparison --figure
+  python -m seq2seq.compare 'runs/multi30k-*' --baseline transformer --out comparison --figure
   python -m seq2seq.compare runs --by-length 10 --out lengths --figure  # figure 2 of Bahdanau et al. 2015
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
@@ -43,7 +43,7 @@ def _parser() -> Parser:
     parser.add_argument("--baseline", metavar="NAME", help=text)
     parser.add_argument("--split", choices=("test", "valid"), default="test", help="whose scores (test)")
     parser.add_argument(
-        "--samples", type=whole_number(1, MOST_SAMPLES), default=1000, metavar="N", help="bootstrap resamples (1000)"
+        "--resamples", type=whole_number(1, MOST_SAMPLES), default=1000, metavar="N", help="bootstrap resamples (1000)"
     )
     parser.add_argument("--out", type=nonempty, metavar="DIR", help="write comparison.md and comparison.csv there")
     parser.add_argument(
@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace) -> int:
         options.runs,
         split=options.split,
         baseline=options.baseline,
-        samples=options.samples,
+        samples=options.resamples,
         out=out,
         figure_against=options.against if options.figure else None,
         by_length=options.by_length,

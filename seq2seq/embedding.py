@@ -8,9 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from seq2seq.config.model import POSITIONS
 from seq2seq.kernels.dropout import Dropout
-
-POSITIONS = ("sinusoidal", "learned", "none")
 
 
 class Embedding(nn.Module):
@@ -84,17 +83,18 @@ class PatchProjection(nn.Module):
     def __init__(self, *, dim: int, size: int, bits: int, channels: int = 1) -> None:
         super().__init__()
         self.embedding_dim = dim
-        self.most = (1 << bits) - 1  # the white level
+        self.levels = 1 << bits
         values = size * size * channels
         self.proj = nn.Linear(values, dim)
         # a buffer moves with the module; not persistent, since it follows from the settings
-        self.register_buffer("shifts", bits * torch.arange(values), persistent=False)
-        self.shifts: Tensor
+        self.register_buffer("units", 1 << bits * torch.arange(values), persistent=False)
+        self.units: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (...), int64, wherever they stand."""
-        levels = (tokens[..., None] >> self.shifts) & self.most  # (..., values)
-        return self.proj(levels.to(self.proj.weight.dtype) * (2 / self.most) - 1)
+        # quotients, for ONNX shifts no signed integers
+        levels = tokens[..., None] // self.units % self.levels  # (..., values)
+        return self.proj(levels.to(self.proj.weight.dtype) * (2 / (self.levels - 1)) - 1)
 
 
 class SinusoidalPositions(nn.Module):

@@ -50,7 +50,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the block succeeds and leaves nothing behind if it does not.
 
     It is written beside `path`, flushed to the disk and moved into place. A link keeps pointing at its target; what is
-    not an ordinary file (/dev/null, a pipe) is written directly.
+    not a regular file (/dev/null, a pipe) is written directly.
 
     Raises:
         IsADirectoryError: `path` is a directory.
@@ -133,12 +133,12 @@ def disk_message(error: OSError) -> str | None:
 
 def _guessed_errno(error: BaseException) -> int | None:
     """Return the number of an error of a disk that only its message has."""
+    text = str(error)
+    # Arrow and libraries in Rust write it there, numpy counts what was written, torch notes a wrong position
+    if match := re.search(r"(?:Detail: \[errno |\(os error )(\d+)[\])]", text):
+        return int(match[1]) if int(match[1]) in _REMEDIES else None
     if not isinstance(error, OSError | RuntimeError):
         return None
-    text = str(error)
-    # Arrow writes it there, numpy counts what was written, torch notes a wrong position
-    if match := re.search(r"Detail: \[errno (\d+)\]", text):
-        return int(match[1]) if int(match[1]) in _REMEDIES else None
     return errno.ENOSPC if re.search(r"requested and \d+ written|inline_container.* unexpected pos", text) else None
 
 

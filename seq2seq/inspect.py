@@ -28,7 +28,7 @@ NEEDS = {
     "--tgt-lang": "--ckpt",
     "--length": "mixer=<name>",
     "--mixers": "--atlas",
-    "--limit": "--atlas",
+    "--seconds": "--atlas",
     "--figure": "--atlas",
 }
 
@@ -51,8 +51,8 @@ def _parser() -> Parser:
     )
     add("--atlas", action="store_true", help="measure the self mixers of conf/mixer/self")
     add("--mixers", metavar="A,B", help="only these (with --atlas)")
-    text = "most time for measuring how a mixer's cost grows; 0: no growth (10; with --atlas)"
-    add("--limit", type=number(0, 1e6), metavar="SECONDS", help=text)
+    text = "most seconds to measure how a mixer's cost grows; 0: no growth (10; with --atlas)"
+    add("--seconds", type=number(0, 1e6), metavar="S", help=text)
     add("--figure", action="store_true", help="draw the map too (with --atlas)")
     add("--out", type=nonempty, metavar="DIR", help="where figures and tables go (inspect/<name>)")
     add("--seed", type=seed, default=1, metavar="N", help="of random weights and inputs (1)")
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
         # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
         # defaults are filled in here: `_check` needs None to see which options were named
-        limit = 10.0 if options.limit is None else options.limit
+        limit = 10.0 if options.seconds is None else options.seconds
         return atlas_report.write(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:
         subject = model_report.of_checkpoint(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from seq2seq.config.mixer import require_divisible as require_divisible
 from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.dispatch import portable
 from seq2seq.state import Context, NoState, State
 
 # A mixer's own NamedTuples, so that its `step` is checked against its `init_state`.
@@ -91,8 +92,11 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
 
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return constructor arguments that every machine can serve, from those that the training machine served."""
-        return dict(values)
+        """Return constructor arguments that every machine can serve, from those that the training machine served.
+
+        A demand for Triton kernels (`backend`) is dropped; a mixer with other demands overrides this.
+        """
+        return portable(values)
 
 
 class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
@@ -132,6 +136,11 @@ class CrossMixer(nn.Module, ABC, Generic[ContextT, StateT]):
     @classmethod
     def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return constructor arguments that every machine can serve; see SelfMixer."""
+        return portable(values)
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Return constructor arguments for a memory with a position for `factor` ones of the source, from `values`."""
         return dict(values)
 
     def read_weights(self, x: Tensor, context: ContextT) -> Tensor | None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from seq2seq.config.model import NORMS
 from seq2seq.embedding import Embedding
 from seq2seq.kernels.dropout import Dropout
 from seq2seq.kernels.layer_norm import LayerNorm
@@ -19,7 +20,6 @@ from seq2seq.output import NarrowOutput, rows_of
 from seq2seq.pooling import Halving
 from seq2seq.state import Context, State, expand
 
-NORMS = ("pre", "post", "none")
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import run_program
+from seq2seq.config.mixer import packages_of
 from seq2seq.config.sections import read_sections
 from seq2seq.data.corpus import validate_section
 from seq2seq.files import require_creatable
@@ -65,7 +66,8 @@ def prepare(config: dict[str, Any]) -> None:
     tokenizer = dict(config["tokenizer"])
     # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
     if config["init_from"]:
-        tokenizer |= finetune.ready_models(checkpoint.load(config["init_from"]).tokenizer, cache)
+        start_from = checkpoint.load(config["init_from"], trust=packages_of(config["mixer"]))
+        tokenizer |= finetune.ready_models(start_from.tokenizer, cache)
     # the same plan as training makes: its fingerprints name the folders that training looks for
     plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
     data = prepare_corpora(plan)

@@ -28,7 +28,7 @@ from seq2seq.translation_options import add_model_options, load_translator
 EPILOG = """\
 Examples:
   python -m seq2seq.score --hypotheses out.en --references test.en
-  python -m seq2seq.score --ckpt runs/.../best.ckpt                       # the test set of the run's own data
+  python -m seq2seq.score --ckpt runs/.../checkpoints/best.ckpt           # the test set of the run's own data
   python -m seq2seq.score --ckpt best.ckpt --data multi30k --split valid
   python -m seq2seq.score --ckpt best.ckpt --data files test=corpus/test  # corpus/test.de and corpus/test.en
   python -m seq2seq.score --hypotheses out.de --references test.de --lang de --convention compound-split
@@ -67,7 +67,7 @@ def _parser() -> Parser:
     text = "BLEU as papers give it, too: on Moses tokens of --lang, or on those split at hyphens (En-De)"
     add("--convention", choices=CONVENTIONS, help=text)
     add(
-        "--samples",
+        "--resamples",
         type=whole_number(1, MOST_SAMPLES),
         default=1000,
         metavar="N",
@@ -122,9 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options that what is scored has no use for: those of a model without one, and --samples."""
-    if not options.compare and options.samples != parser.get_default("samples"):
-        parser.error("--samples goes with --compare")
+    """Refuse options that what is scored has no use for: those of a model without one, and --resamples."""
+    if not options.compare and options.resamples != parser.get_default("resamples"):
+        parser.error("--resamples goes with --compare")
     groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
     for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
         if getattr(options, action.dest) != action.default:
@@ -173,7 +173,7 @@ def _score_files(options: argparse.Namespace) -> dict[str, Any]:
 
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
     if options.compare:
-        return compare_systems(options.compare, options.references, settings, samples=options.samples, warn=warn)
+        return compare_systems(options.compare, options.references, settings, samples=options.resamples, warn=warn)
     return score_file(options.hypotheses, options.references, settings, warn=warn)
 
 

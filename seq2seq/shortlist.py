@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist
 
     if out.is_file() and not is_shortlist(out):
-        raise UsageError(f"--out {out} is there and is no shortlist; choose another file, or remove it first")
+        raise UsageError(f"--out {out} exists and is not a shortlist; choose another file, or remove it first")
     how = {name: getattr(options, name) for name in ("best", "frequent", "iterations")}
     made = make_shortlist(
         load_tokenizer(locate(options.ckpt)),

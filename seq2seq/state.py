@@ -240,15 +240,15 @@ class HeadCache(Cache):
         y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1), weights=weights)
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
 
-    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, window: Callable[..., Tensor]) -> Tensor:
+    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, conv_step: Callable[..., Tensor]) -> Tensor:
         """Weigh the last K values of each hypothesis, the newest at position (N,): (N, G * d).
 
         Args:
             weights: (N or 1, G, K).
             softmax: Take the softmax of the weights over K first.
-            window: Computes it (`seq2seq.kernels.conv_step`).
+            conv_step: Computes it (`seq2seq.kernels.conv_step`).
         """
-        return window(self.values, self.owner, position, weights, softmax=softmax)
+        return conv_step(self.values, self.owner, position, weights, softmax=softmax)
 
 
 # What a mixer remembers of each hypothesis: a flat NamedTuple of tensors (hypothesis first) and caches.

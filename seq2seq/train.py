@@ -14,14 +14,14 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import run_program
-from seq2seq.config.typed import typed_settings
 from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
-from seq2seq.training.plan import RunPlan, resolve
+from seq2seq.training.plan import RunPlan, make_plan
 
 # Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for the shapes of an epoch times the layers.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
@@ -53,7 +53,11 @@ def main(config: DictConfig) -> float:
     except KeyboardInterrupt:
         print("train: interrupted", file=sys.stderr)
         # 130, as shells report an interrupted command
+        hydra_callback.record_stop(128 + signal.SIGINT)
         sys.exit(128 + signal.SIGINT)
+    except SystemExit as stop:
+        hydra_callback.record_stop(stop.code)
+        raise
 
 
 def _plan(config: DictConfig) -> RunPlan:
@@ -61,14 +65,14 @@ def _plan(config: DictConfig) -> RunPlan:
     # what the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
-    return resolve(
+    return make_plan(
         plain_settings(config),
         # the group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
         # what was not chosen is the checkpoint's
-        typed=typed_settings(overrides) if config.init_from else None,
+        chosen=chosen_settings(overrides) if config.init_from else None,
     )
 
 

@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.resume and not (options.input and options.output):
         parser.error("--resume goes on with a file, so it needs --input and --output")
     if options.resume and not Path(options.input).is_file():
-        parser.error(f"--resume needs an input that can be read again, and {options.input} is no ordinary file")
+        parser.error(f"--resume needs an input that can be read again, and {options.input} is not a regular file")
     if options.resume and options.alignments:
         parser.error("--alignments is written all at once; with --resume, use --format json --align")
     for name in ("pieces", "align"):

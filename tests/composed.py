@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from seq2seq.build import build_model, build_self_mixer, layer_values, resolve
+from seq2seq.build import build_model, build_self_mixer, layer_values, mixer_class
 from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir
@@ -176,7 +176,7 @@ def build_mixer(values: Mapping[str, Any], slot: str, dim: int = WIDTH, *, trust
     if slot != "cross":
         return build_self_mixer(values, dim=dim, causal=slot == "decoder", where=slot, trust=trust)
     arguments = {key: value for key, value in values.items() if key != "_target_"}
-    return resolve(values["_target_"], CrossMixer, trust=trust)(dim=dim, memory_dim=dim, **arguments)
+    return mixer_class(values["_target_"], CrossMixer, trust=trust)(dim=dim, memory_dim=dim, **arguments)
 
 
 def lengths_mask(lengths: Sequence[int], total: int | None = None) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 from composed import PAD, TINY, VOCAB, _compose, config, lengths_mask, random_tokens
 from torch import nn
 
-from seq2seq.build import TargetError, bounds, build_model, layer_values, max_positions, resolve
+from seq2seq.build import TargetError, bounds, build_model, layer_values, max_positions, mixer_class
 from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.mixers.attention import Attention, CrossAttention
+from seq2seq.mixers.average import Average
 from seq2seq.mixers.bahdanau import Bahdanau
 from seq2seq.mixers.dynamicconv import DynamicConv
 from seq2seq.mixers.gru import BiGRU
@@ -39,9 +40,9 @@ def test_a_short_list_repeats_its_last_entry():
 
 
 def test_a_long_list_is_refused_with_both_numbers():
-    with pytest.raises(ValueError, match=r"mixer|per_layer.kernel_size lists 4 values for 3 layers"):
+    with pytest.raises(ValueError, match=r"mixer\.decoder\.per_layer\.kernel_size lists 4 values for 3 layers"):
         build_model(config("mixer=transformer", "mixer/self@mixer.decoder=lightconv", *TINY, *layers(3)))
-    with pytest.raises(ValueError, match=r"per_layer\.kernel_size lists 4 values for 3 layers"):
+    with pytest.raises(ValueError, match=r"^per_layer\.kernel_size lists 4 values for 3 layers"):
         layer_values({"per_layer": {"kernel_size": [3, 7, 15, 31]}}, 0, 3)
 
 
@@ -110,11 +111,24 @@ def test_a_hybrid_names_its_kinds_and_a_pattern(tmp_path):
     mask = lengths_mask([5, 3])
     src, tgt = random_tokens(mask), random_tokens(mask)
     model(src, mask, tgt, mask).sum().backward()
-    with pytest.raises(ValueError, match=r"pattern lists 4 values for 2 layers"):
+    with pytest.raises(ValueError, match=r"mixer\.decoder\.pattern lists 4 values for 2 layers"):
         build_model(config("mixer=hybrid", path, *TINY, "model.decoder_layers=2"))
     settings["mixer"]["encoder"]["pattern"] = ["conv", "lstm"]
     with pytest.raises(ValueError, match=r"'lstm'.*conv, attn"):
         build_model(settings)
+
+
+def test_a_mixer_that_cannot_decode_is_refused_before_it_is_trained(monkeypatch):
+    monkeypatch.setattr(Average, "step", SelfMixer.step)
+    with pytest.raises(ValueError, match=r"mixer\.decoder: Average is causal, so it must define empty_state and step"):
+        build_model(config("mixer=average", *TINY))
+
+    def forgetful(self: Average, *, dim: int, causal: bool) -> None:
+        nn.Module.__init__(self)
+
+    monkeypatch.setattr(Average, "__init__", forgetful)
+    with pytest.raises(ValueError, match=r"mixer\.encoder: Average has no out_dim, .*set it in __init__"):
+        build_model(config("mixer=average", *TINY))
 
 
 def test_ties():
@@ -217,7 +231,7 @@ def test_forbidden_targets(target):
     with pytest.raises(TargetError, match="_target_"):
         build_model(settings)
     with pytest.raises(ValueError, match="_target_"):
-        resolve(target, SelfMixer)
+        mixer_class(target, SelfMixer)
 
 
 def test_a_cross_slot_takes_cross_mixers_only():
@@ -246,9 +260,9 @@ def test_a_package_may_be_trusted(monkeypatch):
     assert type(model.decoder.layers[0].self_mixer).__module__ == "mine.x"
     for trust in ([], ["mine"], ["seq2"]):
         with pytest.raises(TargetError):
-            resolve("seq2seq_evil.x.Y", SelfMixer, trust=trust)
+            mixer_class("seq2seq_evil.x.Y", SelfMixer, trust=trust)
     with pytest.raises(TargetError):
-        resolve("mine.x.Y", CrossMixer, trust=["mine"])
+        mixer_class("mine.x.Y", CrossMixer, trust=["mine"])
 
 
 def test_a_forbidden_target_is_not_even_imported(tmp_path, monkeypatch):
@@ -258,7 +272,7 @@ def test_a_forbidden_target_is_not_even_imported(tmp_path, monkeypatch):
         (tmp_path / package / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
         monkeypatch.syspath_prepend(tmp_path)
         with pytest.raises(TargetError, match="not trusted"):
-            resolve(f"{package}.Y", SelfMixer)
+            mixer_class(f"{package}.Y", SelfMixer)
     assert not (tmp_path / "ran").exists()
 
 
@@ -268,8 +282,8 @@ def test_a_reexported_stranger_is_refused(monkeypatch):
 
     stranger = type("Stranger", (Attention,), {"__module__": "elsewhere"})
     monkeypatch.setattr(module, "Stranger", stranger, raising=False)
-    with pytest.raises(TargetError, match="no class of a trusted package"):
-        resolve("seq2seq.mixers.attention.Stranger", SelfMixer)
+    with pytest.raises(TargetError, match="not a class of a trusted package"):
+        mixer_class("seq2seq.mixers.attention.Stranger", SelfMixer)
 
 
 def test_building_changes_no_settings():
@@ -297,7 +311,7 @@ def test_the_longest_sequence_is_that_of_the_most_limited_part():
     assert max_positions({"model": model | {"positions": "learned"}, "mixer": {"encoder": {}}}) == 50
     assert max_positions({"model": model, "mixer": {"encoder": bounded}}) == 40
     hybrid = {
-        "kinds": {"a": bounded, "b": {**bounded, "max_len": None, "per_layer": {"max_len": [60, 30]}}},
+        "kinds": {"a": bounded, "b": {**bounded, "max_len": 20, "per_layer": {"max_len": [60, 30]}}},
         "pattern": ["a", "b"],
     }
     learned = {"model": model | {"positions": "learned"}, "mixer": {"decoder": hybrid}}

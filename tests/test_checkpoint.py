@@ -379,7 +379,7 @@ def test_weights_that_are_not_finite_are_refused_by_every_reader(good, path, tmp
     for read in (lambda: checkpoint.read(path), lambda: average([fine, path]), lambda: Translator.load(path)):
         with pytest.raises(CheckpointError, match="not finite"):
             read()
-    with pytest.raises(checkpoint.NotFiniteError, match=message):
+    with pytest.raises(checkpoint.NotFiniteWeightsError, match=message):
         checkpoint.save(tmp_path / "new.ckpt", {**good, "state_dict": weights})
     assert not (tmp_path / "new.ckpt").exists()
 

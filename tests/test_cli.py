@@ -19,14 +19,14 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("text", ["0", "11", "-1", "", "x", "1.5", "1e1", "nan", "9" * 5000])
 def test_whole_numbers_out_of_range(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no whole number from 1 to 10") as refused:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a whole number from 1 to 10") as refused:
         cli.whole_number(1, 10)(text)
     assert len(str(refused.value)) < 200
 
 
 @pytest.mark.parametrize("text", ["-0.1", "10.1", "", "x", "nan", "inf", "-inf", "1e999"])
 def test_numbers_out_of_range(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is no number from 0 to 10"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number from 0 to 10"):
         cli.number(0, 10)(text)
 
 
@@ -48,7 +48,7 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path):
     """All files of an earlier output may be replaced; one alone is somebody else's."""
     files = ("train.png64", "train.en")
     (tmp_path / "train.en").write_text("a corpus of pictures has other files beside this one\n")
-    with pytest.raises(cli.UsageError, match=r"has a file train\.en that is no output of this command"):
+    with pytest.raises(cli.UsageError, match=r"has a file train\.en that is not an output of this command"):
         cli.require_folder(tmp_path, files=files)
     (tmp_path / "train.png64").touch()
     assert cli.require_folder(tmp_path, files=files) == tmp_path
@@ -58,11 +58,11 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path):
     ("options", "message"),
     [
         (["--corpus", "/proc/x"], "--corpus /proc/x: cannot be written"),
-        (["--corpus", "{others}"], "has a file test.en that is no output"),
+        (["--corpus", "{others}"], "has a file test.en that is not an output"),
         (["--corpus", ""], "argument --corpus: the name is empty"),
-        (["--height", "9" * 12], "is no whole number from 1 to 4,096"),
-        (["--width", "0"], "is no whole number from 1 to 4,096"),
-        (["--train", "9" * 12], "is no whole number from 1 to 10,000,000"),
+        (["--height", "9" * 12], "is not a whole number from 1 to 4,096"),
+        (["--width", "0"], "is not a whole number from 1 to 4,096"),
+        (["--train", "9" * 12], "is not a whole number from 1 to 10,000,000"),
     ],
 )
 def test_what_draw_refuses(tmp_path, capsys, options, message):
@@ -81,7 +81,7 @@ def test_average_replaces_only_checkpoints(tmp_path, capsys):
     out = tmp_path / "train.de"
     out.write_text("a corpus\n")
     assert average.main(["--out", str(out), str(tmp_path / "a.ckpt")]) == 2
-    assert "is there and is no checkpoint" in capsys.readouterr().err
+    assert "exists and is not a checkpoint" in capsys.readouterr().err
     assert out.read_text() == "a corpus\n"
 
 

@@ -24,7 +24,7 @@ from seq2seq import checkpoint, distributed
 from seq2seq.distributed import Agreement
 from seq2seq.experiments.folder import config_hash
 from seq2seq.training import checkpoint_io
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
 from seq2seq.training.task import rescale
 
@@ -53,13 +53,15 @@ def state(folder: Path, run: str) -> dict[str, Any]:
 def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
     """Equal weights, sums and scores; then one process goes on with what two have left."""
     process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *GIVEN[1:])
-    train(resolve(toycorpus.settings(corpus, tmp_path, "run=one", "trainer.accumulate=2", *GIVEN), mixer="transformer"))
+    train(
+        make_plan(toycorpus.settings(corpus, tmp_path, "run=one", "trainer.accumulate=2", *GIVEN), mixer="transformer")
+    )
     shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
     assert shown.count("validation at step 4") == 1  # one process speaks
     assert shown.count("references are longer than a translation may be") == 2  # of validation and test
     budget = ("run=two", "resume=auto", "trainer.accumulate=2", *GIVEN)
-    train(resolve(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
+    train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
     one, two = state(tmp_path, "one"), state(tmp_path, "two")
     for name, weights in one["state_dict"].items():
         torch.testing.assert_close(
@@ -102,14 +104,14 @@ def test_a_model_in_parts_is_one_that_is_whole(corpus, tmp_path):
     parts = ("run=parts", "trainer.strategy=fsdp", *more)
     begin = start(corpus, tmp_path, *parts, "trainer.max_steps=6", "trainer.test=false")
     train(
-        resolve(toycorpus.settings(corpus, tmp_path, "run=whole", "trainer.accumulate=2", GIVEN[0], *more), mixer="x")
+        make_plan(toycorpus.settings(corpus, tmp_path, "run=whole", "trainer.accumulate=2", GIVEN[0], *more), mixer="x")
     )
     shown, _ = begin.communicate(timeout=PATIENCE)
     assert begin.returncode == 0, shown
     assert "fsdp" not in shown.lower()  # nor its warnings
     checkpoint.load(tmp_path / "runs" / "parts" / "checkpoints" / "best.ckpt")
     budget = ("run=parts", "resume=auto", "trainer.accumulate=2", "trainer.max_steps=8", "trainer.test=false", *more)
-    train(resolve(toycorpus.settings(corpus, tmp_path, *budget), mixer="x"))
+    train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="x"))
     end = start(corpus, tmp_path, *parts, "resume=auto", GIVEN[0])
     shown, _ = end.communicate(timeout=PATIENCE)
     assert end.returncode == 0, shown

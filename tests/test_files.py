@@ -201,6 +201,7 @@ def chain(error: BaseException, cause: BaseException) -> BaseException:
             chain(Exception("An error occurred while generating the dataset"), OSError(28, "No space left on device")),
             errno.ENOSPC,
         ),
+        (Exception("Error while serializing: I/O error: No space left on device (os error 28)"), errno.ENOSPC),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), None),
         (RuntimeError("shapes do not match"), None),
         (chain(ValueError("a message to the user"), OSError(28, "No space")), None),

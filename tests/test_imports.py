@@ -45,7 +45,7 @@ COMMANDS = {
     "serve",
     "shortlist",
 }
-HYDRA = ("train", "prepare", "inspect", "score", "config.", "experiments.hydra_callback", "training.extensions")
+HYDRA = ("train", "prepare", "config.", "experiments.hydra_callback", "training.extensions")
 
 
 @functools.cache

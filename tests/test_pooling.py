@@ -108,5 +108,18 @@ def test_inspection_shows_the_source_s_own_positions(mixer):
 
 
 def test_impossible_stages_are_refused():
+    with pytest.raises(ValueError, match=r"local_m reads position i .*choose scope=local_p, or encoder_stages=1"):
+        composed.tiny("mixer=transformer", "mixer/cross=luong", "mixer.cross.scope=local_m", "model.encoder_stages=2")
     with pytest.raises(ValueError, match="encoder_stages 5 are more than the 4 encoder layers"):
         composed.tiny("mixer=transformer", "model.encoder_stages=5")
+
+
+def test_a_cross_mixer_that_goes_by_position_goes_as_far_as_the_source():
+    """Of 40 positions in three stages 10 are left, of which position 39 reads the last ones."""
+    mixer = composed.tiny("mixer=cross_lightconv", *STAGES).decoder.layers[0].cross_mixer
+    assert mixer.rate == 0.25
+    x, memory = torch.randn(1, 40, mixer.dim), torch.randn(1, 10, mixer.memory_dim)
+    weights = mixer.read_weights(x, mixer.project(memory, torch.ones(1, 10, dtype=torch.bool)))  # (1, H, T, S)
+    center = ((weights @ torch.arange(10.0)) / weights.sum(-1)).detach()
+    assert center[..., 0].max() < center[..., 20].min() < center[..., 39].min()
+    assert center[..., 20].mean() == pytest.approx(5, abs=2)

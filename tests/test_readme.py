@@ -45,7 +45,7 @@ def text_of(page: Path) -> str:
 
 
 def script(name: str) -> Any:
-    """A script of docs/, which is no package."""
+    """A script of docs/, which is not a package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -20,7 +20,7 @@ import seq2seq.search.running
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.model import Seq2Seq
-from seq2seq.search import Hypothesis, NotFiniteError, Source, Specials, sample, search, search_stream
+from seq2seq.search import Hypothesis, NotFiniteScoresError, Source, Specials, sample, search, search_stream
 from seq2seq.search.hypothesis import length_divisor
 from seq2seq.search.top import top
 from seq2seq.state import NoState
@@ -320,9 +320,9 @@ def test_weights_that_are_not_finite_end_the_search(overrides):
             for parameter in model.parameters():
                 parameter.fill_(value)
         for beam_size in (1, 3):
-            with pytest.raises(NotFiniteError, match="scores are not finite: its training has diverged"):
+            with pytest.raises(NotFiniteScoresError, match="scores are not finite: its training has diverged"):
                 search(model, src, mask, settings=SearchSettings(beam_size=beam_size), special=SPECIAL)
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(NotFiniteScoresError):
             sample(model, src, mask, special=SPECIAL)
 
 
@@ -344,9 +344,9 @@ def test_scores_that_are_not_finite_end_the_search(logits, place, beam_size):
     model: Any = Spoiled(torch.tensor(logits), place)
     src = torch.tensor([[4], [5]])
     settings = SearchSettings(beam_size=beam_size, max_len_ratio=0.0, max_len_extra=10)
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(NotFiniteScoresError):
         search(model, src, src > 0, settings=settings, special=SPECIAL)
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(NotFiniteScoresError):
         sample(model, src, src > 0, settings=settings, special=SPECIAL)
 
 
@@ -365,9 +365,9 @@ def test_a_token_may_be_forbidden():
     # never an end; and nothing but padding and begin
     for impossible in ([0.1, 0.1, 0.1, 0.0, 0.3, 0.4], [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]):
         endless: Any = Fixed(torch.tensor(impossible))
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(NotFiniteScoresError):
             search(endless, src, src > 0, settings=settings, special=SPECIAL)
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(NotFiniteScoresError):
             sample(endless, src, src > 0, settings=settings, special=SPECIAL)
 
 

@@ -17,9 +17,9 @@ from recorded_steps import PretendedGPU, TwinRecorder
 import seq2seq.search.graphs
 from seq2seq.config.search import SearchSettings
 from seq2seq.inference.translator import Translator
-from seq2seq.search import Constrained, Drawn, Ensemble, Graphs, NotFiniteError, Source, Specials, search_stream
+from seq2seq.search import Constrained, Drawn, Ensemble, Graphs, NotFiniteScoresError, Source, Specials, search_stream
 from seq2seq.search.graphs import cuda_graphs
-from seq2seq.search.rows import Open, Rows
+from seq2seq.search.rows import OpenHypotheses, Rows
 from seq2seq.state import Ancestry, ancestries
 
 MODELS = {preset: (f"mixer={preset}",) for preset in PRESETS} | {
@@ -165,7 +165,7 @@ def test_a_state_may_hand_its_parts_on(beam_size):
 
 def admit_elsewhere(self: Rows, *given: Any, plain: Any = Rows.admit) -> None:
     plain(self, *given)
-    self.open = Open(*(field.clone() for field in self.open))
+    self.open = OpenHypotheses(*(field.clone() for field in self.open))
 
 
 @pytest.mark.parametrize("error", ["limits", "counters", "states", "addresses"])
@@ -184,7 +184,7 @@ def test_a_planted_error_is_found(error, monkeypatch):
         monkeypatch.setattr(Rows, "admit", admit_elsewhere)
     try:
         replayed = found(model, sources(), twin()[0])
-    except (NotFiniteError, RuntimeError, ValueError, IndexError):
+    except (NotFiniteScoresError, RuntimeError, ValueError, IndexError):
         return
     assert replayed != expected
 

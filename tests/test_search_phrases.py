@@ -123,3 +123,14 @@ def test_a_list_of_tokens_changes_no_words():
     for mine, theirs in zip(listed, plain, strict=True):
         assert_same(mine, theirs)
         assert all(has(hypothesis.ids, phrase, words) for hypothesis in mine for phrase in ([4], [9, 4]))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_a_narrow_beam_ends_the_word_of_a_phrase(beam_size):
+    """Also where tokens with which the word would go on are far more probable than all others."""
+    words = Words(going_on=frozenset({5, 6, 8, 9}), unended=frozenset({4}))
+    model: Any = Fixed(torch.tensor([1e-30, 1e-30, 1e-30, 1e-4, 1e-5, 0.4, 0.3, 1e-3, 0.2, 0.0989]))
+    settings = SearchSettings(beam_size=beam_size, max_len_ratio=0, max_len_extra=6)
+    ((best, *_),) = constrained(model, [Source([4], phrases=[[4]])], settings, words=words)
+    assert best.ids.count(4) == 1
+    assert has(best.ids, [4], words)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.search import Constrained, Drawn, Ensemble, Source, search, search_stream
-from seq2seq.search.columns import Columns, Named
+from seq2seq.search.columns import Columns, RuleTokens
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
 LENGTHS = [6, 6, 5, 3, 4, 2, 5, 1]
@@ -172,11 +172,11 @@ def test_an_ensemble_takes_lists():
 
 
 def test_columns_by_hand():
-    """Named tokens first, then the others of any row, in order."""
+    """Tokens that rules name first, then the others of any row, in order."""
     allowed = torch.zeros(2, 12, dtype=torch.bool)
     allowed[0, [3, 7, 9]] = True
     allowed[1, [3, 5, 11, 1]] = True
-    named = Named.of(SPECIAL._replace(byte_of={9: 0x41}), [11, 10])
+    named = RuleTokens.of(SPECIAL._replace(byte_of={9: 0x41}), [11, 10])
     assert named.ids == [PAD, BOS, EOS, 9, 11, 10]
     assert (named.special.bos, named.special.eos, dict(named.special.byte_of)) == (1, 2, {3: 0x41})
     assert named.suppress == [4, 5]

@@ -83,7 +83,14 @@ def run(options: argparse.Namespace) -> int:
     late = False
     if not options.score:
         parts = _parts(options, prepared)
-        result["device"] = harness.machine(options.device)
+        here = harness.machine(options.device)
+        # figures of one table are of one machine
+        if result["parts"] and result["device"]["name"] != here["name"]:
+            raise ValueError(
+                f"{options.out} (or --merge) has results of {result['device']['name']}, and this is {here['name']}: "
+                "choose another --out"
+            )
+        result["device"] = here
         for name, work in parts.items():
             # a part that failed is tried again
             if name in result["parts"] and "error" not in result["parts"][name]:
@@ -156,6 +163,8 @@ def _earlier(folders: list[Path]) -> dict[str, Any]:
         path = folder / "headline.json"
         if path.is_file():
             loaded = json.loads(path.read_text(encoding="utf-8"))
+            if result["parts"] and result["device"]["name"] != loaded["device"]["name"]:
+                raise ValueError(f"{folder} has results of {loaded['device']['name']}, not {result['device']['name']}")
             result = {**loaded, "parts": result["parts"] | loaded["parts"]}
     return result
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from benchmarks.hostile.processes import Command, Done, run
 
-# A longer message is no line that a person reads.
+# A longer message is not a line that a person reads.
 LONGEST_MESSAGE = 2000
 # Endings of files that are being written.
 TEMPORARY = (".tmp", ".part", ".partial")
@@ -136,7 +136,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 def message_lines(err: str) -> list[str]:
-    """Return the lines of standard error that are no warnings and no hints."""
+    """Return the lines of standard error that are neither warnings nor hints."""
     lines = [line for line in err.splitlines() if line.strip()]
     return [line for line in lines if not line.startswith(("warning: ", "("))]
 

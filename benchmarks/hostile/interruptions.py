@@ -42,7 +42,7 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
     if wrong:
         return result(attempt, done, "else", wrong)
     if done.status == -9 and name in ("translate", "average"):
-        # nobody can take away what a process was writing that is no more; only a run's folder has an owner
+        # nobody can take away what a process was writing that has died; only a run's folder has an owner
         for path in work.glob(".*.tmp"):
             path.unlink()
     again = run(command, work, kept)
@@ -98,7 +98,7 @@ def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], Non
         flags = arguments[2] if name == "open" and len(arguments) > 2 else os.O_RDWR
         if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        # devices and the standard streams are no part of the work
+        # devices and the standard streams are not part of the work
         path = arguments[0]
         if isinstance(path, str | bytes | os.PathLike):
             absolute = os.path.join(os.getcwd(), os.fsdecode(path))

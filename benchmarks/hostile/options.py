@@ -55,7 +55,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
     ]  # fmt: skip
     score = [
         ["--hypotheses", "input", "--references", "references"],
-        ["--compare", "input", "upper", "--references", "references", "--samples", "20"],
+        ["--compare", "input", "upper", "--references", "references", "--resamples", "20"],
         ["--ckpt", ckpt, *files, "--limit", "3", "--cache", "cache"],
     ]
     inspect = [["--ckpt", ckpt, "--text", "Guten Morgen.", "--out", "report"], ["mixer=identity", "--out", "report"]]
@@ -91,14 +91,15 @@ def _number(rng: random.Random, actions: list[argparse.Action], base: list[str])
     # 0 is a seed, a penalty and a limit; halves are penalties
     whole = getattr(action.type, "__name__", "") == "positive"
     must = "refuse" if whole or value in ("banana", "nan", "", "[1]", "1,000", "-inf", "-1") else "either"
-    return f"{option} is no number", [*base, f"{option}={value}"], (option, value), must
+    return f"{option} is not a number", [*base, f"{option}={value}"], (option, value), must
 
 
 def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """A number that is too large, or large."""
     options = [action for action in actions if action.type not in (None, Path)]
     # what waits or measures as long as it is told to
-    options = [action for action in options if action.option_strings[-1] not in ("--samples", "--train", "--held-out")]
+    slow = ("--samples", "--resamples", "--train", "--held-out")
+    options = [action for action in options if action.option_strings[-1] not in slow]
     if not options:
         return _unknown(rng, actions, base)
     option, value = rng.choice(options).option_strings[-1], rng.choice(LARGE)
@@ -110,7 +111,7 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
     names = [action.option_strings[-1] for action in actions]
     option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
     value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
-    # text without end is no mistake that can be seen
+    # text without end is not a mistake that can be seen
     if value == "/dev/zero" and option != "--ckpt":
         value = "nowhere"
     words = [*base, option, value]

@@ -184,5 +184,5 @@ def check_lines(expected: int, done: Done) -> str:
     try:
         done.out.decode("utf-8")
     except UnicodeDecodeError as error:
-        return f"the output is no UTF-8: {error}"
+        return f"the output is not UTF-8: {error}"
     return ""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.kernels.shapes import Shape
-from seq2seq.kernels.conv_step import window
+from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.lightconv import lightconv
@@ -96,6 +96,6 @@ def random_step(
     position = torch.randint(0, shape.length, (count,), device=device)  # (N,)
     if op == "dynamicconv":
         logits = torch.randn(count, shape.heads, shape.taps, device=device, dtype=dtype)  # (N, H, K)
-        return partial(window, softmax=True), (values, owner, position, logits)
+        return partial(conv_step, softmax=True), (values, owner, position, logits)
     weights = torch.randn(1, shape.heads, shape.taps, device=device).softmax(-1)  # (1, H, K)
-    return partial(window, softmax=False), (values, owner, position, weights)
+    return partial(conv_step, softmax=False), (values, owner, position, weights)

@@ -20,7 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-from seq2seq.experiments.hydra_callback import JobError, compare_command
+from seq2seq.experiments.hydra_callback import JobError
 from seq2seq.experiments.job_records import OVER, Job, Process, common_overrides, slurm_state
 from seq2seq.experiments.sweep_watch import describe
 
@@ -109,7 +109,11 @@ class _ReportingLauncher(_Base):
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         """Submit some of the jobs, on SLURM as one array."""
         # one argument list for each parameter of `__call__`, as map takes them
-        submitted = executor.map_array(self, *zip(*arguments, strict=True))
+        try:
+            submitted = executor.map_array(self, *zip(*arguments, strict=True))
+        except RuntimeError as error:
+            # submitit's own error for what sbatch says, as without a controller
+            raise ValueError(f"the jobs cannot be submitted: {error}") from error
         for record, job in zip(records, submitted, strict=True):
             record.submitted(self._process(job))
             _say(f"submitted {record.title(common)} as {job.job_id}")
@@ -169,10 +173,6 @@ class _ReportingLauncher(_Base):
             # no pause after the last one
             if len(returns) < len(records):
                 time.sleep(POLL_SECONDS)
-        failed = sum(result.status is JobStatus.FAILED for result in returns.values())
-        if failed:
-            sweep = Path(str(self.config.hydra.sweep.dir))
-            _say(f"{failed} of {len(records)} jobs failed; compare the others with: {compare_command(sweep)}")
         # Hydra pairs results with settings by position
         return [returns[index] for index in range(len(records))]
 

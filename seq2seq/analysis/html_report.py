@@ -157,7 +157,7 @@ def require_earlier(folder: Path) -> Path:
     """
     page = folder / "report.html"
     if page.exists() and (not page.is_file() or STYLE.encode() not in page.read_bytes()):
-        raise ValueError(f"--out {folder}: has a report.html that is no output of this command; choose another folder")
+        raise ValueError(f"--out {folder}: has a report.html that is not of this command; choose another folder")
     return folder
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from seq2seq.analysis.jacobian import jacobian
 from seq2seq.model import Seq2Seq
 from seq2seq.pooling import Halving, spread
-from seq2seq.search import NotFiniteError
+from seq2seq.search import NotFiniteScoresError
 
 # Outputs are differentiated in so many random directions, or in all channels of a narrower output.
 DIRECTIONS = 32
@@ -64,7 +64,7 @@ def views(
         Encoder, decoder, then cross mixers, each layer by layer.
 
     Raises:
-        NotFiniteError: The model computes something that is not finite.
+        NotFiniteScoresError: The model computes something that is not finite.
     """
     model.eval()
     # one run of the model gives every mixer the input that it has in place
@@ -120,9 +120,9 @@ def _lengthened(view: View, halvings: Sequence[Halving], mask: Tensor) -> View:
 
 
 def _require_finite(tensors: Sequence[Tensor]) -> None:
-    """Raise NotFiniteError unless all numbers are finite: NaN would be drawn as a share of 0."""
+    """Raise NotFiniteScoresError unless all numbers are finite: NaN would be drawn as a share of 0."""
     if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-        raise NotFiniteError
+        raise NotFiniteScoresError
 
 
 def shares(blocks: Tensor) -> Tensor:

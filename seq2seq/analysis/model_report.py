@@ -16,6 +16,7 @@ from seq2seq.analysis.mixing_matrix import views
 from seq2seq.build import build_model
 from seq2seq.cli import UsageError, require_folder
 from seq2seq.config.compose import presets, resolved_settings
+from seq2seq.config.mixer import packages_of
 from seq2seq.config.names import require_known
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
@@ -84,7 +85,8 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
     # weights first, then the pair: one seed decides both
     torch.manual_seed(seed)
-    model = build_model(_model_settings(config, vocab_size=length + 1, grid=grid))
+    settings = _model_settings(config, vocab_size=length + 1, grid=grid)
+    model = build_model(settings, trust=packages_of(config["mixer"]))
     # all tokens differ, so that equal rows of a matrix are not due to equal inputs
     src = torch.randperm(length)[None]  # (1, S)
     tgt = torch.randperm(length)[None]  # (1, T)
@@ -176,7 +178,7 @@ def of_checkpoint(
     ]
     src = torch.tensor([source_ids])  # (1, S)
     tgt = torch.tensor([target_ids])  # (1, T)
-    # one checkpoint is no ensemble
+    # one checkpoint is not an ensemble
     assert isinstance(translator.model, Seq2Seq)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
 

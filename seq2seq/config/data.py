@@ -12,7 +12,7 @@ from seq2seq.config.values import shown
 from seq2seq.evaluation.score_names import CONVENTIONS
 
 SPLITS = ("train", "valid", "test")
-# sacreBLEU's tokenizers by target language; any other has 13a.
+# sacreBLEU's tokenizers by target language; others have that of `metrics.tokenize_for`.
 TOKENIZE = {"de": "13a", "en": "13a", "fr": "13a", "ro": "13a", "zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 
 
@@ -107,7 +107,9 @@ class DataSettings(CorpusSettings):
     num_workers: int = setting(
         0, "processes that make batches while training; 0 = the training process itself", least=0, most=1024
     )
-    tokenize: Mapping[str, str] = setting(dict(TOKENIZE), "sacreBLEU tokenizer by target language; any other: 13a")
+    tokenize: Mapping[str, str] = setting(
+        dict(TOKENIZE), "sacreBLEU tokenizer by target language; others: as `score` chooses"
+    )
     convention: str | None = setting(
         None,
         "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",

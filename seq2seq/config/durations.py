@@ -20,7 +20,7 @@ def seconds(duration: str | int | float, key: str = "duration") -> float:
     """
     # Not as text: Python writes 0.00001 as 1e-05.
     total = float(duration) if isinstance(duration, float) else 0.0
-    # A longer text is no duration, and Python converts no more than 4,300 digits.
+    # A longer text is not a duration, and Python converts no more than 4,300 digits.
     text = "" if isinstance(duration, int) and duration > _LONGEST else str(duration).strip().lower()[:100]
     # A bare number is in seconds.
     if re.fullmatch(r"\d+(\.\d+)?", text):

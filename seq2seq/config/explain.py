@@ -92,7 +92,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
 
 
 def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Explain what is no flag of Hydra's, if anything is; return the words that are settings, too."""
+    """Explain what is not a flag of Hydra's, if anything is; return the words that are settings, too."""
     parser = get_args_parser()
     try:
         # argparse exits after its own usage of twenty lines.
@@ -104,7 +104,7 @@ def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
         name = flag.lstrip("-").partition("=")[0]
         found = elsewhere(name) or suggestion(flag, flags)
         hint = f"settings are written name=value{found}" if flag else str(error)
-        return f"{shown(flag)} is no flag: {hint} (--help lists all)" if flag else hint, []
+        return f"{shown(flag)} is not a flag: {hint} (--help lists all)" if flag else hint, []
 
 
 def _raise(message: str) -> NoReturn:
@@ -190,7 +190,7 @@ def _parse(word: str) -> Override:
 def _syntax(word: str, error: Exception) -> str:
     if "=" not in word:
         hint = "write name=value, as in trainer.max_epochs=10 (--help lists the settings)"
-        return f"'{shown(word)}' is no setting with a value: {hint}"
+        return f"'{shown(word)}' is not a setting with a value: {hint}"
     # The parser's own words, without the copy of the text with a mark below.
     lines = [line.strip() for line in str(error).splitlines()]
     reason = next(
@@ -276,7 +276,7 @@ def _no_file(words: Sequence[str]) -> str:
         group = override.get_key_element()
         if group in _groups() and not isinstance(override.value(), str):
             files = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-            return f"{shown(word)} is no choice (known: {', '.join(files)})"
+            return f"{shown(word)} is not a choice (known: {', '.join(files)})"
     return ""
 
 
@@ -292,7 +292,7 @@ def _unknown_choice(error: MissingConfigException, overrides: Sequence[str]) -> 
     # `schema` holds the defaults of the group; it is not an option.
     known = sorted(option for option in error.options or () if option != "schema")
     near = suggestion(name, known)
-    return f"{shown(word)} is no choice{near} (known: {', '.join(known)})" if known else one_line(error)
+    return f"{shown(word)} is not a choice{near} (known: {', '.join(known)})" if known else one_line(error)
 
 
 def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
@@ -306,7 +306,7 @@ def _unknown_key(key: str, word: str, overrides: Sequence[str]) -> str:
     # The other overrides may choose a mixer, which decides which keys exist.
     known = _known_keys([other for other in overrides if other != word])
     # A key that exists was refused for its value, which Hydra's own words explain.
-    return "" if key in known else f"{shown(key)} is no setting{setting_for(key, known)} (--help lists all)"
+    return "" if key in known else f"{shown(key)} is not a setting{setting_for(key, known)} (--help lists all)"
 
 
 def _known_keys(overrides: Sequence[str]) -> list[str]:
@@ -318,7 +318,7 @@ def _known_keys(overrides: Sequence[str]) -> list[str]:
     values = flat(OmegaConf.to_container(composed, resolve=False))  # type: ignore[arg-type]
     groups = [str(group) for group in composed.hydra.runtime.choices]
     keys = [*values, *{section for key in values for section in _sections(key)}, *groups]
-    # Those that Hydra fills in are no settings.
+    # Those that Hydra fills in are not settings.
     return sorted(key for key in dict.fromkeys(keys) if not key.startswith(("hydra.runtime", "hydra.overrides")))
 
 

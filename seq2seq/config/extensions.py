@@ -35,7 +35,7 @@ def _require_class(key: str, node: Any) -> None:
     if target is None:
         raise ValueError(f"{key}={node} names no class: write {{_target_: package.module.Class, argument: value}}")
     if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", target):
-        raise ValueError(f"{key}._target_={target} is no class: write package.module.Class")
+        raise ValueError(f"{key}._target_={target} is not a class: write package.module.Class")
     package = target.split(".")[0]
     if not _installed(package):
         raise ValueError(

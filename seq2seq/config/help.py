@@ -40,7 +40,7 @@ _GROUPS = {
     "trainer": "bounds, validation, hardware",
     "search": "search of the test set",
     "logger": "loggers of Lightning",
-    "experiment": "published recipe: choices and settings together",
+    "experiment": "published recipe or experiment: choices and settings together",
     "hydra/launcher": "where the runs of a sweep (-m) run",
 }
 

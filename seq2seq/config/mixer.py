@@ -104,6 +104,14 @@ def check_mixer(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str,
     return result
 
 
+def packages_of(mixer: Any) -> tuple[str, ...]:
+    """Return the packages of all classes that a section `mixer` names, sorted: a run trusts those of its settings."""
+    found: set[str] = set()
+    for key, value in mixer.items() if isinstance(mixer, Mapping) else ():
+        found |= {str(value).partition(".")[0]} if key == "_target_" else set(packages_of(value))
+    return tuple(sorted(found))
+
+
 def _check_slot(values: Any, path: str) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ValueError(f"{path}={shown(values)} is not a section; choose a file, as in mixer/self@{path}=attention")

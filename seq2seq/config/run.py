@@ -34,7 +34,7 @@ class RunSettings(Section):
         super().__post_init__()
         if self.run is not None:
             parts = PurePath(self.run).parts
-            # `.` is the folder of all runs; 255 bytes are the longest name that file systems take.
+            # `.` is the folder of all runs; file systems take 255 bytes, of which a copy's name needs some.
             too_long = any(len(part.encode()) > 200 for part in parts)
             if not parts or PurePath(self.run).is_absolute() or ".." in parts or too_long:
                 raise ValueError(

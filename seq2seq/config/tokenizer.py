@@ -142,7 +142,7 @@ class TokenizerSettings(Section):
             raise ValueError("tokenizer.src_model and tokenizer.tgt_model are given together, or neither")
         # Last, as it reads the disk.
         for path in self.ready_models:
-            # os.path: a name that is too long is no file either
+            # os.path: a name that is too long is not a file either
             if not os.path.isfile(path):
                 raise ValueError(f"tokenizer model {path} does not exist; give the path of a SentencePiece .model file")
 

@@ -145,7 +145,7 @@ def _convert(value: Any, hint: Any, metadata: Mapping[str, Any]) -> Any:
         return None
     if type(value) is str and value in metadata.get("words", ()):
         return value
-    # A value that has one of the types already keeps it: in str | int, 2 is no word.
+    # A value that has one of the types already keeps it: in str | int, 2 is not a word.
     for each in sorted(hints, key=lambda each: each is not type(value)):
         if each is type(None) or (each is bool and len(hints) > 1):
             continue

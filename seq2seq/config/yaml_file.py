@@ -21,14 +21,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     # A pipe or a device would be read without end.
     if not path.is_file() or size > _LARGEST:
-        raise ValueError(f"{path.name} is no file of at most {_LARGEST:,} bytes")
+        raise ValueError(f"{path.name} is not a file of at most {_LARGEST:,} bytes")
     try:
         loaded = _load(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise ValueError(f"{path.name} is not in UTF-8") from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         # The parser's message has several lines, with a position in the file.
-        raise ValueError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from None
+        raise ValueError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
     # An empty file is None; a list or a word is valid YAML, too.
     if not isinstance(loaded, dict):
         raise ValueError(f"{path.name} holds no settings")

@@ -28,8 +28,7 @@ Content = TypeVar("Content")
 def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Callable[[Path], Content]) -> Content:
     """Read the cache folder `target`, built if it is missing and built anew if a file in it is damaged.
 
-    One process checks and builds while others wait. A folder of an earlier version, without checksums, gets them if
-    it can be read.
+    One process checks and builds while others wait.
 
     Args:
         what: The name of the content in messages.
@@ -48,17 +47,17 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
         if not _is_recently_checked(target):
             if os.path.lexists(target) and not os.access(target.parent, os.W_OK):
                 # no lock can be taken here, and nothing replaced
-                _require_whole(target, what, read)
+                _require_whole(target, what)
             else:
-                build_once(target, what, build_with_checksums, damage=lambda folder: _find_damage(folder, read))
+                build_once(target, what, build_with_checksums, damage=_find_damage)
                 _note_check(target)
         return read(target)
     except OSError as error:
         raise _explained(error, target, what) from error
 
 
-def _require_whole(target: Path, what: str, read: Callable[[Path], Any]) -> None:
-    if damage := _find_damage(target, read):
+def _require_whole(target: Path, what: str) -> None:
+    if damage := _find_damage(target):
         raise ValueError(
             f"{damage}, and {target.parent} cannot be written: make it writable, have {what} made again by somebody "
             "who may, or set cache=<another folder>"
@@ -108,12 +107,10 @@ def _note_check(target: Path) -> None:
         log.debug("%s: the check cannot be noted", target)
 
 
-def _find_damage(folder: Path, read: Callable[[Path], Any]) -> str | None:
+def _find_damage(folder: Path) -> str | None:
     """Return the first file that is not as it was written, and what is wrong with it; None for a whole folder."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    if not os.path.lexists(folder / CHECKSUMS):
-        return _adopt(folder, read)
     try:
         files = _read_checksums(folder)
     except (OSError, ValueError) as error:
@@ -128,23 +125,6 @@ def _find_damage(folder: Path, read: Callable[[Path], Any]) -> str | None:
                 return f"{path} is damaged (its content has changed)"
         except (OSError, ValueError) as error:
             return f"{path} is damaged ({_reason(error)})"
-    return None
-
-
-def _adopt(folder: Path, read: Callable[[Path], Any]) -> str | None:
-    """Add checksums to a folder of an earlier version; return what is wrong with one that cannot be read."""
-    try:
-        read(folder)
-    except Exception as error:
-        # whatever a reader makes of a damaged file
-        return f"{folder} is damaged ({_reason(error)})"
-    try:
-        _write_checksums(folder)
-    except OSError as error:
-        # somebody else's folder, or a full disk: its content serves all the same
-        log.debug("%s gets no checksums (%s)", folder, _reason(error))
-    else:
-        log.info("%s had no checksums; it has them from now on", folder)
     return None
 
 

@@ -18,7 +18,7 @@ from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
 from seq2seq.data.multi_corpus import naming, parts_of
 from seq2seq.data.readers import SIDES, strings
-from seq2seq.data.sources import resolve
+from seq2seq.data.sources import resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.files import Pace
 
@@ -105,7 +105,7 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
     for side, language in (("src", settings.src), ("tgt", settings.tgt)):
         if language.lower() in SIDES and not settings.columns:
             raise ValueError(
-                f"data.{side}={language} is no language: name the languages, and the columns that hold them, as in "
+                f"data.{side}={language} is not a language: name the languages, and the columns that hold them, as in "
                 f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"
             )
     # known for data sets of conf/data, which list their languages
@@ -114,8 +114,14 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
+    for split in SPLITS[1:]:
+        # some learn a few pairs by heart on purpose, as a test of a mixer
+        if settings.place(split) is not None and settings.place(split) == settings.place("train"):
+            log.warning(
+                "data.%s is data.train itself: its scores say nothing of text that the model has not seen", split
+            )
     # a name on the hub, or a path
-    folder = resolve(settings.path) if settings.path else None
+    folder = resolve_path(settings.path) if settings.path else None
     on_hub = folder is not None and not folder.is_dir()
     if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
         raise ValueError(f"data.path: the folder {folder} does not exist")

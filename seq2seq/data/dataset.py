@@ -97,12 +97,16 @@ class PairDataset(Dataset):
         src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
         # another seed, so that both sides are not cut by the same draws
         tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
-        tagged = [[*self.tags, *row] for row in src_ids]
-        return _no_wider(tagged, src, width), _no_wider(tgt_ids, tgt, width)
+        sampled = Ragged.from_rows(src_ids, prefix=self.tags), Ragged.from_rows(tgt_ids)
+        return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
 
 
-def _no_wider(sampled: list[list[int]], best: Ragged, width: int) -> Ragged:
-    return Ragged.from_rows([row if len(row) <= width else best.row(i).tolist() for i, row in enumerate(sampled)])
+def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
+    """Return sampled segmentations, but the best one of each row whose sample has more than `width` ids."""
+    fits = sampled.lengths <= width
+    if fits.all():
+        return sampled
+    return Ragged.from_rows([(sampled if fits[i] else best).row(i).tolist() for i in range(len(fits))])
 
 
 class MixedPairs(Dataset):

@@ -53,7 +53,7 @@ def _csv_pairs(
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Parse rows, each with the number of its first line; blank lines are no rows."""
+    """Parse rows, each with the number of its first line; blank lines are not rows."""
     # a setting of the whole process, 131,072 by default
     csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader(map(_hide_lone_returns, read_table_lines(path, ends=True)), delimiter=delimiter, strict=True)
@@ -131,7 +131,7 @@ def column_numbers(path: Path, header: Sequence[str], columns: Columns) -> tuple
         else:
             raise ValueError(
                 f"{path} has {columns.missing(column, (name[:40] for name in header))} (numbers from 0 if its first "
-                "line is no header)"
+                "line is not a header)"
             )
     return chosen[0], chosen[1]
 

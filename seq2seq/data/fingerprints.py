@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from seq2seq.config.data import SPLITS, CorpusSettings
-from seq2seq.data.sources import find_source, resolve
+from seq2seq.data.sources import HUB_FILE, find_source, resolve_path
 
 # Part of every fingerprint: raise it when the same raw data and settings give other text.
 TEXT_VERSION = 1
-# Files of a folder in the hub's layout that decide its text; its README may say which files are which split.
-_DATA_FILE = re.compile(r"^README\.md$|\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
 _HASHED_WHOLE = 1 << 28  # bytes
 
 
@@ -36,8 +33,8 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
         # a hub corpus by its name and revision, a local one also by the content of its files
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
-        local = resolve(settings.path)
-        files = sorted(path for path in local.rglob("*") if _DATA_FILE.search(path.name)) if local.is_dir() else []
+        local = resolve_path(settings.path)
+        files = sorted(filter(_decides_text, local.rglob("*"))) if local.is_dir() else []
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
         # read as text, of which `datasets` once made numbers and missing values
         parts += ["text"] if any({".csv", ".tsv"} & set(path.suffixes) for path in files) else []
@@ -68,3 +65,8 @@ def file_fingerprint(path: Path) -> str:
             file.seek(-(1 << 20), os.SEEK_END)
             digest.update(file.read())
     return digest.hexdigest()
+
+
+def _decides_text(path: Path) -> bool:
+    """Return True for a file of the hub's layout that holds text or, as its README may, says whose split a file is."""
+    return path.name == "README.md" or bool(HUB_FILE.search(path.name))

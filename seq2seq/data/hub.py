@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from seq2seq.data.sources import HUB_FILE
+
 # Seconds for one question to the hub, names and connection included; `datasets` itself tries for most of a minute.
 PATIENCE = 6.0
 _ADDRESS = re.compile(r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?/(?P<files>.+)")
-_DATA_FILE = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})")
 # Names of splits' files, as `datasets` recognizes them.
 _SPLIT_WORDS = {
@@ -64,7 +65,7 @@ class Repository(NamedTuple):
             return None
         # the files of other subsets may lie beside it, or be missing
         subset = folder / self.files if self.files and (folder / self.files).is_dir() else folder
-        found = [path for path in sorted(subset.rglob("*")) if _DATA_FILE.search(path.name)]
+        found = [path for path in sorted(subset.rglob("*")) if HUB_FILE.search(path.name)]
         words = _SPLIT_WORDS.get(split, (split,))
         relative = [path.relative_to(folder).as_posix().lower() for path in found]
         if missing_files(found) or not any(word in name for word in words for name in relative):

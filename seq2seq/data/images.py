@@ -29,7 +29,7 @@ class PictureError(ValueError):
 
     def __str__(self) -> str:
         shown = self.line if len(self.line) <= 40 else f"{self.line[:39]}…"
-        return f"line {self.position + 1} is no picture ({shown!r}): {self.reason}"
+        return f"line {self.position + 1} is not a picture ({shown!r}): {self.reason}"
 
 
 def encode_pictures(lines: Sequence[str], grid: PatchGrid) -> list[list[int]]:
@@ -121,7 +121,7 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
     if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
         if channels == 1 and picture.mode in ("RGB", "P"):
-            # a palette's numbers are no colors yet
+            # a palette's numbers are not colors yet
             convert = "" if picture.mode == "RGB" else "save it after convert('RGB') and "
             remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
         raise ValueError(

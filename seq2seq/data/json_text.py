@@ -27,7 +27,7 @@ def json_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     An object has the text under its columns, or under `translation` as in the WMT schema.
 
     Raises:
-        ValueError: A line is no JSON object, a text is no string, or no object of the first block has a column.
+        ValueError: A line is not a JSON object, a text is not a string, or no object of the first block has a column.
     """
     records = _records(path)
     head = list(itertools.islice(records, readers.ROWS))

@@ -19,7 +19,7 @@ from seq2seq.data.delimited import csv_pairs, tsv_pairs
 from seq2seq.data.hub import Repository, no_network
 from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
-from seq2seq.data.sources import TABULAR, Source, find_source, resolve
+from seq2seq.data.sources import TABULAR, Source, find_source, resolve_path
 from seq2seq.data.tmx import tmx_pairs
 from seq2seq.files import disk_error, scratch_folder
 
@@ -98,7 +98,7 @@ def _repository(split: str, settings: CorpusSettings) -> Repository | None:
     if place is None:
         return None
     if settings.path:
-        local = str(settings.path).startswith("package://") or resolve(settings.path).is_dir()
+        local = str(settings.path).startswith("package://") or resolve_path(settings.path).is_dir()
         files = settings.data_dir or settings.config
         return None if local else Repository(settings.path, settings.revision, files)
     return Repository.of_address(place) if isinstance(place, str) else None
@@ -176,8 +176,13 @@ def _local_hub_tables(
     # A part of a split, as in train[:1000], cannot be streamed.
     streaming = "[" not in str(options["split"])
     with scratch_folder(cache_dir) as scratch:
-        options = {**options, **_as_text(resolve(path), settings), "cache_dir": str(scratch), "streaming": streaming}
-        yield from _tables(str(resolve(path)), options, remote=False, name=path)
+        options = {
+            **options,
+            **_as_text(resolve_path(path), settings),
+            "cache_dir": str(scratch),
+            "streaming": streaming,
+        }
+        yield from _tables(str(resolve_path(path)), options, remote=False, name=path)
 
 
 def _as_text(folder: Path, settings: CorpusSettings) -> dict[str, Any]:

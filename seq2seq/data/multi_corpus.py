@@ -102,6 +102,12 @@ def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
     if name != "train":
         # nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
+    scored = [split for split in SPLITS[1:] if corpus.place(split) is not None]
+    if entry.get("tag") is not None and (name == "train" or scored):
+        raise ValueError(
+            f"data.corpora.{name}.tag={entry['tag']}: the sources of its validation and test sets would have the tag, "
+            "and what is translated later would not; leave it out, and tag the corpora that are for training alone"
+        )
     return Part(name, corpus, weight=entry.get("weight"), tags=_tags(corpus, entry.get("tag"), data))
 
 

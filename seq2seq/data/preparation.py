@@ -25,7 +25,7 @@ from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part, naming
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.sources import resolve
+from seq2seq.data.sources import resolve_path
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.subset import limited
 from seq2seq.data.swapped_sides import refuse_swapped
@@ -252,7 +252,7 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str]) -> str:
 
 
 def _is_remote(settings: CorpusSettings) -> bool:
-    return bool(settings.path) and not resolve(str(settings.path)).is_dir()
+    return bool(settings.path) and not resolve_path(str(settings.path)).is_dir()
 
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:

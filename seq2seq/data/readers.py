@@ -19,7 +19,7 @@ from seq2seq.data.cleaning import Pairs
 
 COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
-LONGEST_LINE = 1 << 28  # bytes; beyond it a file is no text, and would be read into memory as one line
+LONGEST_LINE = 1 << 28  # bytes; beyond it a file is not text, and would be read into memory as one line
 # Names that say a column's side but not its language: BLEU's tokenizer and tags go by languages.
 SIDES = {"src", "tgt", "trg", "source", "target"}
 

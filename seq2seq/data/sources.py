@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ TABULAR = {
     ".tmx": "tmx",
 }
 FORMATS = ("text", *dict.fromkeys(TABULAR.values()))
+# Names of files that hold text in a folder of the hub's layout.
+HUB_FILE = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|csv|tsv|txt)(\.(gz|xz|zst|bz2))?$")
 
 
 class Source(NamedTuple):
@@ -30,7 +33,7 @@ class Source(NamedTuple):
     files: list[str]
 
 
-def resolve(name: str) -> Path:
+def resolve_path(name: str) -> Path:
     """Resolve a path of the settings; `package://x` is x in the corpora that come with this package."""
     name = str(name)
     # the embedded corpora lie elsewhere in a checkout than in a wheel
@@ -70,7 +73,7 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
     file_type = _file_type(str(location), settings)
     # a prefix of two files, one for each language
     if file_type == "text":
-        path = resolve(location)
+        path = resolve_path(location)
         prefix = _prefix(path, name, settings)
         languages = (settings.src, settings.tgt)
         return Source("text", [_by_language(prefix, language, name, named=path) for language in languages])
@@ -92,7 +95,7 @@ def _file_type(name: str, settings: CorpusSettings) -> str:
 
 def _matching(pattern: str, name: str) -> list[str]:
     """List the files that match a path or a pattern with *, sorted."""
-    path = resolve(pattern)
+    path = resolve_path(pattern)
     if "*" not in path.name:
         return [_existing(pattern, name)]
     # sorted: the order of a folder's entries differs between machines, and would change the data
@@ -104,7 +107,7 @@ def _matching(pattern: str, name: str) -> list[str]:
 
 def _existing(location: Any, name: str) -> str:
     """Resolve the path of a file; ValueError if it does not exist."""
-    path = resolve(location)
+    path = resolve_path(location)
     if path.is_dir():
         raise ValueError(f"{name}: {path} is a folder, not a file")
     if not path.is_file():

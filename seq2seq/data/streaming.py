@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from seq2seq.config.data import CleanSettings, CorpusSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
-from seq2seq.data.dataset import Packed, PackedLoader, unchanged
+from seq2seq.data.dataset import Packed, PackedLoader, no_wider, unchanged
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, only_splits
@@ -233,18 +233,23 @@ class PairStream(IterableDataset):
             positions = first + np.asarray(mine, dtype=np.int64)[kept]
             # drawn segmentations differ by round and by block
             sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
-            sides = self.encoder(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), sample_seed=sample)
             # all ranks read every block, so that they agree on positions
             first += len(src)
-            yield self._drop_by_length(_Pool(*sides, positions))
+            yield self._encode(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), positions, sample)
 
-    def _drop_by_length(self, pool: _Pool) -> _Pool:
-        """Drop the pairs that a rule on lengths, or the budget of a batch, refuses."""
-        # here, since the lengths are known only after encoding
-        lengths = pool.src.lengths, pool.tgt.lengths
-        masks = length_rules(*lengths, settings=self.clean, max_tokens=longest_width(self.max_tokens))
+    def _encode(self, text: Pairs, positions: np.ndarray, sample_seed: int) -> _Pool:
+        """Encode the pairs that neither a rule on lengths nor the budget of a batch refuses."""
+        src, tgt = self.encoder(text)
+        widest = longest_width(self.max_tokens)
+        # rules are on the best segmentations, as for prepared text: which pairs are left is no matter of a draw
+        masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
-        return _Pool(pool.src.select(rows), pool.tgt.select(rows), pool.positions[rows])
+        src, tgt = src.select(rows), tgt.select(rows)
+        if self.encoder.samples:
+            block = [text[0][i] for i in rows], [text[1][i] for i in rows]
+            sampled = self.encoder(block, sample_seed=sample_seed)
+            src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
+        return _Pool(src, tgt, positions[rows])
 
 
 def _joined(parts: list[_Pool]) -> _Pool:

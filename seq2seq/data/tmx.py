@@ -29,7 +29,7 @@ def tmx_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
     become spaces.
 
     Raises:
-        ValueError: The file is no well-formed XML, declares entities, or lacks a language.
+        ValueError: The file is not well-formed XML, declares entities, or lacks a language.
     """
     yield from in_blocks(_pairs(path, columns))
 
@@ -112,7 +112,7 @@ class _Units:
         self.parts: list[str] | None = None  # of the segment that is open
         self.size = 0
         self.depth = 0
-        self.codes = 0  # open inline elements whose content is no text
+        self.codes = 0  # open inline elements whose content is not text
 
     def take(self) -> list[dict[str, str]]:
         """Return the units that are complete, and forget them."""

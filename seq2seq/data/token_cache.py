@@ -39,6 +39,11 @@ class Encoder:
         self.tags = list(tags)
         self.dtypes = [_id_type(size) for size in (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)]
 
+    @property
+    def samples(self) -> bool:
+        """True if the tokenizer draws segmentations when it is given a seed."""
+        return self.tokenizer.sampling_alpha > 0
+
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
         sample = sample_seed is not None

@@ -84,7 +84,7 @@ class Tokenizer:
             sample: Sample a segmentation, the same one for the same `seed`.
 
         Raises:
-            PictureError: The first line that is no picture.
+            PictureError: The first line that is not a picture.
         """
         if self.patches:
             return encode_pictures(lines, self.patches)
@@ -159,7 +159,7 @@ class Tokenizer:
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
 
     def _without_stray_bytes(self, row: list[int]) -> list[int]:
-        """Drop byte pieces that are no part of a character in UTF-8, which SentencePiece would print as U+FFFD."""
+        """Drop byte pieces that are not part of a character in UTF-8, which SentencePiece would print as U+FFFD."""
         if self.byte_of.keys().isdisjoint(row):
             return row
         kept: list[int] = []

@@ -71,7 +71,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
     """Return the name and the settings that `--data` has; a setting's prefix "data." is optional.
 
     Raises:
-        ValueError: There are two names, or a value is no YAML.
+        ValueError: There are two names, or a value is not YAML.
     """
     # a word with "=" is a setting
     names = [word for word in words if "=" not in word]
@@ -84,7 +84,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
                 changes.merge_with_dotlist([word.removeprefix("data.")])
             except (YAMLError, OmegaConfBaseException, RecursionError) as error:
                 reason = " ".join(str(error).split())
-                raise ValueError(f"--data {word}: the value is no YAML ({reason[:100]})") from None
+                raise ValueError(f"--data {word}: the value is not YAML ({reason[:100]})") from None
     return (names[0] if names else None), changes
 
 

@@ -67,7 +67,7 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
         ValueError: The run kept fewer than `count`, or the folder does not exist.
     """
     if not run.is_dir():
-        raise ValueError(f"{run} is no run's folder; without --last, name checkpoints and --out")
+        raise ValueError(f"{run} is not a run's folder; without --last, name checkpoints and --out")
     paths = step_checkpoints(run / "checkpoints")
     if len(paths) < count:
         raise ValueError(

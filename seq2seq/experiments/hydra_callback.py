@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import itertools
 import logging
 import os
 import shlex
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -21,7 +23,7 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict, read_write
 
-from seq2seq.experiments.job_records import Job, Process, write_sweep
+from seq2seq.experiments.job_records import Job, Process, read_jobs, write_sweep
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,23 @@ def compare_command(sweep: Path, *options: str) -> str:
     return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
 
 
+def record_stop(status: object) -> None:
+    """Record in a sweep that a signal stopped the job of this process, which exits with `status`."""
+    here = job_folder()
+    # SLURM may have the job in its queue again, and knows its state
+    if (
+        here is None
+        or not isinstance(status, int)
+        or status <= 128
+        or "SLURM_JOB_ID" in os.environ
+        or not _first_task()
+    ):
+        return
+    if job := Job.read(here):
+        name = signal.Signals(status - 128).name
+        dataclasses.replace(job, state="failed", error=f"stopped ({name}); continue with resume=auto").write()
+
+
 class JobError(CompactHydraException):
     """A job of a sweep failed because of its settings: Hydra shows the message without a traceback."""
 
@@ -55,13 +74,14 @@ class JobRecords(Callback):
         """Record that this process launches the jobs."""
         sweep = _claim_folder(config)
         write_sweep(sweep, ended=False)
+        # also where a failed job or a signal ends the sweep, which Hydra tells no callback
+        atexit.register(_end, sweep)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that there will be no more jobs."""
-        sweep = Path(config.hydra.sweep.dir)
-        write_sweep(sweep, ended=True)
-        print(f"compare the runs with: {compare_command(sweep)}", flush=True)
+        atexit.unregister(_end)
+        _end(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that the job runs, and this process."""
@@ -101,6 +121,15 @@ class JobRecords(Callback):
             log=_log_file(),
             process=Process.here(),
         )
+
+
+def _end(sweep: Path) -> None:
+    """Record that a sweep has ended, and print how many jobs failed and how to compare the others."""
+    write_sweep(sweep, ended=True)
+    jobs = read_jobs(sweep)
+    failed = sum(job.state == "failed" for job in jobs)
+    what = f"{failed} of {len(jobs)} jobs failed; compare the others with" if failed else "compare the runs with"
+    print(f"{what}: {compare_command(sweep)}", flush=True)
 
 
 def _claim_folder(config: DictConfig) -> Path:

@@ -56,7 +56,7 @@ class Process:
         """Make a process of its entry in a record.
 
         Raises:
-            TypeError: It is no dictionary, or a value has the wrong type.
+            TypeError: It is not a dictionary, or a value has the wrong type.
         """
         process = cls(**record)
         words = isinstance(process.host, str) and isinstance(process.slurm, str)

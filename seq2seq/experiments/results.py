@@ -303,7 +303,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
     words = [key for key in (*SECTIONS, "mixer") if key in config and not isinstance(config[key], dict)]
     if words:
-        raise ValueError(f"config.yaml is damaged: {words[0]} is no section")
+        raise ValueError(f"config.yaml is damaged: {words[0]} is not a section")
     try:
         config = present_settings(config)
         # all that a comparison computes from it, so that it fails here, with a reason
@@ -327,7 +327,7 @@ def _no_score(split: str, results: dict[str, Any], config: dict[str, Any]) -> st
 def _check_results(run: RunResult, split: str) -> None:
     """Compute all that a comparison takes from results.json, so that it fails here, with a reason."""
     if not isinstance(run.results.get("mixer", ""), str):
-        raise TypeError("mixer is no word")
+        raise TypeError("mixer is not a word")
     for metric in ("bleu", "chrf"):
         if not math.isfinite(run.score(split, metric)):
             raise ValueError(f"{split}.{metric} is {run.score(split, metric)}")
@@ -336,7 +336,7 @@ def _check_results(run: RunResult, split: str) -> None:
         if math.isinf(run.number(key)):
             raise ValueError(f"{key} is infinite")
     if not all(isinstance(signature, str) for signature in run.signatures(split)):
-        raise TypeError(f"{split}.signatures are no words")
+        raise TypeError(f"{split}.signatures are not words")
     _ = run.command_keys
 
 

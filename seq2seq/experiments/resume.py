@@ -55,6 +55,8 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
             "continue a run under others with run=<name> or resume=<folder>/checkpoints/last.ckpt)",
             folder.path,
         )
+    elif path.is_dir():
+        raise ValueError(f"resume={resume}: is a directory; name the last.ckpt in it, or use resume=auto")
     elif not path.is_file():
         raise ValueError(f"resume={resume}: no such file; name a last.ckpt, or use resume=auto")
     return folder, path

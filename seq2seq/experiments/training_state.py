@@ -11,6 +11,7 @@ import torch
 
 from seq2seq import checkpoint
 from seq2seq.build import build_model, hidden_matrices, without_memory
+from seq2seq.config.mixer import packages_of
 from seq2seq.experiments.folder import ORIGIN
 from seq2seq.model import Seq2Seq
 
@@ -61,7 +62,9 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
     # the model of the settings, without memory: its parameters are what the optimizer's state belongs to
     sizes = payload[checkpoint.KEY]["model"]
     with without_memory():
-        model = build_model({**sizes, "model": config["model"], "mixer": config["mixer"]})
+        # the settings are those of the command, which the user has written
+        settings = {**sizes, "model": config["model"], "mixer": config["mixer"]}
+        model = build_model(settings, trust=packages_of(config["mixer"]))
     checkpoint.require_weights(model, payload, path)
     _check_optimizer(payload, config["optim"]["name"], model, path)
 
@@ -75,7 +78,7 @@ def require_origin(payload: Mapping[str, Any], path: Path) -> None:
     origin = payload[ORIGIN]
     kinds = {"settings": dict, "corpus": str, "max_tokens": int | None, "threads": int | None}
     if not isinstance(origin, dict):
-        raise StateError(path, ORIGIN, "is no dictionary")
+        raise StateError(path, ORIGIN, "is not a dictionary")
     for key, kind in kinds.items():
         # older files lack the last two
         if not isinstance(origin.get(key), kind):

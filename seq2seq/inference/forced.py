@@ -12,7 +12,7 @@ from torch import Tensor
 from seq2seq.mixer import CrossMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.pooling import spread
-from seq2seq.search import Ensemble, NotFiniteError, Specials, models_of
+from seq2seq.search import Ensemble, NotFiniteScoresError, Specials, models_of
 
 
 class Forced(NamedTuple):
@@ -43,7 +43,7 @@ def force(
         align: Compute weights over the source, too.
 
     Raises:
-        NotFiniteError: A log-probability is not finite.
+        NotFiniteScoresError: A log-probability is not finite.
     """
     src, src_mask = _padded([source for source, _ in pairs], special.pad, device)
     out, mask = _padded([target for _, target in pairs], special.pad, device)
@@ -53,7 +53,7 @@ def force(
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
     # nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
     if not log_probs[mask].isfinite().all():
-        raise NotFiniteError
+        raise NotFiniteScoresError
     weights = torch.stack([weight for _, weight in parts if weight is not None]).mean(0) if align else None
     found = []
     for row, (source, target) in enumerate(pairs):
@@ -87,8 +87,14 @@ def _of_member(
         found = saliency(model, src, src_mask, given, out, mask)
     else:
         # mean over heads, then over layers
-        found = torch.stack([each.mean(1) for each in weights if each is not None]).mean(0)
+        found = torch.stack([_shares(each).mean(1) for each in weights if each is not None]).mean(0)
     return chosen, spread(found, model.encoder.halvings.values(), src_mask)
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Scale rows to a sum of 1: where weights have another sum, a head counts no more for the size of its weights."""
+    size = weights.abs()
+    return size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
 
 
 def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: Tensor, mask: Tensor) -> Tensor:
@@ -107,7 +113,7 @@ def saliency(model: Seq2Seq, src: Tensor, src_mask: Tensor, given: Tensor, out: 
         chosen = log_probs.gather(2, out[:, :, None]).squeeze(2).sum(0)  # (T,): sentences do not meet
         norms = [torch.autograd.grad(each, memory, retain_graph=True)[0].norm(dim=-1) for each in chosen]
     found = torch.stack(norms, 1).masked_fill(~memory_mask[:, None], 0.0)  # (B, T, S')
-    return found / found.sum(-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
+    return _shares(found)
 
 
 def _padded(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -152,7 +158,7 @@ def pharaoh(pairs: Sequence[tuple[int, int]]) -> str:
 
 
 def words_of(pieces: Sequence[str]) -> list[list[int]]:
-    """Group positions of pieces into words, which begin with ▁; "" stands for what is no text."""
+    """Group positions of pieces into words, which begin with ▁; "" stands for what is not text."""
     words: list[list[int]] = []
     for position, piece in enumerate(pieces):
         if not piece:

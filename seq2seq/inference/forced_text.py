@@ -78,7 +78,7 @@ def force_lines(
 
     Raises:
         ValueError: A translation has more pieces than the model has positions.
-        NotFiniteError: A log-probability is not finite.
+        NotFiniteScoresError: A log-probability is not finite.
     """
     batch: list[tuple[int, list[int], list[int]]] = []
     for number, (source, target) in enumerate(lines):

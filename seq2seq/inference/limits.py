@@ -5,7 +5,7 @@ from __future__ import annotations
 # Pieces of a source line, its end of sentence counted; a longer line is translated in parts.
 # Attention's memory grows with the square of this.
 LONGEST_SOURCE = 1024
-# Parts of a line that are translated: what is no text at all must not keep a machine busy for hours.
+# Parts of a line that are translated: what is not text at all must not keep a machine busy for hours.
 MOST_PARTS = 64
 # The most that may be asked for instead.
 MOST_SOURCE = 10_000

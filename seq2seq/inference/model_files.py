@@ -19,7 +19,7 @@ _HUB_FILES = (CONFIG, WEIGHTS, "*.onnx", "*.onnx.data", "output.npz", *TOKENIZER
 
 
 def locate(name: str | os.PathLike[str]) -> Path:
-    """Return the file or folder of a model; fetch it where `name` is no path but reads as owner/name of the hub.
+    """Return the file or folder of a model; fetch it where `name` is not a path but reads as owner/name of the hub.
 
     Raises:
         CheckpointError: The hub has no such repository, or cannot be reached.

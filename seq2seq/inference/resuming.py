@@ -73,7 +73,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
         lines_each: Lines of output for each line of input.
 
     Raises:
-        ValueError: The output is no ordinary file, was made by something else, or another process writes it.
+        ValueError: The output is not a regular file, was made by something else, or another process writes it.
     """
     # where there are no such locks, nothing else of the program fails
     import fcntl
@@ -81,7 +81,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
     # a link keeps pointing at its target
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file():
-        raise ValueError(f"{path} is no ordinary file, which alone can be continued; leave out --resume")
+        raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
     partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
     with open(partial, "ab") as file:
         try:

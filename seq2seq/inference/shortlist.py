@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise ValueError("another format")
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError, RecursionError, NotImplementedError, MemoryError):
-        raise ValueError(f"{path} is no shortlist, or damaged; python -m seq2seq.shortlist makes one") from None
+        raise ValueError(f"{path} is not a shortlist, or damaged; python -m seq2seq.shortlist makes one") from None
     return arrays, meta
 
 

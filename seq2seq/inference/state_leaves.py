@@ -48,5 +48,5 @@ def _rebuild(tree: Any, parts: Iterator[Any]) -> Any:
 
 
 def _is_leaf(part: Any) -> bool:
-    # a cache is told by what mixers do with it: a traced one is no `Cache`
+    # a cache is told by what mixers do with it: a traced one is not a `Cache`
     return isinstance(part, Tensor) or hasattr(part, "read")

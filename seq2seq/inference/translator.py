@@ -23,7 +23,7 @@ from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOU
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
 from seq2seq.inference.pieces import target_ids
-from seq2seq.inference.requests import Job, Joined, Part, join_parts, make_job, make_parts, want_all_to_join
+from seq2seq.inference.search_jobs import Job, Joined, Part, join_parts, make_job, make_parts, want_all_to_join
 from seq2seq.inference.shortlist import Shortlist
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Ensemble, Graphs, Hypothesis, Specials, models_of, search, search_stream
@@ -124,7 +124,7 @@ class Translator:
         members = [load_model(each, device=device, dtype=dtype, trust=trust) for each in paths]
         loaded = members[0]
         for member, each in zip(members, paths, strict=True):
-            _require_vocabulary(member, each, loaded, paths[0])
+            _require_same_task(member, each, loaded, paths[0])
             store_weights_in(dtype, member.model)
         positions = _fewest_positions(members, trust)
         return cls(
@@ -335,10 +335,13 @@ def _make_as_many(candidates: list[Candidate], n_best: int) -> None:
     del candidates[n_best:]
 
 
-def _require_vocabulary(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
-    """Check that a model speaks the vocabulary of the first of its ensemble; ValueError if it does not."""
+def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Path) -> None:
+    """Check that a model has vocabulary and languages of the first of its ensemble; ValueError if it does not."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
+    own, wanted = (f"{each.meta['src_lang']} to {_targets(each.meta)}" for each in (member, first))
+    if own != wanted:
+        raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
 
 def _as_text(tokenizer: Tokenizer, translations: list[list[Joined]]) -> list[list[Candidate]]:
@@ -377,13 +380,16 @@ def target_languages(meta: dict[str, Any]) -> list[str]:
     return [str(language) for language in found] if isinstance(found, list) else []
 
 
+def _targets(meta: dict[str, Any]) -> str:
+    return ", ".join(target_languages(meta) or [meta["tgt_lang"]])
+
+
 def target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
     """Return the ids that ask for a target language; none where the model has only one."""
     languages = target_languages(meta)
     wanted = tgt_lang or meta["tgt_lang"]
     if wanted not in (languages or [meta["tgt_lang"]]):
-        known = ", ".join(languages or [meta["tgt_lang"]])
-        raise ValueError(f"this checkpoint does not translate to '{wanted}'; it translates to {known}")
+        raise ValueError(f"this checkpoint does not translate to '{wanted}'; it translates to {_targets(meta)}")
     return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 

@@ -94,7 +94,7 @@ def band_conv_transposed(dy: Tensor, weights: Tensor, *, left: int, block: int =
     return band_conv(dy, mirrored(weights, left), left=taps - 1 - left, block=block)
 
 
-def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
+def band_weight_gradient(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLOCK) -> Tensor:
     """Compute the gradient of `band_conv` to the weights, dy_t . x_{t+k-left}.
 
     Shape:
@@ -102,12 +102,12 @@ def band_slopes(dy: Tensor, x: Tensor, taps: int, *, left: int, block: int = BLO
     """
     length = x.shape[1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
-    slopes = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
+    grads = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
     if length <= 2 * block:
         # all T x T products, of which the band is kept
-        return unskew(F.pad(slopes @ values.transpose(-1, -2), (left, taps - 1 - left)))
+        return unskew(F.pad(grads @ values.transpose(-1, -2), (left, taps - 1 - left)))
     # (B, H, blocks, block, block + K - 1)
-    products = _blocks(slopes, block) @ _windows(values, taps, left, block).transpose(-1, -2)
+    products = _blocks(grads, block) @ _windows(values, taps, left, block).transpose(-1, -2)
     return unskew(products).flatten(2, 3)[:, :, :length]  # (B, H, T, K)
 
 

@@ -31,7 +31,7 @@ def require_backend(backend: str) -> str:
 
 
 def portable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mixer's settings without a demand for Triton, which was made of the training machine."""
+    """Return a mixer's settings without a demand for Triton, which was made of the training machine alone."""
     demand = values.get("backend") == "triton"
     return {**values, "backend": "auto"} if demand else dict(values)
 
@@ -66,7 +66,7 @@ def takes_triton(
         backend: "auto", "triton" or "torch".
         x: Its input, of a convolution (B, T, C).
         others: Its other floating-point inputs.
-        heads: Heads that the channels of x are divided into; None for what is no convolution.
+        heads: Heads that the channels of x are divided into; None for what is not a convolution.
         taps: Width of its kernels.
         unserved: What the call asks for that no Triton kernel does; None if there is nothing.
 

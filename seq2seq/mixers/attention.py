@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
-from seq2seq.kernels.attention.reference import allow
-from seq2seq.kernels.attention.weights import normalize, require_weights
+from seq2seq.kernels.attention.weights import allow, normalize, require_weights
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import HeadCache, NoState

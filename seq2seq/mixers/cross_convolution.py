@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class CrossConvolution(CrossMixer):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         predicted: Predict a kernel at every position.
-        rate: r positions of the source for each of the target.
+        rate: r positions of the source for each of the target; `model.encoder_stages` makes it that of the memory.
         weight_dropout: DropConnect on the normalized kernels: static ones once per forward, predicted
             ones per (b, t, h, k).
 
@@ -72,6 +73,11 @@ class CrossConvolution(CrossMixer):
         self.weight = None if predicted else nn.Parameter(torch.empty(num_heads, kernel_size))
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Count the rate in positions of the memory."""
+        return {**values, "rate": values.get("rate", 1.0) / factor}
 
     class Context(NamedTuple):
         """Values in heads, (B, H, S, D / H), and the source's mask (B, S)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer, require_probability
@@ -103,11 +102,6 @@ class Depthwise(SelfMixer):
             backend=self.backend,
         )
         return self.out(y)
-
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
 
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""

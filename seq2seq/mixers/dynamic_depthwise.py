@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import tap_inputs
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.projections import glu_input
@@ -87,11 +86,6 @@ class DynamicDepthwise(SelfMixer):
         weights = mark_mixing(self._weights(mean.to(z.dtype)))  # (B, T, K, D)
         inputs = tap_inputs(z, self.kernel_size, left=self.kernel_size - 1)  # (B, T, K, D)
         return self.out((weights * inputs).sum(2))  # (B, T, D)
-
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
 
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros at first, and the sum of all, (N, D)."""

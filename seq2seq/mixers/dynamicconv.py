@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.conv_step import window
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.conv_step import conv_step
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
@@ -111,11 +110,6 @@ class DynamicConv(SelfMixer):
         logits = self._logits(self._inner(x))
         return {"predicted kernels": logits.softmax(-1) if self.softmax else logits}
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
-
     class State(NamedTuple):
         """The gated inputs of the last K positions, D numbers a slot."""
 
@@ -132,8 +126,8 @@ class DynamicConv(SelfMixer):
         """Append this position's input, then convolve the last K with the kernel it predicts."""
         z = self._inner(x)  # (N, D)
         state.past.append(z, position)
-        weigh = partial(window, backend=self.backend)
-        y = state.past.convolve(self._logits(z), position, softmax=self.softmax, window=weigh)  # (N, D)
+        step = partial(conv_step, backend=self.backend)
+        y = state.past.convolve(self._logits(z), position, softmax=self.softmax, conv_step=step)  # (N, D)
         return self.out(y), state
 
     def _inner(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import mark_mixing
-from seq2seq.kernels.attention.reference import allow, weigh
+from seq2seq.kernels.attention.weights import allow, weigh
 from seq2seq.mixer import CrossMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.state import NoState

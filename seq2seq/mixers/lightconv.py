@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.conv_step import window
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.conv_step import conv_step
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
@@ -115,11 +114,6 @@ class LightConv(SelfMixer):
         """Return the kernels (H, K)."""
         return {"kernels": self._kernels()}
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
-
     class State(NamedTuple):
         """The gated inputs of the last K positions, D numbers a slot."""
 
@@ -137,8 +131,8 @@ class LightConv(SelfMixer):
         z = self.inner(x)  # (N, 2 D), or (N, D) without GLU
         state.past.append(F.glu(z, -1) if self.glu else z, position)
         weights = self._kernels()[None]  # (1, H, K)
-        weigh = partial(window, backend=self.backend)
-        return self.out(state.past.convolve(weights, position, softmax=False, window=weigh)), state
+        step = partial(conv_step, backend=self.backend)
+        return self.out(state.past.convolve(weights, position, softmax=False, conv_step=step)), state
 
     def _kernels(self) -> Tensor:
         return self.weight.softmax(-1) if self.softmax else self.weight  # (H, K); normalized, each sums to 1

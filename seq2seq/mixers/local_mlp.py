@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,8 +10,8 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
-from seq2seq.kernels.conv_step import window as convolve_window
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.conv_step import conv_step
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.mlp import check_length, require_max_len
 from seq2seq.state import HeadCache
@@ -77,11 +76,6 @@ class LocalMLP(SelfMixer):
         y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
         return self.out(y.flatten(2))
 
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
-
     class State(NamedTuple):
         """The projected inputs of the last w positions, D numbers a slot."""
 
@@ -98,5 +92,5 @@ class LocalMLP(SelfMixer):
         z = self.inner(x)  # (N, D)
         state.past.append(z, position)
         weights = self.weight[:, position].transpose(0, 1).to(z.dtype)  # (N, H, w)
-        weigh = partial(convolve_window, backend=self.backend)
-        return self.out(state.past.convolve(weights, position, softmax=False, window=weigh)), state
+        step = partial(conv_step, backend=self.backend)
+        return self.out(state.past.convolve(weights, position, softmax=False, conv_step=step)), state

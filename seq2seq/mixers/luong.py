@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -147,6 +148,20 @@ class LuongRead(nn.Module):
         return length * torch.sigmoid(place.to(torch.promote_types(place.dtype, torch.float32)))
 
 
+def require_equal_lengths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of one of these mixers for a shortened memory.
+
+    Raises:
+        ValueError: Its windows are around the target's position, which then is another one in the memory.
+    """
+    if values.get("scope") == "local_m":
+        raise ValueError(
+            "scope=local_m reads position i of the source for position i of the target, and model.encoder_stages "
+            "shortens the source: choose scope=local_p, or encoder_stages=1"
+        )
+    return dict(values)
+
+
 class LuongAttention(CrossMixer):
     """Luong's attention to the source, for any decoder.
 
@@ -197,6 +212,11 @@ class LuongAttention(CrossMixer):
             half_window=half_window,
             max_len=max_len,
         )
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Refuse windows around the target's position; see `require_equal_lengths`."""
+        return require_equal_lengths(values)
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> LuongContext:
         """Compute what scores read of memory (B, S, M)."""
@@ -279,6 +299,11 @@ class Luong(CrossMixer):
             max_len=max_len,
             coverage=coverage,
         )
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Refuse windows around the target's position; see `require_equal_lengths`."""
+        return require_equal_lengths(values)
 
     class Context(NamedTuple):
         """Parts of the source that LuongRead reads, and the first state (B, D)."""

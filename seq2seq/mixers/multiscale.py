@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.kernels.dispatch import portable, require_backend
+from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.projections import glu_input
@@ -95,11 +95,6 @@ class Multiscale(SelfMixer):
             before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total
-
-    @classmethod
-    def portable_values(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose the backend anew."""
-        return portable(values)
 
     class State(NamedTuple):
         """The gated inputs of the last K - 1 positions, (N, K - 1, D), zeros before the first."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
-from seq2seq.kernels.attention.reference import weigh
+from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split

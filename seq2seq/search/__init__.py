@@ -19,7 +19,7 @@ from seq2seq.search.ensemble import Ensemble as Ensemble
 from seq2seq.search.ensemble import models_of as models_of
 from seq2seq.search.graphs import Graphs as Graphs
 from seq2seq.search.hypothesis import Hypothesis as Hypothesis
-from seq2seq.search.hypothesis import NotFiniteError as NotFiniteError
+from seq2seq.search.hypothesis import NotFiniteScoresError as NotFiniteScoresError
 from seq2seq.search.hypothesis import Specials as Specials
 from seq2seq.search.hypothesis import length_divisor as length_divisor
 from seq2seq.search.hypothesis import target_limits as target_limits
@@ -64,7 +64,7 @@ def search(
         For each sentence settings.n_best hypotheses, or as many as have ended, which is one at least.
 
     Raises:
-        NotFiniteError: The model's logits are not finite.
+        NotFiniteScoresError: The model's logits are not finite.
     """
     sources = _sources(src, src_mask, prefixes)
     how = {"suppress": suppress, "shortlist": shortlist, "graphs": graphs}
@@ -99,7 +99,7 @@ def sample(
 
     Raises:
         ValueError: The temperature, top_k or top_p is outside its range.
-        NotFiniteError: The model's logits are not finite.
+        NotFiniteScoresError: The model's logits are not finite.
     """
     settings = settings or SearchSettings(beam_size=1)
     selection = Drawn(special.eos, temperature, top_k, top_p)
@@ -197,7 +197,7 @@ def _nothing_ended(plan: Plan) -> Exception:
         return ValueError(
             "no translation meets min_len, no_repeat_ngram, suppressed tokens, phrases and the shortlist together"
         )
-    return NotFiniteError()
+    return NotFiniteScoresError()
 
 
 def _selection(special: Specials, settings: SearchSettings) -> Selection:

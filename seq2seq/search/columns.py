@@ -16,7 +16,7 @@ from torch import Tensor
 from seq2seq.search.hypothesis import Specials
 
 if TYPE_CHECKING:
-    from seq2seq.search.rows import Choice, Open
+    from seq2seq.search.rows import Choice, OpenHypotheses
 
 
 class Columns(NamedTuple):
@@ -32,16 +32,16 @@ class Columns(NamedTuple):
     place: Tensor
 
     @classmethod
-    def of(cls, allowed: Tensor, named: Tensor) -> Columns:
-        """Return the columns of the lists allowed (B, V), the tokens `named` first."""
+    def of(cls, allowed: Tensor, rule_tokens: Tensor) -> Columns:
+        """Return the columns of the lists allowed (B, V), the tokens `rule_tokens` first."""
         others = allowed.any(0)  # (V,)
-        others[named] = False
-        ids = torch.cat([named, others.nonzero().squeeze(1)])
+        others[rule_tokens] = False
+        ids = torch.cat([rule_tokens, others.nonzero().squeeze(1)])
         place = torch.zeros_like(others, dtype=torch.int64)
         place[ids] = torch.arange(len(ids), device=ids.device)
         return cls(ids, place)
 
-    def of_rows(self, rows: Open) -> Open:
+    def of_rows(self, rows: OpenHypotheses) -> OpenHypotheses:
         """Replace the tokens that rules and selections read by their columns."""
         # what is negative stands for no token
         phrases = torch.where(rows.phrases < 0, rows.phrases, self.place[rows.phrases.clamp(min=0)])
@@ -52,7 +52,7 @@ class Columns(NamedTuple):
         return choice._make(extensions._replace(token=self.ids[extensions.token]) for extensions in choice)
 
 
-class Named(NamedTuple):
+class RuleTokens(NamedTuple):
     """Tokens that rules name, and the rules' constants by their columns.
 
     Attributes:
@@ -66,7 +66,7 @@ class Named(NamedTuple):
     suppress: list[int]
 
     @classmethod
-    def of(cls, special: Specials, suppress: Sequence[int]) -> Named:
+    def of(cls, special: Specials, suppress: Sequence[int]) -> RuleTokens:
         """Give the special tokens, byte pieces and suppressed tokens the first columns."""
         ids = list(dict.fromkeys([special.pad, special.bos, special.eos, *special.byte_of, *suppress]))
         place = {token: column for column, token in enumerate(ids)}

@@ -21,12 +21,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from seq2seq.search.rows import Choice, Extensions, Open, Scores
+from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
 from seq2seq.search.top import top
 from seq2seq.search.words import Words
 
 NEVER = float("-inf")
-# Ends a phrase in `Open.phrases`, and fills the rest.
+# Ends a phrase in `OpenHypotheses.phrases`, and fills the rest.
 STOP = -1
 
 
@@ -78,6 +78,11 @@ class Progress(NamedTuple):
         taken = self.done | {self.current}
         return {phrase.tokens[0] for index, phrase in enumerate(phrases) if index not in taken}
 
+    def barred(self, phrases: Sequence[Phrase]) -> frozenset[int]:
+        """Return the tokens that would break the current phrase after its end; none where it has not been reached."""
+        at_end = self.current >= 0 and self._next(phrases) is None
+        return phrases[self.current].barred if at_end else frozenset()
+
     def met(self, phrases: Sequence[Phrase]) -> int:
         """Return how many tokens of phrases are met."""
         return sum(len(phrases[index].tokens) for index in self.done) + self.reached
@@ -108,7 +113,7 @@ class Constrained:
     eos: int
     words: Words = dataclasses.field(default_factory=Words)
 
-    def __call__(self, scores: Scores, rows: Open) -> Choice:
+    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose for one sentence after another."""
         sentences, size = rows.log_prob.shape
         width = min(2 * size, scores.log_probs.shape[1])
@@ -144,16 +149,22 @@ class Constrained:
         return Choice(*(_tensors(side, rows.log_prob) for side in zip(*chosen, strict=True)))
 
     def _wanted(
-        self, scores: Scores, rows: Open, progress: list[list[Progress]], phrases: list[list[Phrase]]
+        self, scores: Scores, rows: OpenHypotheses, progress: list[list[Progress]], phrases: list[list[Phrase]]
     ) -> list[list[dict[int, float]]]:
-        """Return log p of each hypothesis with each token that its phrases want, which need not be among the best."""
+        """Return log p of each hypothesis with each token that its phrases want, which need not be among the best.
+
+        At the end of a phrase whose last word could go on, that is also the best token with which it does not.
+        """
         size = rows.log_prob.shape[1]
-        asked = [
-            (row * size + parent, token)
-            for row, states in enumerate(progress)
-            for parent, state in enumerate(states)
-            for token in sorted(state.wanted(phrases[row]))
-        ]
+        asked = []
+        for row, states in enumerate(progress):
+            for parent, state in enumerate(states):
+                hypothesis = row * size + parent
+                asked += [(hypothesis, token) for token in sorted(state.wanted(phrases[row]))]
+                if barred := state.barred(phrases[row]):
+                    others = scores.log_probs[hypothesis].clone()  # (V,)
+                    others[list(barred)] = NEVER
+                    asked.append((hypothesis, int(others.argmax())))
         found: list[list[dict[int, float]]] = [[{} for _ in states] for states in progress]
         if asked:
             index, tokens = torch.tensor(asked).to(rows.last.device).unbind(1)
@@ -162,7 +173,9 @@ class Constrained:
                 found[hypothesis // size][hypothesis % size][token] = value
         return found
 
-    def _missing(self, scores: Scores, rows: Open, given: list[list[dict[int, float]]]) -> list[list[dict[int, int]]]:
+    def _missing(
+        self, scores: Scores, rows: OpenHypotheses, given: list[list[dict[int, float]]]
+    ) -> list[list[dict[int, int]]]:
         """Return how many byte pieces complete the character after each token, where that is not 0."""
         characters = scores.characters
         if characters is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.config.search import SearchSettings
 
 
-class NotFiniteError(FloatingPointError):
+class NotFiniteScoresError(FloatingPointError):
     """The model's scores are not finite, so that nothing can be ranked by them; the message is one line."""
 
     def __init__(self) -> None:

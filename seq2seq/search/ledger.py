@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.config.search import SearchSettings
-from seq2seq.search.hypothesis import Hypothesis, NotFiniteError, length_divisor
+from seq2seq.search.hypothesis import Hypothesis, NotFiniteScoresError, length_divisor
 
 # Log p, parent and token of each column of a beam.
 Arrays = tuple[np.ndarray, ...]
@@ -18,21 +18,21 @@ class Results:
     """Results of a step for all rows: log p, parent and token of each column of a beam, (B, beam) each.
 
     Args:
-        first: Of extensions of which some may have ended.
+        may_end: Of extensions of which some may have ended.
         kept: Of those that go on.
         rows: The rows that count.
 
     Raises:
-        NotFiniteError: A candidate's log p is NaN: one logit that is NaN or infinite makes all of its hypothesis NaN.
+        NotFiniteScoresError: A candidate's log p is NaN: one logit that is not finite makes all of its hypothesis NaN.
     """
 
-    def __init__(self, first: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
-        self.first = first
+    def __init__(self, may_end: Arrays, kept: Arrays, eos: int, rows: list[int]) -> None:
+        self.may_end = may_end
         self.kept = kept
-        log_prob, _, token = first
+        log_prob, _, token = may_end
         self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
         if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
-            raise NotFiniteError
+            raise NotFiniteScoresError
         # columns of each row; -inf: no hypothesis
         self.ended: dict[int, list[int]] = {}
         for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
@@ -59,21 +59,21 @@ class Sentence:
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
         self._known: set[tuple[int, ...]] = set()  # what has ended, where there are several groups
 
-    def update(self, step: Results, row: int, how: SearchSettings) -> None:
+    def update(self, step: Results, row: int, settings: SearchSettings) -> None:
         """Take the next step's results, of which the sentence's are in a row."""
         parent, token = step.kept[1][row], step.kept[2][row]
         size = len(parent) // len(self._ended)
         number = len(self._parents)
         for column in step.ended.get(row, ()):
             group = self._ended[column // size]
-            before = int(step.first[1][row, column])
+            before = int(step.may_end[1][row, column])
             if len(group) < size and self._is_new(number, before):
-                value = float(step.first[0][row, column])
-                score = value / length_divisor(number + 1, how)
+                value = float(step.may_end[0][row, column])
+                score = value / length_divisor(number + 1, settings)
                 group.append((score, value, number, before))
         self._parents.append(parent)
         self._tokens.append(token)
-        self.done = self._is_done(step.best_open[row], size, how)
+        self.done = self._is_done(step.best_open[row], size, settings)
 
     def _is_new(self, step: int, row: int) -> bool:
         """Return False for what another group has ended with; a group repeats nothing, and samples may."""
@@ -84,19 +84,19 @@ class Sentence:
         self._known.add(ids)
         return new
 
-    def _is_done(self, best_open: float, size: int, how: SearchSettings) -> bool:
+    def _is_done(self, best_open: float, size: int, settings: SearchSettings) -> bool:
         """Return True if nothing that is open can change the n best."""
         length = len(self._parents)
         # nothing is open, or every group is full
         if best_open == -math.inf or length >= self.limit or all(len(group) >= size for group in self._ended):
             return True
         scores = sorted((entry[0] for group in self._ended for entry in group), reverse=True)
-        if len(scores) < how.n_best:
+        if len(scores) < settings.n_best:
             return False
         # the best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks; log p only
         # falls as a hypothesis grows
-        best_length = self.limit if how.length_penalty > 0 else length + 1
-        return best_open / length_divisor(best_length, how) <= scores[how.n_best - 1]
+        best_length = self.limit if settings.length_penalty > 0 else length + 1
+        return best_open / length_divisor(best_length, settings) <= scores[settings.n_best - 1]
 
     def best(self, count: int) -> list[Hypothesis]:
         """Return the best hypotheses that have ended, best first; of equal ones those that ended first."""

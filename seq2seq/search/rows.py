@@ -54,7 +54,7 @@ def step_log_probs(
     return (logits if getattr(model, "normalized", False) else logits.log_softmax(-1)), state
 
 
-class Open(NamedTuple):
+class OpenHypotheses(NamedTuple):
     """The open hypotheses of each row, all tensors with rows first.
 
     Attributes:
@@ -109,9 +109,9 @@ class Extensions(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Choice of a step, (B, beam) each: `first` has those whose token may be the end, `kept` those that go on."""
+    """Choice of a step, (B, beam) each: `may_end` has those whose token may be the end, `kept` those that go on."""
 
-    first: Extensions
+    may_end: Extensions
     kept: Extensions
 
 
@@ -120,10 +120,10 @@ class Rule(Protocol):
 
     @property
     def reads_tokens(self) -> bool:
-        """True if it reads `Open.tokens`."""
+        """True if it reads `OpenHypotheses.tokens`."""
         ...
 
-    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid tokens."""
         ...
 
@@ -138,7 +138,7 @@ class Selection(Protocol):
 
     @property
     def reads_tokens(self) -> bool:
-        """True if it reads `Open.tokens`."""
+        """True if it reads `OpenHypotheses.tokens`."""
         ...
 
     @property
@@ -151,7 +151,7 @@ class Selection(Protocol):
         """True if it reads on the host what the device has computed."""
         ...
 
-    def __call__(self, scores: Scores, rows: Open) -> Choice:
+    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose."""
         ...
 
@@ -167,22 +167,22 @@ class Rows:
         rules: What is forbidden, applied in order.
         selection: How extensions are chosen.
         characters: The state of byte pieces, where there are any.
-        named: Where rows have lists of tokens: those whose places are the columns that rules, selection and characters
-            know them by, (n,).
+        rule_tokens: Where rows have lists of tokens: those that rules, selection and characters know by their columns,
+            which are the first ones, (n,).
     """
 
     def __init__(
         self,
         model: Model,
         context: list[Any],
-        rows: Open,
+        rows: OpenHypotheses,
         *,
         special: Specials,
         max_len: int,
         rules: tuple[Rule, ...],
         selection: Selection,
         characters: Characters | None = None,
-        named: Tensor | None = None,
+        rule_tokens: Tensor | None = None,
     ) -> None:
         self.model = model
         self.special = special
@@ -195,7 +195,7 @@ class Rows:
         self.characters = characters
         # where the rows of hypotheses begin, (B, 1)
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
-        self._named = named
+        self._rule_tokens = rule_tokens
         self._columns: Columns | None = None
         self._output: Any = None
         self._narrow()
@@ -203,7 +203,7 @@ class Rows:
     @property
     def narrowed(self) -> bool:
         """True if the tokens of the rows' lists alone are scored."""
-        return self._named is not None
+        return self._rule_tokens is not None
 
     def advance(self) -> Tensor:
         """Extend every open hypothesis by one token, and return what the host needs to know, (B, 6 beam) int32.
@@ -224,7 +224,7 @@ class Rows:
         # one tensor, so that it is one copy; floats as their bits
         return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
 
-    def _scores(self, rows: Open) -> Scores:
+    def _scores(self, rows: OpenHypotheses) -> Scores:
         position = rows.position.repeat_interleave(self.beam)  # (N,)
         # of all tokens, before some are ruled out: log_prob is the model's own
         log_probs, self.state = step_log_probs(
@@ -257,7 +257,7 @@ class Rows:
         # a row that has ended stays where it is until it is taken: there are no further slots or positions
         torch.minimum(rows.position + 1, rows.limits - 1, out=rows.position)
 
-    def admit(self, places: Tensor, src: Tensor, src_mask: Tensor, rows: Open, longest: int) -> None:
+    def admit(self, places: Tensor, src: Tensor, src_mask: Tensor, rows: OpenHypotheses, longest: int) -> None:
         """Let sentences src (B', S) take the rows `places` (B',); S is that of the context.
 
         Args:
@@ -288,6 +288,6 @@ class Rows:
     def _narrow(self) -> None:
         """Score the tokens of the rows' lists alone from here on, where they have lists."""
         allowed = self.open.allowed
-        if self._named is not None:
-            self._columns = Columns.of(allowed, self._named)
+        if self._rule_tokens is not None:
+            self._columns = Columns.of(allowed, self._rule_tokens)
             self._output = self.model.narrow(self._columns.ids, allowed[:, self._columns.ids])

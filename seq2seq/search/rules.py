@@ -11,7 +11,7 @@ from torch import Tensor
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import Characters
 from seq2seq.search.hypothesis import Specials
-from seq2seq.search.rows import Open, Rule
+from seq2seq.search.rows import OpenHypotheses, Rule
 
 NEVER = float("-inf")
 
@@ -23,7 +23,7 @@ class Forbid:
     tokens: Tensor  # on the device
     reads_tokens = False
 
-    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid them."""
         log_probs.index_fill_(1, self.tokens, NEVER)
 
@@ -36,7 +36,7 @@ class MinLength:
     eos: int
     reads_tokens = False
 
-    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid the end."""
         early = (rows.position < self.least).repeat_interleave(rows.last.shape[1])  # (N,)
         log_probs[:, self.eos].masked_fill_(early, NEVER)
@@ -50,7 +50,7 @@ class NoRepeat:
     pad: int
     reads_tokens = True
 
-    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid what followed the last size - 1 tokens where they occurred before."""
         tokens = rows.tokens.flatten(0, 1)  # (N, L)
         if tokens.shape[1] < self.size:
@@ -75,7 +75,7 @@ class WholeCharacters:
     characters: Characters
     reads_tokens = False
 
-    def __call__(self, log_probs: Tensor, rows: Open) -> None:
+    def __call__(self, log_probs: Tensor, rows: OpenHypotheses) -> None:
         """Forbid what would leave a character incomplete."""
         self.characters.forbid(log_probs, rows.partial, rows.limits - rows.position)
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import characters_of
-from seq2seq.search.columns import Named
+from seq2seq.search.columns import RuleTokens
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.graphs import Graphs, Steps
 from seq2seq.search.hypothesis import Specials, target_limits
 from seq2seq.search.ledger import Results, Sentence
-from seq2seq.search.rows import Model, Open, Rows, Selection
+from seq2seq.search.rows import Model, OpenHypotheses, Rows, Selection
 from seq2seq.search.rules import rules_of
 
 NEVER = float("-inf")
@@ -84,8 +84,8 @@ class Running:
         # results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
-        named = Named.of(plan.special, plan.suppress) if plan.shortlist else None
-        special, suppress = (named.special, named.suppress) if named else (plan.special, plan.suppress)
+        of_rules = RuleTokens.of(plan.special, plan.suppress) if plan.shortlist else None
+        special, suppress = (of_rules.special, of_rules.suppress) if of_rules else (plan.special, plan.suppress)
         self.characters = characters_of(special.byte_of, suppress, plan.device)
         self.rules = rules_of(plan.settings, special, suppress, plan.device, self.characters)
         src, mask = self._padded(sources)
@@ -97,9 +97,9 @@ class Running:
             max_len=self.max_len,
             rules=self.rules,
             # of columns, where there are lists of tokens
-            selection=dataclasses.replace(plan.selection, eos=special.eos) if named else plan.selection,  # type: ignore
+            selection=dataclasses.replace(plan.selection, eos=special.eos) if of_rules else plan.selection,  # type: ignore
             characters=self.characters,
-            named=None if named is None else torch.tensor(named.ids).to(plan.device),
+            rule_tokens=None if of_rules is None else torch.tensor(of_rules.ids).to(plan.device),
         )
         self._advance = Steps(self.rows, plan.graphs)
 
@@ -118,7 +118,7 @@ class Running:
         """Extend all hypotheses by a token; `finished` gets what is done by then.
 
         Raises:
-            NotFiniteError: The model's scores are not finite.
+            NotFiniteScoresError: The model's scores are not finite.
         """
         # copied in any case: sentences keep what they read, and replayed steps write to one place
         packed = self._advance().to("cpu", non_blocking=True, copy=True)
@@ -191,7 +191,7 @@ class Running:
         mask = torch.arange(self.width) < lengths[:, None]
         return src.to(self.plan.device), mask.to(self.plan.device)
 
-    def _open(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> Open:
+    def _open(self, sources: Sequence[tuple[Any, Source]], limits: list[int]) -> OpenHypotheses:
         """Return the hypotheses before the first step."""
         rows, size, most = len(sources), self.plan.settings.beam_size, self.max_len
         log_prob = torch.full((rows, size), NEVER)
@@ -216,7 +216,7 @@ class Running:
         partial = torch.zeros(rows, size if self.characters else 0, dtype=torch.int64)
         allowed = self._allowed(sources)
         fields = last, log_prob, position, torch.tensor(limits), forced, tokens, draws, phrases, partial, allowed
-        return Open(*(field.to(self.plan.device) for field in fields))
+        return OpenHypotheses(*(field.to(self.plan.device) for field in fields))
 
     def _allowed(self, sources: Sequence[tuple[Any, Source]]) -> Tensor:
         """Return the tokens of each sentence's list, with those that its translation must have, (B, V)."""

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from seq2seq.search.rows import Choice, Extensions, Open, Scores
+from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
 from seq2seq.search.top import top
 
 NEVER = float("-inf")
@@ -24,7 +24,7 @@ class BestFirst:
 
     eos: int
 
-    def __call__(self, scores: Scores, rows: Open) -> Choice:
+    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose."""
         size = rows.log_prob.shape[1]
         # 2 beam of each, since up to beam of them may end and beam must go on
@@ -36,7 +36,7 @@ class BestFirst:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """Sampling: each hypothesis goes on by itself, by a token that its own number of `Open.draws` picks.
+    """Sampling: each hypothesis goes on by itself, by a token that its own number of `OpenHypotheses.draws` picks.
 
     Args:
         temperature: The distribution is softmax(logits / temperature).
@@ -63,7 +63,7 @@ class Drawn:
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; choose more than 0 up to 1, which is all tokens")
 
-    def __call__(self, scores: Scores, rows: Open) -> Choice:
+    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Draw."""
         sentences, beam = rows.log_prob.shape
         drawn = self._draw(scores.log_probs, rows)  # (N,)
@@ -78,7 +78,7 @@ class Drawn:
         kept = log_prob.masked_fill(token == self.eos, NEVER)
         return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
 
-    def _draw(self, log_probs: Tensor, rows: Open) -> Tensor:
+    def _draw(self, log_probs: Tensor, rows: OpenHypotheses) -> Tensor:
         """Invert the cumulative distribution at each hypothesis's number, (N,)."""
         at = rows.position[:, None, None].expand(-1, rows.draws.shape[1], 1)
         uniform = rows.draws.gather(2, at).flatten()[:, None]  # (N, 1)
@@ -117,7 +117,7 @@ class Diverse:
     groups: int
     strength: float
 
-    def __call__(self, scores: Scores, rows: Open) -> Choice:
+    def __call__(self, scores: Scores, rows: OpenHypotheses) -> Choice:
         """Choose for one group after another."""
         sentences, beam = rows.log_prob.shape
         size = beam // self.groups
@@ -140,11 +140,11 @@ class Diverse:
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
             counts.scatter_add_(2, choice.kept.token[:, None], real[:, None])
             choices.append(Choice(*(Extensions(e.log_prob, e.parent + start, e.token) for e in choice)))
-        first, kept = (
+        may_end, kept = (
             Extensions(*(torch.cat(fields, 1) for fields in zip(*side, strict=True)))
             for side in zip(*choices, strict=True)
         )
-        return Choice(first, kept)
+        return Choice(may_end, kept)
 
 
 def _part(scores: Scores, sentences: int, part: slice) -> Scores:
@@ -168,12 +168,12 @@ def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None 
     # flat = parent * width + rank
     found = Extensions(ranked, flat // width, token.flatten(1).gather(1, flat))
     open_rank, kept = ranked.masked_fill(found.token == eos, NEVER).topk(size, -1)  # (B, size)
-    first = Extensions(*(field[:, :size] for field in found))
+    may_end = Extensions(*(field[:, :size] for field in found))
     parent, chosen = found.parent.gather(1, kept), found.token.gather(1, kept)
     # -inf where there is nothing to keep
     log_prob = open_rank
     if paid is not None:
         cost = paid.flatten(1).gather(1, flat)
-        first = first._replace(log_prob=first.log_prob + cost[:, :size])
+        may_end = may_end._replace(log_prob=may_end.log_prob + cost[:, :size])
         log_prob = log_prob + cost.gather(1, kept)
-    return Choice(first, Extensions(log_prob, parent, chosen))
+    return Choice(may_end, Extensions(log_prob, parent, chosen))

@@ -59,7 +59,7 @@ def make_task(
         }
     )
     torch.manual_seed(plan.run.seed)  # right before the weights are drawn
-    model = build_model(config)
+    model = build_model(config, trust=plan.trust)
     if start:
         model.load_state_dict(start.model.state_dict())
     prepare_for_training(model, plan.trainer, compile=compile)
@@ -113,13 +113,14 @@ def _to_autocast_type(module: torch.nn.Module, inputs: Any, x: Tensor) -> Tensor
 
 
 def validation_search(search: SearchSettings, settings: TrainerSettings) -> SearchSettings:
-    """Return the search of validations: a beam of their own, and translations no longer than theirs may be.
+    """Return the search of validations: a beam of their own, of one group, and a limit of length of their own.
 
     An untrained model repeats itself up to the limit of length, and the test's limit is generous.
     """
     return dataclasses.replace(
         search,
         beam_size=settings.val_beam_size,
+        beam_groups=1,
         max_len_ratio=min(search.max_len_ratio, settings.val_max_len_ratio),
         max_len_extra=min(search.max_len_extra, settings.val_max_len_extra),
     )

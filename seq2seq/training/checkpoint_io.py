@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 # The callbacks with a state that every run has had, whatever its settings.
 _ALWAYS = ("ProgressLog", "RecordScores", "Stopping", "Validation")
-# The callbacks that do what one named `Control` did in checkpoints written before it was split, and their state.
-_PARTS_OF_CONTROL = {
-    "Stopping": ("elapsed", "bad_validations", "validation_seconds", "ended"),
-    "RecordScores": ("best", "best_step", "best_scores"),
-    "Validation": ("validated", "validated_step", "pending"),
-    "AverageWeights": ("average",),
-}
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -45,20 +38,17 @@ class AtomicCheckpointIO(CheckpointIO):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
             checkpoints.save(path, checkpoint)
-        except checkpoints.NotFiniteError:
+        except checkpoints.NotFiniteWeightsError:
             raise TrainingFault(
                 f"training has diverged: at update {checkpoint.get('global_step')} the weights are not finite, and "
-                f"{path} is not written; lower optim.lr, raise optim.warmup_steps, or set optim.clip_norm=1"
+                f"{path} is not written; lower optim.lr, lengthen its rise (optim.warmup_share or warmup_steps), or "
+                "set optim.clip_norm=1"
             ) from None
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Read `path` to the CPU."""
         # Always to the CPU, whatever `map_location` says: Lightning moves the weights itself.
-        payload = checkpoints.read(path)
-        # Absent from files of weights alone.
-        if "callbacks" in payload:
-            payload["callbacks"] = _split_control(payload["callbacks"])
-        return payload
+        return checkpoints.read(path)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Delete `path`."""
@@ -142,13 +132,3 @@ def plugins() -> list[Any]:
     elif "SLURM_NTASKS" in os.environ and not distributed.launcher():
         environment = [LightningEnvironment()]
     return [AtomicCheckpointIO(), *environment]
-
-
-def _split_control(states: dict[str, Any]) -> dict[str, Any]:
-    """Distribute the state of an earlier `Control` over the callbacks it was split into."""
-    control = states.get("Control")
-    if control is None:
-        return states
-    # An older file may lack keys that were added later.
-    parts = {name: {key: control[key] for key in keys if key in control} for name, keys in _PARTS_OF_CONTROL.items()}
-    return {name: state for name, state in (states | parts).items() if name != "Control" and state}

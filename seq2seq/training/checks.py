@@ -42,7 +42,7 @@ def check_model(plan: RunPlan, start: Loaded | None) -> Seq2Seq:
         sizes = {key: value for key, value in start.meta["model"].items() if key not in ("model", "mixer")}
         finetune.require_same_model(start.meta["model"], plan.config, str(plan.run.init_from))
     with without_memory():
-        return build_model(plan.model_config(sizes))
+        return build_model(plan.model_config(sizes), trust=plan.trust)
 
 
 def picture_sizes(patches: PatchGrid | None) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def picture_sizes(patches: PatchGrid | None) -> dict[str, Any]:
 
 def bounded_search(plan: RunPlan) -> SearchSettings:
     """Return the settings of the search, bounded by the model's positions."""
-    return dataclasses.replace(plan.search, max_len=max_positions(plan.config))
+    return dataclasses.replace(plan.search, max_len=max_positions(plan.config, trust=plan.trust))
 
 
 def plan_data(plan: RunPlan, start: Loaded | None) -> DataPlan:
@@ -78,12 +78,12 @@ def score_tokenizer(plan: RunPlan, lang: str) -> str:
 
 def check_positions(plan: RunPlan, data: DataPlan) -> None:
     """Raise ValueError if the model's positions end before the longest training sentence, padding included."""
-    most = max_positions(plan.config)
+    most = max_positions(plan.config, trust=plan.trust)
     if not most:
         return
     # Batches are padded to multiples, so a sentence takes more positions than it has pieces.
     longest = data.longest_allowed
-    named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config).items())
+    named = ", ".join(f"{key}={n}" for key, n in bounds(plan.config, trust=plan.trust).items())
     otherwise = f"data.clean.max_length={longest_width(most)}, or sinusoidal positions and mixers without max_len"
     if longest == math.inf:
         raise ValueError(f"{named}, and data.max_tokens=auto bounds no sentence: set {otherwise}")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from seq2seq import distributed
 from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import LOCK
-from seq2seq.training.plan import RunPlan, resolve
+from seq2seq.training.plan import RunPlan, make_plan
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def shortened(plan: RunPlan) -> RunPlan:
         trainer["val_steps"] = DRY_UPDATES
     name = f"{folder_of(plan.config, plan.mixer).name}.dry-run"
     config = {**plan.config, "run": name, "resume": None, "trainer": trainer}
-    return resolve(config, mixer=plan.mixer, command=plan.command, job=plan.job, typed=plan.typed)
+    return make_plan(config, mixer=plan.mixer, command=plan.command, job=plan.job, chosen=plan.chosen)
 
 
 def _clear(folder: RunFolder) -> None:

@@ -24,7 +24,7 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
         taken: Names under which the run's own callbacks save their states.
 
     Raises:
-        ValueError: A class is missing, refuses its arguments or is no callback, or two save under one name.
+        ValueError: A class is missing, refuses its arguments or is not a callback, or two save under one name.
     """
     made = []
     owners = dict.fromkeys(taken, "a callback of every run")
@@ -65,7 +65,7 @@ def require_call(key: str, node: Mapping[str, Any], base: type | None = None) ->
     unknown = [name for name in arguments if name not in parameters]
     if unknown and not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         hint = suggestion(unknown[0], list(parameters)) or f"; it takes {', '.join(parameters) or 'none'}"
-        raise ValueError(f"{key}.{unknown[0]} is no argument of {node['_target_']}{hint}")
+        raise ValueError(f"{key}.{unknown[0]} is not an argument of {node['_target_']}{hint}")
     return target
 
 
@@ -76,7 +76,7 @@ def make(key: str, node: Mapping[str, Any], base: type[Made], **given: Any) -> M
         given: Arguments that the entry need not have.
 
     Raises:
-        ValueError: Its class refuses the arguments, or it is no `base`.
+        ValueError: Its class refuses the arguments, or it is not a `base`.
     """
     made = _call(key, node, {**given, **node})
     if not isinstance(made, base):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seq2seq.config.chosen import is_chosen
 from seq2seq.config.dicts import UNSET, differences
 from seq2seq.config.sections import present_settings
-from seq2seq.config.typed import is_typed
 from seq2seq.data.cache_folder import cached
-from seq2seq.training.plan import RunPlan, resolve
+from seq2seq.training.plan import RunPlan, make_plan
 
 if TYPE_CHECKING:
     from seq2seq.checkpoint import Loaded
@@ -34,11 +34,7 @@ def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], ori
     Dropout may differ. The message names the first difference and the override that removes it.
     """
     # An older checkpoint lacks settings that are newer: both sides get their defaults.
-    old, new = present_settings(before), present_settings(config)
-    sections = [{key: each[key] for key in ("model", "mixer")} for each in (old, new)]
-    for key, there, here in differences(*sections):
-        if key.split(".")[-1] not in _FREE:
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+    _refuse_differences(present_settings(before), present_settings(config), origin)
 
 
 def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
@@ -48,22 +44,25 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         ValueError: A choice of the user contradicts the checkpoint; names both values.
     """
     # From Python, nobody can tell: every setting counts as chosen.
-    if plan.typed is None:
+    if plan.chosen is None:
         return plan
     origin = str(plan.run.init_from)
     old = present_settings(start.meta["model"])
     new = present_settings(plan.config)
-    for key, there, here in differences(*({each: one[each] for each in ("model", "mixer")} for one in (old, new))):
-        if is_typed(key, plan.typed) and key.split(".")[-1] not in _FREE:
-            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
+    _refuse_differences(old, new, origin, chosen=plan.chosen)
     _require_same_tokenizer(plan, start.tokenizer, origin)
     # What was not chosen is the checkpoint's; of the free settings, what was chosen stays.
     sections = {name: copy.deepcopy(old[name]) for name in ("model", "mixer")}
     for key, _, here in differences({name: old[name] for name in sections}, {name: new[name] for name in sections}):
-        if is_typed(key, plan.typed) and here != UNSET:
+        if is_chosen(key, plan.chosen) and here != UNSET:
             _put(sections, key, here)
+    # Mixers have values of the model's settings, by these names.
+    for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
+        if is_chosen(f"model.{name}", plan.chosen):
+            values = (old["model"][name], new["model"][name])
+            _follow(sections["mixer"], own, *values, path="mixer", chosen=plan.chosen)
     optim = dict(plan.config["optim"])
-    if not any(is_typed(key, plan.typed) for key in ("optim.lr", "optim.peak_lr")):
+    if not any(is_chosen(key, plan.chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
             "init_from: the highest learning rate is %g, for fine-tuning (from scratch it would be %g); optim.lr=... "
             "sets another",
@@ -72,32 +71,48 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
         )
         optim["lr"] = LEARNING_RATE
     # A setting within the mixer, as its dropout, chooses no preset.
-    label = plan.mixer if "mixer" in plan.typed else _label(sections["mixer"])
+    label = plan.mixer if "mixer" in plan.chosen else _label(sections["mixer"])
     config = {**plan.config, **sections, "optim": optim}
     try:
-        return resolve(config, mixer=label, command=plan.command, job=plan.job, typed=plan.typed)
+        return make_plan(config, mixer=label, command=plan.command, job=plan.job, chosen=plan.chosen)
     except ValueError as error:
         # Settings of the run have passed before: what is wrong now is the checkpoint's.
         raise ValueError(f"init_from={origin}: {error}") from None
+
+
+def _refuse_differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], origin: str, *, chosen: Iterable[str] | None = None
+) -> None:
+    """Raise ValueError for a setting of model or mixer that changes the function of the weights.
+
+    Args:
+        chosen: Keys that the user chose, which alone count; None: all do.
+    """
+    for key, there, here in differences(*({name: each[name] for name in ("model", "mixer")} for each in (old, new))):
+        counts = chosen is None or is_chosen(key, chosen)
+        if counts and key.split(".")[-1] not in _FREE:
+            raise ValueError(f"init_from={origin}: {key} is {there} there and {here} here; {_remedy(key, there, here)}")
 
 
 def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) -> None:
     """Refuse settings of the tokenizer that were chosen and cannot be obeyed: the weights need the checkpoint's."""
     sizes = {tokenizer.src_vocab_size, tokenizer.tgt_vocab_size}
     size = plan.config["tokenizer"]["vocab_size"]
-    chosen = any(is_typed(key, plan.typed or ()) for key in ("data.vocab_size", "tokenizer.vocab_size"))
+    # data=files or tokenizer=... chooses a file, which has a size as well
+    keys = [each for each in plan.chosen or () if each not in ("data", "tokenizer")]
+    chosen = any(is_chosen(key, keys) for key in ("data.vocab_size", "tokenizer.vocab_size"))
     if chosen and size not in sizes:
         there = " and ".join(map(str, sorted(sizes)))
         raise ValueError(f"init_from={origin}: data.vocab_size is {there} there and {size} here; leave it out")
     joint = plan.config["tokenizer"]["joint"]
-    if is_typed("tokenizer.joint", plan.typed or ()) and joint != tokenizer.joint:
+    if is_chosen("tokenizer.joint", plan.chosen or ()) and joint != tokenizer.joint:
         raise ValueError(
             f"init_from={origin}: tokenizer.joint is {tokenizer.joint} there and {joint} here; leave it out"
         )
     for key, value in plan.config["tokenizer"].items():
         # Sampling is a matter of training, not of the pieces.
         free = key in ("vocab_size", "joint", "sampling_alpha")
-        if not free and is_typed(f"tokenizer.{key}", [each for each in plan.typed or () if each != "tokenizer"]):
+        if not free and is_chosen(f"tokenizer.{key}", keys):
             raise ValueError(
                 f"init_from={origin}: tokenizer.{key}={value} has no effect, since the checkpoint's tokenizer is kept; "
                 "leave it out"
@@ -110,6 +125,15 @@ def _put(sections: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         node = node.setdefault(parent, {})
     node[leaf] = value
+
+
+def _follow(node: dict[str, Any], name: str, before: Any, after: Any, *, path: str, chosen: Iterable[str]) -> None:
+    """Replace the value `before` of a setting `name`, in place, wherever in a section the user chose no other."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            _follow(value, name, before, after, path=f"{path}.{key}", chosen=chosen)
+        elif key == name and value == before and not is_chosen(f"{path}.{key}", chosen):
+            node[key] = after
 
 
 def _label(mixer: Mapping[str, Any]) -> str:

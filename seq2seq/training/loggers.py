@@ -22,7 +22,7 @@ def check_loggers(section: Mapping[str, Any] | None) -> None:
     """Import the classes of the section `logger` and check their arguments, without making them: some write at once.
 
     Raises:
-        ValueError: A class is missing, is no logger, or takes other arguments.
+        ValueError: A class is missing, is not a logger, or takes other arguments.
     """
     for name, node in entries(section).items():
         require_call(f"logger.{name}", node, Logger)

@@ -300,21 +300,21 @@ class _Total:
             # In place: `_gradients` reads them as the gradient with respect to the logits.
             logits.copy_(p)
 
-    def _gradients(self, part: slice, x: Tensor, slopes: Tensor, weight: Tensor) -> None:
-        """Add the gradients of rows `part`; `slopes` (n, V) is p - (1 - e) onehot."""
+    def _gradients(self, part: slice, x: Tensor, grads: Tensor, weight: Tensor) -> None:
+        """Add the gradients of rows `part`; `grads` (n, V) is p - (1 - e) onehot."""
         assert self.dx is not None
         scale = weight.to(x.dtype)  # (n,)
-        self.dx[part] = (slopes @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
+        self.dx[part] = (grads @ self.weight - (self.smoothing * self.mean).to(x.dtype)) * scale[:, None]
         weighted = x * scale[:, None]  # (n, R)
         # The first chunk writes instead of adding: no pass over zeros of the size of the weight.
         first = self.dw is None
         if self.dw is None:
             self.dw = torch.empty(self.weight.shape, dtype=self.wide, device=x.device)
         for rows in _slices(self.weight.shape[0], x.device.type):
-            dw = slopes[:, rows].t() @ weighted  # (v, R)
+            dw = grads[:, rows].t() @ weighted  # (v, R)
             self.dw[rows].copy_(dw) if first else self.dw[rows].add_(dw)
         if self.db is not None:
-            self.db += scale @ slopes
+            self.db += scale @ grads
         self.seen += weighted.sum(0, dtype=self.wide)
         self.count += weight.sum()
 

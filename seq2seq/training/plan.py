@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from seq2seq.config.mixer import check_mixer
+from seq2seq.config.mixer import check_mixer, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import with_whole_numbers
 from seq2seq.config.trainer import bounded
@@ -26,7 +26,7 @@ class RunPlan(Sections):
         mixer: Label of the mixer, for the name of the run's folder.
         command: The command line that repeats the run; None for a run from Python.
         job: The folder of this job of a sweep.
-        typed: Keys that the user chose (see `seq2seq.config.typed`), where a run starts from a checkpoint; None if
+        chosen: Keys that the user chose (see `seq2seq.config.chosen`), where a run starts from a checkpoint; None if
             unknown.
     """
 
@@ -34,7 +34,12 @@ class RunPlan(Sections):
     mixer: str
     command: str | None = None
     job: Path | None = None
-    typed: frozenset[str] | None = None
+    chosen: frozenset[str] | None = None
+
+    @property
+    def trust(self) -> tuple[str, ...]:
+        """Packages whose mixers may be imported: those that the settings name, which the user has written."""
+        return packages_of(self.config["mixer"])
 
     @cached_property
     def config_yaml(self) -> str:
@@ -46,13 +51,13 @@ class RunPlan(Sections):
         return {"model": self.config["model"], "mixer": self.config["mixer"], **sizes}
 
 
-def resolve(
+def make_plan(
     config: dict[str, Any],
     *,
     mixer: str,
     command: str | None = None,
     job: Path | None = None,
-    typed: frozenset[str] | None = None,
+    chosen: frozenset[str] | None = None,
 ) -> RunPlan:
     """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
 
@@ -71,7 +76,7 @@ def resolve(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
         )
-    if "optim.peak_lr" in (typed or ()) and sections.optim.lr != sections.optim.peak_lr:
+    if "optim.peak_lr" in (chosen or ()) and sections.optim.lr != sections.optim.peak_lr:
         raise ValueError(
             f"optim.peak_lr={sections.optim.peak_lr:g} has no effect, for the highest rate of these settings is "
             f"optim.lr={sections.optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
@@ -94,6 +99,6 @@ def resolve(
         mixer=mixer,
         command=command,
         job=job,
-        typed=typed,
+        chosen=chosen,
         **vars(sections),
     )

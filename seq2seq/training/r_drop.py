@@ -123,8 +123,8 @@ class _Projected(torch.autograd.Function):
             # a position of padding counts for nothing; its row has R numbers here and V in the logits
             counted = counted.to(dtype)[:, None]
             dx[:, part] = (logits @ narrow) * counted
-            slopes = logits.flatten(0, 1)  # (2 n, V)
-            dw += slopes.t() @ (x * counted).flatten(0, 1)
+            grads = logits.flatten(0, 1)  # (2 n, V)
+            dw += grads.t() @ (x * counted).flatten(0, 1)
             if db is not None:
                 db += (counted.t() @ logits).sum((0, 1), dtype=wide)
         ctx.gradients = [dx, dw.to(matrix.dtype), None if db is None or bias is None else db.to(bias.dtype)]
@@ -160,8 +160,8 @@ def _costs_(logits: Tensor, target: Tensor, smoothing: float, weight: float) -> 
         costs[1, part] = nll
         d *= weight / 4
         for own, other, change, sign in ((0, 1, d, 1), (1, 0, d.neg(), -1)):
-            slopes = change + (0.5 + weight / 4 * (1 - sign * mean[own]))
-            slopes.mul_(probs[own]).sub_(probs[other], alpha=weight / 4).sub_(smoothing / (2 * vocab))
-            slopes.scatter_add_(-1, labels[own], torch.full_like(slopes[:, :1], (smoothing - 1) / 2))
-            logits[own, part] = slopes
+            grads = change + (0.5 + weight / 4 * (1 - sign * mean[own]))
+            grads.mul_(probs[own]).sub_(probs[other], alpha=weight / 4).sub_(smoothing / (2 * vocab))
+            grads.scatter_add_(-1, labels[own], torch.full_like(grads[:, :1], (smoothing - 1) / 2))
+            logits[own, part] = grads
     return costs

@@ -84,7 +84,7 @@ class Run:
         self.accelerator = hardware.resolve_accelerator(plan.trainer)
         self.precision = hardware.resolve_precision(plan.trainer.precision, self.accelerator)
         hardware.require_autocast(plan.trainer, self.precision)
-        self.start = checkpoint.load(plan.run.init_from) if plan.run.init_from else None
+        self.start = checkpoint.load(plan.run.init_from, trust=plan.trust) if plan.run.init_from else None
         if self.start:
             plan = self.plan = finetune.adopt(plan, self.start)
         self.search = checks.bounded_search(plan)
@@ -99,7 +99,7 @@ class Run:
         self._found = self.folder.version()
         self.resumed = Resumed.open(last, plan.config, self.folder) if last else None
         self.data_plan = checks.decide_max_tokens(plan, data_plan, self.resumed, self.accelerator)
-        self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config))
+        self.src_multiple = hardware.src_multiple(self.accelerator, max_positions(plan.config, trust=plan.trust))
         self.trained = False
         self._batch_shape: Callable[[], Sequence[int] | None] = lambda: None  # for the message of a fault
 

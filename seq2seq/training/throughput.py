@@ -81,7 +81,7 @@ def matrix_rate(dtype: torch.dtype, threads: int) -> float:
 
 
 def measured_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the FLOP/s of a product of large square matrices as measured; None for what is no CPU and no CUDA device.
+    """Return the FLOP/s of a product of large square matrices as measured; None off CPUs and CUDA.
 
     It is what a model can reach: an H200's product in bfloat16 has 790 TFLOP/s where its data sheet says 989.
     """

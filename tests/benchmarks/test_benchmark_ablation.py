@@ -143,9 +143,20 @@ def test_divergence_that_does_not_come_is_said():
 
 
 def test_what_is_no_sweep_of_rows_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is no sweep's folder"):
+    with pytest.raises(ValueError, match="is not a sweep's folder"):
         ablation.outcomes([tmp_path])
     write_sweep(tmp_path, ended=True)
     Job(tmp_path / "0", ("mixer=gru",), "finished", tmp_path).write()
     with pytest.raises(ValueError, match="no job sets experiment/wu_table3"):
         ablation.outcomes([tmp_path])
+
+
+def test_rows_of_unlike_runs_make_no_table(tmp_path):
+    sweep = tmp_path / "sweep"
+    write_sweep(sweep, ended=True)
+    for seed in (1, 2):
+        write_job(sweep, "attention", seed, bleu=30.0)
+    config = next(tmp_path.glob("sweep-*")) / "config.yaml"
+    config.write_text(config.read_text() + "trainer: {max_steps: 7}\n")
+    with pytest.raises(ValueError, match=r"need one test set and budget: .*max_steps=7"):
+        ablation.outcomes([sweep])

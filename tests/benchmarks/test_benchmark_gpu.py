@@ -226,7 +226,7 @@ def test_goals_are_judged_by_what_was_measured(tmp_path):
         timing(400, 44.0, direction="backward"),
         timing(120, 90.0, drop=0.1),
         timing(250, 56.0, length=27),
-        timing(600, float("nan"), way="fairseq"),
+        timing(600, float("nan"), way="fairseq kernel"),
     ]
     layers = [timing(64 * us, 0, op=op, direction="causal", length=length, batch=64)
               for op, length, us in (("dynamicconv", 1024, 100.0), ("attention", 1024, 150.0))]  # fmt: skip

@@ -115,3 +115,11 @@ def test_missing_data_is_named(data, tmp_path, capsys):
     assert "holds no headline-data.json" in capsys.readouterr().err
     assert headline.main([f"--prepare={tmp_path}", f"--data={tmp_path}"]) == 2
     assert "there is no" in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_results_of_two_machines_make_no_table(data, tmp_path, capsys):
+    device = {"name": "NVIDIA H200", "torch": "2.11", "date": "2026-01-01"}
+    (tmp_path / "headline.json").write_text(json.dumps({"device": device, "parts": {"speed/big/gru/27": {}}}))
+    assert headline.main([f"--data={data}", f"--out={tmp_path}", *QUICK]) == 2
+    assert "has results of NVIDIA H200, and this is" in capsys.readouterr().err

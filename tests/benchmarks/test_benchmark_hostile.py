@@ -12,7 +12,7 @@ from benchmarks.hostile.attempts import Attempt
 from benchmarks.hostile.processes import Command, Done, Limits, run
 
 
-def done(status=2, err="error: --beam is no option\n", out=b"", exceeded=""):
+def done(status=2, err="error: --beam is not an option\n", out=b"", exceeded=""):
     return Done(status=status, out=out, err=err, exceeded=exceeded, cpu=0.1, wall=0.2, megabytes=3)
 
 
@@ -24,7 +24,7 @@ def attempt(**values):
     ("values", "ended", "outcome"),
     [
         ({}, done(), "refused"),
-        ({}, done(err="warning: odd\nerror: --beam is no option\n(a hint)\n"), "refused"),
+        ({}, done(err="warning: odd\nerror: --beam is not an option\n(a hint)\n"), "refused"),
         ({}, done(status=0), "worked"),
         ({"must": "refuse"}, done(status=0), "else"),
         ({"must": "work"}, done(), "else"),

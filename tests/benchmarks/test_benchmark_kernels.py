@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is no part of what is installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks is not a part of what is installed
 
 bench = importlib.import_module("benchmarks.kernels.__main__")
 ahead, correctness, inputs, shapes, session, tune = (

@@ -62,3 +62,11 @@ def test_committed_atlas_has_the_growth_of_every_preset():
     found = mixers.growth(ROOT / "docs" / "atlas" / "atlas.json")
     assert {mixers.self_mixer(name) for name in presets()} <= set(found)
     assert all(len(each.lengths) >= scaling.FITTED for each in found.values())
+
+
+def test_runs_of_unlike_budgets_make_no_table(tmp_path):
+    write_runs(tmp_path)
+    path = tmp_path / "lstm" / "results.json"
+    path.write_text(path.read_text().replace('"steps": 1234', '"steps": 5000'))
+    with pytest.raises(ValueError, match="the runs made 1,234, 5,000 updates"):
+        mixers.read_figures(str(tmp_path), "valid")

@@ -11,7 +11,7 @@ import toycorpus
 
 from benchmarks import run_speed
 from seq2seq.training import run
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 
 EXHAUSTIVE = {"test_every_run_gets_a_row"}
 
@@ -40,7 +40,7 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
     for mixer in ("transformer", "lightconv"):
         name = f"run={mixer}"
         more = ["optim.r_drop=5"] if mixer == "lightconv" else []
-        run.train(resolve(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", name, *more), mixer=mixer))
+        run.train(make_plan(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", name, *more), mixer=mixer))
     runs = tmp_path / "runs"
     options = ["--sentences", "6", "--updates", "2", "--rounds", "1", "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["run_speed", str(runs / "*"), *options])

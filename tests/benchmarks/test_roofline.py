@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # benchmarks is no part of what is installed
+sys.path.append(str(ROOT))  # benchmarks is not a part of what is installed
 
 command, code, model, shapes = (
     importlib.import_module(f"benchmarks.{name}")

@@ -190,7 +190,17 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
-    assert "Not of one revision of the code: abc (1 runs), None (1 runs)" in printed
+    assert "Not of one revision of the code: abc (1 runs), unknown (1 runs)" in printed
+
+
+def test_runs_of_one_seed_are_told(tmp_path, capsys):
+    """Each counts as a run of its group, though it says nothing of other seeds."""
+    refs = references(20)
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write_run(tmp_path / name, refs, mixer="gru", seed=seed)
+    write_run(tmp_path / "d", refs, mixer="lightconv", seed=1)
+    assert compare.main([str(tmp_path)]) == 0
+    assert "Several runs of one seed, each counted: gru\n" in capsys.readouterr().out
 
 
 def test_groups_are_told_apart_by_whole_values(tmp_path, capsys):
@@ -407,7 +417,7 @@ def test_unreadable_runs_are_listed(tmp_path, capsys):
     assert len(cells(captured.out)) == 1
     left_out = {line.split(": ")[1]: line for line in captured.err.splitlines()}
     for name, reason in (("unfinished", "resume=auto"), ("damaged", "is damaged"), ("untested", "--split valid"),
-                         ("odd", "no YAML"), ("nowhere", "no such folder")):  # fmt: skip
+                         ("odd", "not YAML"), ("nowhere", "no such folder")):  # fmt: skip
         assert reason in left_out[str(tmp_path / name)]
     assert compare.main([str(tmp_path / "unfinished")]) == 1
     assert "no finished run" in capsys.readouterr().err
@@ -464,13 +474,13 @@ def test_runs_without_translations_have_no_significance(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_run_saves_its_test_set(tmp_path):
-    from seq2seq.training.plan import resolve
+    from seq2seq.training.plan import make_plan
     from seq2seq.training.run import train
 
     corpus = toycorpus.write(tmp_path / "corpus")
     for number in (1, 2):
         given = (f"seed={number}", "trainer.max_steps=12", "trainer.val_steps=4")
-        train(resolve(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"))
+        train(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"))
     found = collect([str(tmp_path / "runs")], "test")
     assert not found.unusable
     (group,) = group_runs(found.runs)
@@ -591,7 +601,7 @@ def test_figure_of_bleu_by_source_length(tmp_path):
         (["runs", "--figure"], "--figure needs --out"),
         (["runs", "--by-length", "10", "--split", "valid"], "--by-length needs translations"),
         ([], "required"),
-        (["runs", "--samples", "0"], "whole number"),
+        (["runs", "--resamples", "0"], "whole number"),
     ],
 )
 def test_wrong_options_are_one_line(capsys, arguments, message):

@@ -315,7 +315,7 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     exported(ckpt, folder)
     (folder / "notes.txt").write_text("mine")
     assert run("--ckpt", ckpt, "--format", "huggingface", "--out", folder) == 2
-    assert "has notes.txt, which is of no export; choose another folder" in capsys.readouterr().err
+    assert "has notes.txt, which this export does not write; choose another folder" in capsys.readouterr().err
     # the checkpoint's own folder
     assert run("--ckpt", ckpt, "--format", "onnx", "--out", ckpt.parent) == 2
     assert ckpt.is_file()
@@ -330,10 +330,14 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("format", "files", "message"),
     [
-        ("huggingface", {"README.md": "mine"}, "has no config.json, which every export has"),
+        ("huggingface", {"README.md": "mine"}, "has no config.json, which this export writes"),
         ("huggingface", {"config.json": "{}", "marian/thesis.txt": "mine"}, "its folder marian has thesis.txt, which"),
         ("huggingface", {"marian/vocab.json": "{}"}, "its folder marian has no config.json"),
-        ("huggingface", {"model.safetensors/weights": "mine"}, "has model.safetensors, which is of no export"),
+        (
+            "huggingface",
+            {"model.safetensors/weights": "mine"},
+            "has model.safetensors, which this export does not write",
+        ),
         ("huggingface", {"config.json": "{", "README.md": "", "model.safetensors": ""}, "has a config.json that no"),
         (
             "huggingface",
@@ -414,3 +418,12 @@ def test_a_missing_package_is_one_line_with_the_remedy():
 
 def test_every_format_of_the_command_is_written():
     assert set(LAYOUTS) == set(formats.FORMATS)
+
+
+def test_ctranslate2_may_translate_to_nothing(tokenizer, tmp_path):
+    """As our search does, where the model ends at once; CTranslate2's own default writes a piece at least."""
+    given = plain(tokenizer, norm="post", tie="none")
+    with torch.no_grad():
+        given.model.decoder.layers[-1].around_ffn.post_norm.bias.add_(1.0)
+        given.model.output.weight[tokenizer.eos_id] += 1.0
+    assert write_ctranslate2(tmp_path, given, positions=None, tags=[]) == SENTENCES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,9 @@ from seq2seq import checkpoint, serve
 from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, max_positions
 from seq2seq.checkpoint import Loaded
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.search import SearchSettings
+from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.tokenizer import Tokenizer, train_tokenizer
 from seq2seq.inference import onnx_model
@@ -48,6 +51,7 @@ EXHAUSTIVE = (
     "test_the_published_rnnsearch_has_a_graph_too",
     "test_kernels_without_softmax_have_a_graph_too",
     "test_an_encoder_of_stages_has_a_graph_too",
+    "test_a_model_of_pictures_has_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
 )
 REPRESENTATIVE = {
@@ -283,6 +287,19 @@ def test_an_encoder_of_stages_has_a_graph_too(name, tokenizer, tmp_path):
     given = loaded(config, tokenizer)
     lines = tiny.sentences(tiny.GERMAN, 6)
     require_alike(translator(write(tmp_path, given), 3, 64).translate(lines), translator(given, 3, 64).translate(lines))
+
+
+def test_a_model_of_pictures_has_a_graph_too(tmp_path):
+    config = resolved_settings(("experiment=digits", "model.encoder_layers=1", "data.vocab_size=30"))
+    settings = read_section(TokenizerSettings, config["tokenizer"], "tokenizer")
+    own = train_tokenizer(
+        src_lines=[], tgt_lines=tiny.sentences(tiny.ENGLISH, 200), settings=replace(settings, vocab_size=30)
+    )
+    sizes = {"src_vocab_size": own.src_vocab_size, "tgt_vocab_size": own.tgt_vocab_size, "pad_id": own.pad_id}
+    sizes |= {"joint": False, "patches": asdict(settings.patches)}
+    given = loaded({"model": config["model"], "mixer": config["mixer"], **sizes}, own)
+    # it compares translations itself
+    assert write_onnx(tmp_path, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
 
 
 def test_graphs_run_on_the_cpu_in_float32_alone(tmp_path):

@@ -22,7 +22,7 @@ from seq2seq.analysis import mixing_matrix, plots
 from seq2seq.analysis.mixing_matrix import View
 from seq2seq.experiments import figures
 from seq2seq.mixers.attention import Attention
-from seq2seq.search import NotFiniteError
+from seq2seq.search import NotFiniteScoresError
 
 
 def pair(src: int = 7, tgt: int = 5) -> tuple[Tensor, Tensor]:
@@ -222,7 +222,7 @@ def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
 def test_atlas(tmp_path, capsys):
     """The page is printed, and written with the data and the map."""
     out = tmp_path / "atlas"
-    command = ["--atlas", "--mixers", "attention,dynamicconv", "--limit", "0", "--figure", "--out", str(out)]
+    command = ["--atlas", "--mixers", "attention,dynamicconv", "--seconds", "0", "--figure", "--out", str(out)]
     assert inspect.main(command) == 0
     assert capsys.readouterr().out == (out / "atlas.md").read_text("utf-8")
     assert [row["name"] for row in json.loads((out / "atlas.json").read_text())] == ["attention", "dynamicconv"]
@@ -231,7 +231,7 @@ def test_atlas(tmp_path, capsys):
 
 def test_atlas_reports_wrong_declarations(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(Attention, "properties", None)
-    assert inspect.main(["--atlas", "--mixers", "attention", "--limit", "0", "--out", str(tmp_path)]) == 1
+    assert inspect.main(["--atlas", "--mixers", "attention", "--seconds", "0", "--out", str(tmp_path)]) == 1
     assert "attention declares no `properties`" in capsys.readouterr().err
 
 
@@ -256,8 +256,8 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),
         (["model=tiny"], "mixer=<name>"),
-        (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is no setting; did you mean model.dim"),
-        (["mixer=lightconv", "model=tyni"], "model=tyni is no choice; did you mean tiny"),
+        (["mixer=lightconv", "--length", "8", "model.dmi=3"], "model.dmi is not a setting; did you mean model.dim"),
+        (["mixer=lightconv", "model=tyni"], "model=tyni is not a choice; did you mean tiny"),
         (["mixer=lightconv", "model.dim=10", "--out", str(tmp_path / "o")], "num_heads"),
         (["mixer=lightconv", "--seed", "-1"], "--seed"),
         (["--ckpt", ckpt, "--text", "Hund", "--tgt-lang", "fr"], "'fr'; it translates to"),
@@ -265,11 +265,11 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--atlas", "--mixers", "atention", "--out", str(tmp_path)], "did you mean attention"),
         (["--atlas", "--out", str(tmp_path / "file" / "below")], "cannot be made"),
         (["--atlas", "--out", "/proc/x"], "/proc/x: cannot be written"),
-        (["--atlas", "--out", str(tmp_path / "others")], "has a file atlas.md that is no output of this command"),
-        (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html that is no output of this command"),
-        (["--atlas", "--limit", "nan"], "'nan' is no number from 0"),
-        (["--atlas", "--limit", "-1"], "'-1' is no number from 0"),
-        (["mixer=lightconv", "--length", "1000000000"], "is no whole number from 1 to 1,024"),
+        (["--atlas", "--out", str(tmp_path / "others")], "has a file atlas.md that is not an output of this command"),
+        (["mixer=lightconv", "--out", str(tmp_path / "others")], "has a report.html that is not of this command"),
+        (["--atlas", "--seconds", "nan"], "'nan' is not a number from 0"),
+        (["--atlas", "--seconds", "-1"], "'-1' is not a number from 0"),
+        (["mixer=lightconv", "--length", "1000000000"], "is not a whole number from 1 to 1,024"),
         (["--ckpt", ckpt, "--text", "\udcff"], "argument --text: the text is not valid UTF-8"),
         (["--ckpt", ckpt, "--text", "Hund", "--target", "\udcff"], "--target: the text is not valid UTF-8"),
     ]
@@ -293,7 +293,7 @@ def test_a_model_that_is_not_finite_is_not_drawn():
     model = composed_tiny("mixer=lightconv")
     with torch.no_grad():
         next(model.encoder.layers.parameters()).fill_(math.nan)
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(NotFiniteScoresError):
         mixing_matrix.views(model, *pair())
 
 

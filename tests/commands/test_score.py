@@ -117,7 +117,7 @@ def test_a_byte_order_mark_is_no_text(files, tmp_path, capsys):
 
 
 def test_compare(files, tmp_path, capsys):
-    options = ["--compare", files["good"], files["bad"], "--references", files["reference"], "--samples", "100"]
+    options = ["--compare", files["good"], files["bad"], "--references", files["reference"], "--resamples", "100"]
     rows = report(capsys, *options, "--metrics", "bleu", "chrf")["comparison"]
     assert [(Path(r["system"]).name, r["name"]) for r in rows] == [
         (file, name) for name in ("BLEU", "chrF2") for file in ("good.en", "bad.en")
@@ -146,7 +146,7 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (["--hypotheses", good], "need --references"),
         (["--hypotheses", good, "--references", reference, "--data", "x"], "--data goes with --ckpt"),
         (["--compare", good, short, "--references", reference, "--beam-size=2"], "--beam-size goes with --ckpt"),
-        (["--hypotheses", good, "--references", reference, "--samples", "9"], "--samples goes with --compare"),
+        (["--hypotheses", good, "--references", reference, "--resamples", "9"], "--resamples goes with --compare"),
         (["--compare", good, "--references", reference], "two files or more"),
         (["--compare", good, good, "--references", reference], "are the same: "),
         (["--hypotheses", good, "--references", good], "are the same: "),
@@ -155,11 +155,11 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (["--hypotheses", "-", "--references", "/dev/stdin"], "standard input and /dev/stdin are the same: "),
         (["--hypotheses", "/dev/zero", "--references", good], "is a device, not a text file"),
         (["--hypotheses", "", "--references", good], "argument --hypotheses: the name is empty"),
-        (["--ckpt", ckpt, "--data", "files", "test=[/a,/b"], "test=[/a,/b: the value is no YAML"),
+        (["--ckpt", ckpt, "--data", "files", "test=[/a,/b"], "test=[/a,/b: the value is not YAML"),
         (["--ckpt", ckpt, "--data", "files", "test=${nope}"], "Interpolation key 'nope' not found"),
         (["--ckpt", ckpt, "--data", wrong], "its section `data` has no settings"),
-        (["--ckpt", ckpt, "--length-penalty", "300"], "'300' is no number from 0 to 10"),
-        (["--compare", good, short, "--references", reference, "--samples", "10000000"], "from 1 to 100,000"),
+        (["--ckpt", ckpt, "--length-penalty", "300"], "'300' is not a number from 0 to 10"),
+        (["--compare", good, short, "--references", reference, "--resamples", "10000000"], "from 1 to 100,000"),
         (["--hypotheses", good, "--compare", good, good], "not allowed with argument"),
         (["--hypotheses", tmp_path / "no", "--references", reference], "no: No such file"),
         (["--hypotheses", tmp_path, "--references", reference], "is a directory"),
@@ -253,7 +253,7 @@ def test_sentences_that_fail_show_in_the_status(ckpt, tmp_path, capsys, monkeypa
 
 
 def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
-    """A run's, a side of another corpus, and what is no text; an earlier output is."""
+    """A run's, a side of another corpus, and what is not text; an earlier output is."""
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     for name in ("config.yaml", "test.ref", "checkpoints/notes"):
@@ -268,7 +268,7 @@ def test_files_of_others_are_not_overwritten(ckpt, tmp_path, capsys):
         ("run/test.ref", "a file of a run"),
         ("run/config.yaml", "a file of a run"),
         ("run/checkpoints/notes", "a file of a run"),
-        ("binary", "is no text"),
+        ("binary", "is not text"),
         ("other.en", "beside other.de it is a side of a corpus"),
     ):
         assert what in refusal(capsys, *common, tmp_path / name)

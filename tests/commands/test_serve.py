@@ -33,9 +33,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--port", "65536"], "'65536' is no whole number from 0 to 65,535"),
-        (["--timeout", "nan"], "'nan' is no number from 0"),
-        (["--max-body", "1"], "'1' is no whole number from 1024"),
+        (["--port", "65536"], "'65536' is not a whole number from 0 to 65,535"),
+        (["--timeout", "nan"], "'nan' is not a number from 0"),
+        (["--max-body", "1"], "'1' is not a whole number from 1024"),
         (["--host", ""], "argument --host: the name is empty"),
         (["--workers", "4"], "there is no --workers"),
     ],

@@ -41,7 +41,7 @@ from seq2seq.training.callbacks.progress import ProgressLog
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.divergence import Divergence
 from seq2seq.training.errors import TrainingFault
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run, train
 
 
@@ -98,12 +98,12 @@ class Recorder(L.Callback):
 
 def checked(corpus: Path, folder: Path, *overrides: str) -> Run:
     """Make a run whose settings have passed all checks, without executing it."""
-    return Run(resolve(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
+    return Run(make_plan(toycorpus.settings(corpus, folder, *overrides), mixer="transformer"))
 
 
 def execute(config: dict[str, Any], *callbacks: L.Callback, mixer: str = "transformer") -> Run:
     """Run `config` with more callbacks, and return the run."""
-    run = Run(resolve(config, mixer=mixer), callbacks=callbacks)
+    run = Run(make_plan(config, mixer=mixer), callbacks=callbacks)
     run.execute()
     return run
 
@@ -120,7 +120,7 @@ def assert_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor])
 
 def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.val_steps=3", "trainer.log_steps=2")
-    bleu = train(resolve(config, mixer="transformer"))
+    bleu = train(make_plan(config, mixer="transformer"))
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("toy-transformer-")
     results = json.loads((folder / "results.json").read_text())
@@ -441,7 +441,7 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false")
     execute(config)
     with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
-        Run(resolve(config, mixer="transformer"))
+        Run(make_plan(config, mixer="transformer"))
     # harmless settings do not make it another run
     with pytest.raises(ValueError, match="resume=auto"):
         checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
@@ -460,7 +460,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
     leftover = tmp_path / "runs" / "it.dry-run" / "checkpoints" / "last.ckpt"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
-    train(resolve(config, mixer="transformer"))
+    train(make_plan(config, mixer="transformer"))
     assert list((tmp_path / "runs").iterdir()) == []
     words = "a validation" if more else "a validation and a test"
     assert f"dry run: all stages work (2 updates, a checkpoint, {words} of 8 sentences each)" in caplog.text
@@ -477,7 +477,7 @@ def test_a_dry_run_that_fails_says_so_and_leaves_nothing(corpus, tmp_path, monke
     monkeypatch.setattr("seq2seq.checkpoint.save", full)
     config = toycorpus.settings(corpus, tmp_path, "trainer.dry_run=true")
     with pytest.raises(TrainingFault, match="No space left on device"):
-        train(resolve(config, mixer="transformer"))
+        train(make_plan(config, mixer="transformer"))
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -510,7 +510,7 @@ def test_scores_of_a_search_that_are_not_finite_end_the_run_in_one_line(corpus, 
 
 def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "run=it", "resume=auto", "trainer.max_steps=2", "trainer.test=false")
-    early = Run(resolve(config, mixer="transformer"))
+    early = Run(make_plan(config, mixer="transformer"))
 
     class Second(L.Callback):
         message = ""
@@ -549,7 +549,7 @@ def test_a_signal_before_training_ends_the_run_with_its_status(corpus, tmp_path,
     monkeypatch.setattr(f"seq2seq.training.run.{function}", interrupted)
     monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
     with pytest.raises(SystemExit) as end:
-        train(resolve(toycorpus.settings(corpus, tmp_path, "run=it"), mixer="transformer"))
+        train(make_plan(toycorpus.settings(corpus, tmp_path, "run=it"), mixer="transformer"))
     assert end.value.code == 143
     assert not (tmp_path / "runs" / "it").exists()
 
@@ -879,7 +879,7 @@ def test_a_run_that_the_clock_has_ended_is_finished(corpus, tmp_path, monkeypatc
 def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
     for given in ([], ["trainer.max_steps=5"]):
         assert resolved_settings(given)["trainer"]["max_epochs"] is None
-    plan = resolve(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
+    plan = make_plan(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null"), mixer="transformer")
     assert plan.trainer.max_epochs == plan.config["trainer"]["max_epochs"] == DEFAULT_EPOCHS
     assert f"max_epochs: {DEFAULT_EPOCHS}" in plan.config_yaml
 

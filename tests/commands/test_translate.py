@@ -27,7 +27,7 @@ from seq2seq.inference.limits import MOST_PARTS
 from seq2seq.inference.line_stream import RawLine
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
-from seq2seq.search import NotFiniteError
+from seq2seq.search import NotFiniteScoresError
 from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.translation_options import load_translator
 
@@ -121,20 +121,20 @@ assert not heavy("lightning", "pytorch_lightning", "datasets", "hydra", "omegaco
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--beam-size=0"], "'0' is no whole number from 1"),
+        (["--beam-size=0"], "'0' is not a whole number from 1"),
         (["--n-best", "3"], "--n-best 3 needs at least as large a --beam-size, not 2"),
-        (["--length-penalty", "nan"], "'nan' is no number from 0"),
-        (["--threads", "no"], "'no' is no whole number from 1"),
-        (["--threads", "100000"], "'100000' is no whole number from 1 to 1,024"),
-        (["--threads", "0"], "'0' is no whole number from 1 to 1,024"),
-        (["--length-penalty", "300"], "'300' is no number from 0 to 10"),
-        (["--length-penalty=-1e300"], "'-1e300' is no number from 0 to 10"),
-        (["--max-tokens", "9" * 23], "is no whole number from 1 to 1,000,000,000"),
-        (["--beam-size", "1" + "0" * 5000], "is no whole number from 1 to 1,000"),
-        (["--max-len-extra", "1" + "0" * 30], "is no whole number from 1 to 10,000"),
+        (["--length-penalty", "nan"], "'nan' is not a number from 0"),
+        (["--threads", "no"], "'no' is not a whole number from 1"),
+        (["--threads", "100000"], "'100000' is not a whole number from 1 to 1,024"),
+        (["--threads", "0"], "'0' is not a whole number from 1 to 1,024"),
+        (["--length-penalty", "300"], "'300' is not a number from 0 to 10"),
+        (["--length-penalty=-1e300"], "'-1e300' is not a number from 0 to 10"),
+        (["--max-tokens", "9" * 23], "is not a whole number from 1 to 1,000,000,000"),
+        (["--beam-size", "1" + "0" * 5000], "is not a whole number from 1 to 1,000"),
+        (["--max-len-extra", "1" + "0" * 30], "is not a whole number from 1 to 10,000"),
         (["--tgt-lang", ""], "argument --tgt-lang: the name is empty"),
-        (["--max-len-ratio", "-1"], "'-1' is no number from 0"),
-        (["--max-len-extra", "0"], "'0' is no whole number from 1"),
+        (["--max-len-ratio", "-1"], "'-1' is not a number from 0"),
+        (["--max-len-extra", "0"], "'0' is not a whole number from 1"),
         (["--dtype", "int8"], "invalid choice: 'int8'"),
         (["--beam", "4"], "unrecognized arguments: --beam 4"),
     ],
@@ -234,7 +234,7 @@ def test_nasty_lines(tmp_path, ckpt, capsys):
 
 
 def test_line_ends(tmp_path, ckpt):
-    """Only \\n ends a line, one \\r before it is no text, blank lines stay blank, and the last \\n may be missing."""
+    """Only \\n ends a line, one \\r before it is not text, blank lines stay blank, and the last \\n may be missing."""
     _, out = run_main(
         tmp_path, ckpt, b"der Hund\nder Hund\r\n\n \t \r\nder\rHund\nder\xe2\x80\xa8Hund\nder\x0bHund\nder Hund"
     )
@@ -423,7 +423,7 @@ def test_scores_that_are_not_finite_end_the_translation(tmp_path, ckpt, capsys, 
     assert (status, out, len(calls)) == (2, b"", 1)
     assert capsys.readouterr().err.startswith("error: the model's scores are not finite: ")
     with pytest.raises(TrainingFault, match="scores are not finite"):
-        raise as_fault(NotFiniteError(), shape=(1, 1, 1), max_tokens=1)
+        raise as_fault(NotFiniteScoresError(), shape=(1, 1, 1), max_tokens=1)
 
 
 def test_wide_beams_get_smaller_batches(ckpt, monkeypatch):

@@ -63,7 +63,7 @@ ROOT = Path(__file__).resolve().parents[2]
 )
 def test_a_mistyped_key_is_told_with_what_is_like_it(words, wrong, near):
     message = explain(words)
-    assert message.startswith(f"{wrong} is no setting; did you mean {near}"), message
+    assert message.startswith(f"{wrong} is not a setting; did you mean {near}"), message
 
 
 @pytest.mark.parametrize(
@@ -128,17 +128,17 @@ def test_a_moved_setting_is_refused_with_its_new_name():
 )
 def test_an_unknown_choice_is_told_with_what_is_like_it(word, near):
     message = explain(["seed=2", word])
-    assert message.startswith(f"{word} is no choice; did you mean {near}"), message
+    assert message.startswith(f"{word} is not a choice; did you mean {near}"), message
     assert "schema" not in message
     assert "\n" not in message
-    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is no choice (known: aan, average, bahdanau, ")
+    assert explain(["mixer=qqqqqq"]).startswith("mixer=qqqqqq is not a choice (known: aan, average, bahdanau, ")
 
 
 def test_what_is_refused_is_a_value_error_of_one_line():
     assert resolved_settings(["model=small"])["optim"]["peak_lr"] == 5e-4
     for words, message in (
-        (["modl=small"], "modl is no setting"),
-        (["no override"], "'no override' is no setting with a value"),
+        (["modl=small"], "modl is not a setting"),
+        (["no override"], "'no override' is not a setting with a value"),
     ):
         with pytest.raises(ValueError, match=message) as refused:
             resolved_settings(words)
@@ -151,7 +151,7 @@ def test_a_setting_that_is_there_needs_no_plus():
 
 
 def test_nothing_like_it_is_told_too():
-    assert explain(["qqqqqqqq=1"]) == "qqqqqqqq is no setting (--help lists all)"
+    assert explain(["qqqqqqqq=1"]) == "qqqqqqqq is not a setting (--help lists all)"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_an_experiment_that_names_its_own_sweep_is_read(capsys):
     refuse_mistakes("train", ["-m", "experiment=ablation_wu", "experiment/wu_table3=cnn,sharing"])
     with pytest.raises(SystemExit):
         refuse_mistakes("train", ["-m", "experiment=ablation_wu", "experiment/wu_table3=cn"])
-    assert "experiment/wu_table3=cn is no choice; did you mean cnn" in capsys.readouterr().err
+    assert "experiment/wu_table3=cn is not a choice; did you mean cnn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program", ["train", "prepare"])
@@ -262,6 +262,6 @@ def test_a_program_ends_with_one_line(tmp_path, program):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=PATIENCE)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"{program}: trainer.maxtime is no setting; did you mean trainer.max_time")
+    assert done.stderr.startswith(f"{program}: trainer.maxtime is not a setting; did you mean trainer.max_time")
     assert "+trainer" not in done.stderr
     assert not list(tmp_path.iterdir())

@@ -230,7 +230,7 @@ def test_sides_are_no_languages(tmp_path):
     chosen = options(tmp_path, train=file, valid=file, test=file)
     with pytest.raises(ValueError, match=r"say which column is which language.*'data\.columns=\{de: src, en: tgt\}'"):
         validate_corpus(chosen, cache_dir=tmp_path / "c")
-    with pytest.raises(ValueError, match=r"data\.src=src is no language: .*'data\.columns=\{de: src, en: tgt\}'"):
+    with pytest.raises(ValueError, match=r"data\.src=src is not a language: .*'data\.columns=\{de: src, en: tgt\}'"):
         validate_corpus(replace(chosen, src="src", tgt="tgt"), cache_dir=tmp_path / "c")
     assert load(replace(chosen, columns={"de": "src", "en": "tgt"}), tmp_path / "c") == PAIRS
 
@@ -652,6 +652,15 @@ def test_swapped_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match="reads like en"):  # by function words
         validate_corpus(options(tmp_path, train=anonymous), cache_dir=tmp_path / "c")
     validate_corpus(options(tmp_path, train=anonymous[::-1]), cache_dir=tmp_path / "c")
+
+
+def test_a_set_that_is_the_training_text_is_warned_of(tmp_path, caplog):
+    for split in ("train", "valid", "test"):
+        write_text(tmp_path, split)
+    validate_corpus(options(tmp_path), cache_dir=tmp_path / "c")
+    assert not caplog.text
+    validate_corpus(options(tmp_path, valid=str(tmp_path / "train")), cache_dir=tmp_path / "c")
+    assert "data.valid is data.train itself" in caplog.text
 
 
 def test_an_unknown_language_is_warned_of_not_refused(tmp_path, caplog):

@@ -90,7 +90,7 @@ def test_layouts(tmp_path):
         ('de,en\n"a" b,c\n', r"line 2 is not CSV: ',' expected after '\"'"),
         ("de,en,de\na,b,c\n", "the column 'de' 2 times"),
         ("source,target\na,b\n", r"no language column 'de'; .*'data.columns=\{de: source, en: target\}'"),
-        ("a,b\nc,d\n", r"it has 'a', 'b': .*numbers from 0 if its first line is no header"),
+        ("a,b\nc,d\n", r"it has 'a', 'b': .*numbers from 0 if its first line is not a header"),
         ("", "is empty"),
     ],
 )

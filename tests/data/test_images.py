@@ -1,4 +1,4 @@
-"""Pictures as lines: patches and back, the projection as a convolution, what is no picture, a run from end to end."""
+"""Pictures as lines: patches and back, the projection as a convolution, what is not a picture, a whole run."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from seq2seq.resources import conf_dir
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.finetune import ready_models
 from seq2seq.training.flops import training_flops
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
 
 GRID = PatchGrid(8, 24)
 TEXTS = ["the cat", "a dog", "we go", "I see", "two", "red ox", "my hat", "it is"] * 30
-SETTINGS = TokenizerSettings(vocab_size=24, byte_fallback=False, joint=False, patches=GRID)
+SETTINGS = TokenizerSettings(vocab_size=22, byte_fallback=False, joint=False, patches=GRID)
 
 
 def pixels(count: int, grid: PatchGrid = GRID) -> np.ndarray:
@@ -156,7 +156,7 @@ def png(values: np.ndarray) -> bytes:
 @pytest.mark.parametrize("reason", wrong_lines())
 def test_what_is_no_picture_is_told_with_line_value_and_remedy(reason):
     line = wrong_lines()[reason]
-    with pytest.raises(PictureError, match="line 3 is no picture") as error:
+    with pytest.raises(PictureError, match="line 3 is not a picture") as error:
         encode_pictures([*lines(2), line, *lines(1)], GRID)
     assert reason in str(error.value)
     assert line[:20] in str(error.value)
@@ -375,11 +375,11 @@ def test_a_bad_picture_of_a_corpus_is_found(drawn, tmp_path, monkeypatch):
                 text[40] = "cGljdHVyZQ=="
             (tmp_path / f"{split}.{side}").write_text("\n".join(text))
     with pytest.raises(
-        ValueError, match=r"data\.train: line 41 is no picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
+        ValueError, match=r"data\.train: line 41 is not a picture \('cGljdHVyZQ=='\): its base64 holds no PNG"
     ):
         validate_corpora(data_plan(tmp_path, tmp_path / "cache"))
     monkeypatch.setattr("seq2seq.data.readers.ROWS", 16)
-    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is no picture"):
+    with pytest.raises(ValueError, match=r"data\.train, .*line 41 is not a picture"):
         prepare_corpora(data_plan(tmp_path, tmp_path / "cache"), validate=False)
 
 
@@ -449,7 +449,7 @@ def run(drawn, tmp_path_factory) -> Path:
     places = [f"runs={folder}", "run=few", f"cache={folder / 'cache'}", "trainer.keep_last=3"]
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         found = compose("train", ["experiment=drawn_words", *small, *sizes, *files, *places])
-    train(resolve(OmegaConf.to_container(found, resolve=True), mixer="quadratic"))  # type: ignore[arg-type]
+    train(make_plan(OmegaConf.to_container(found, resolve=True), mixer="quadratic"))  # type: ignore[arg-type]
     return folder / "few"
 
 

@@ -27,7 +27,7 @@ from seq2seq.inference import translator
 from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.training import run
 from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 
 fast = settings(max_examples=60, deadline=None)
 WORDS = {
@@ -72,7 +72,7 @@ def folder(tmp_path_factory) -> Path:
 def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> PreparedData:
     data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
-    tokenizer = {"vocab_size": 85, "byte_fallback": False} | (tokenizer or {})
+    tokenizer = {"vocab_size": 78, "byte_fallback": False} | (tokenizer or {})
     return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
 
 
@@ -288,6 +288,14 @@ def test_joined_rows_come_back_whole(parts):
         ({"corpora": {"bt": {"train": "x", "tgas": "<bt>"}}}, r"unknown setting data\.corpora\.bt\.tgas"),
         ({"corpora": {"bt": "x"}}, r"data\.corpora\.bt='x'; a corpus is a mapping"),
         ({"corpora": {"bt": {"train": "x", "tag": "bt"}}}, r"tag='bt': write it in angle brackets"),
+        (
+            {"corpora": {"bt": {"train": "x", "tag": "<b>", "test": "y"}}},
+            r"bt\.tag=<b>: the sources of its .* test sets",
+        ),
+        (
+            {"corpora": {"bt": {"train": "x"}, "train": {"tag": "<real>"}}},
+            r"train\.tag=<real>: the sources of its valid",
+        ),
         ({"corpora": {"bt": {"train": "x", "weight": 0}}}, r"weight=0"),
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
         ({"corpora": {"bt": {"train": "x", "limit": 0}}}, r"data\.corpora\.bt: data\.limit=0"),
@@ -312,12 +320,13 @@ def test_an_entry_inherits_all_but_its_place():
     data |= {
         "test": "test",
         "clean": {"same": False},
-        "corpora": {"bt": {"train": "x", "clean": {"empty": False}}, "train": {"tag": "<real>"}},
+        "corpora": {"bt": {"train": "x", "clean": {"empty": False}, "tag": "<bt>"}, "train": {"weight": None}},
     }
     train, other = parts_of(data)
     assert (train.name, train.corpus.path, train.tags, train.corpus.splits) == (
-        "train", "wmt/wmt16", ("<real>",), ("train", "valid", "test"),
+        "train", "wmt/wmt16", (), ("train", "valid", "test"),
     )  # fmt: skip
+    assert other.tags == ("<bt>",)
     assert (other.corpus.path, other.corpus.config, other.corpus.valid, other.corpus.splits) == (
         None, None, None, ("train",),
     )  # fmt: skip
@@ -351,7 +360,7 @@ def test_from_training_to_translation_by_language(folder, tmp_path, monkeypatch,
     command = ["train", "data=files", "mixer=transformer", *TINY, "data.tag_target=true", f"cache={tmp_path / 'cache'}"]
     command += [f"data.{split}={folder / split}" for split in ("train", "valid", "test")]
     command += [f"data.corpora={{fr: {french}, bt: {{train: {folder / 'bt'}, tag: '<bt>'}}}}", f"runs={tmp_path}"]
-    command += ["run=toy", "data.temperature=2", "data.vocab_size=85", "tokenizer.byte_fallback=false"]
+    command += ["run=toy", "data.temperature=2", "data.vocab_size=78", "tokenizer.byte_fallback=false"]
     monkeypatch.setattr(sys, "argv", command)
     train.main()
     results = json.loads((tmp_path / "toy" / "results.json").read_text())
@@ -387,7 +396,7 @@ def test_one_language_is_not_asked_for_another(folder, tmp_path, monkeypatch, ca
     import toycorpus
 
     corpus = toycorpus.write(tmp_path / "corpus")
-    run.train(resolve(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
+    run.train(make_plan(toycorpus.settings(corpus, tmp_path, "run=toy", "trainer.max_steps=1"), mixer="transformer"))
     best = str(tmp_path / "runs" / "toy" / "checkpoints" / "best.ckpt")
     assert translator.Translator.load(best, device="cpu", tgt_lang="en").tags == []
     with pytest.raises(ValueError, match="does not translate to 'fr'; it translates to en"):

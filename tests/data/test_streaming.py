@@ -17,7 +17,7 @@ from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import prepare_corpora
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.training.datamodule import TranslationDataModule
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import train
 
 GERMAN = "der die das Haus Katze Hund geht kommt schnell ein und ich nicht wir"
@@ -107,6 +107,17 @@ def test_pools_follow_the_seed_and_the_cleaning(folder):
         first(streamed(folder, clean={"max_length": 1}), 1)
 
 
+def test_sampling_drops_no_pair_more(folder):
+    """The rules on lengths are on best segmentations; what is drawn may be longer, but for the budget of a batch."""
+    rules = {"length_ratio": None, "max_length": 25}
+    best = rounds(streamed(folder, clean=rules), 2 * SIZE)
+    drawn = rounds(streamed(folder, clean=rules, tokenizer={"sampling_alpha": 0.1}), 2 * SIZE)
+    left = [{i for batch in batches for i in batch.index.tolist()} for batches in (best, drawn)]
+    assert left[0] == left[1] != set(range(SIZE))
+    assert max(batch.src.shape[1] for batch in drawn) > max(batch.src.shape[1] for batch in best)
+    assert all(max(batch.src.numel(), batch.tgt_in.numel()) <= 300 for batch in drawn)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_goes_on_where_it_was(folder, workers):
     whole = first(streamed(folder), 60)
@@ -148,7 +159,8 @@ def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
     encode = Tokenizer._encode
 
     def noted(self, model, lines, sample, seed):
-        seeds.append(seed)
+        # the best segmentations, for the rules on lengths, need none
+        seeds.extend([seed] if sample else [])
         return encode(self, model, lines, sample, seed)
 
     monkeypatch.setattr(Tokenizer, "_encode", noted)
@@ -166,8 +178,8 @@ def test_tokenizer_learns_from_the_beginning_only(folder, monkeypatch):
             yield block
 
     monkeypatch.setattr("seq2seq.data.streaming.open_split", counted)
-    made = streamed(folder, tokenizer={"input_sentence_size": 60, "vocab_size": 60})
-    assert made.prepared.tokenizer.src.get_piece_size() == 60
+    made = streamed(folder, tokenizer={"input_sentence_size": 60, "vocab_size": 56})
+    assert made.prepared.tokenizer.src.get_piece_size() == 56
     assert read["train"] <= 2 * 80 + 80  # two blocks for each side of the tokenizer, and the first pool for its padding
 
 
@@ -202,7 +214,7 @@ def test_a_stream_has_no_epochs(tmp_path, overrides, message):
     corpus = toycorpus.write(tmp_path / "corpus")
     settings = toycorpus.settings(corpus, tmp_path, "data.streaming=true", "trainer.val_steps=2", *overrides)
     with pytest.raises(ValueError, match=message):
-        train(resolve(settings, mixer="transformer"))
+        train(make_plan(settings, mixer="transformer"))
 
 
 def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
@@ -213,7 +225,7 @@ def test_a_streamed_run_resumed_has_the_weights_of_one_that_was_not(tmp_path):
             corpus, tmp_path, "data.streaming=true", "data.shuffle_buffer=64", "trainer.val_steps=2", "optim=adam",
             "optim.warmup_steps=4", f"trainer.max_steps={steps}", f"run={name}", "trainer.test=false", *more,
         )  # fmt: skip
-        train(resolve(settings, mixer="transformer"))
+        train(make_plan(settings, mixer="transformer"))
         last = tmp_path / "runs" / name / "checkpoints" / "last.ckpt"
         return torch.load(last, weights_only=True)["state_dict"]
 

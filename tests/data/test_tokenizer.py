@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -165,6 +167,20 @@ def test_sampling_follows_the_seed_and_keeps_the_text(kind):
     assert one != best
     assert tokenizer.decode(one) == EN[:100]
     assert tokenizer.encode_tgt(EN[:100]) == best
+
+
+def test_sampling_is_the_same_in_every_process(tmp_path):
+    """SentencePiece's generator is seeded by the seed alone (from 0.2.2 on, by the process too)."""
+    (tmp_path / "model").write_bytes(train(SMALL).to_state()["src_model"])
+    code = (
+        "import sys; from pathlib import Path; from seq2seq.data.tokenizer import Tokenizer; "
+        "t = Tokenizer(src_model=Path(sys.argv[1]).read_bytes(), sampling_alpha=0.3); "
+        "print(t.encode_src(sys.argv[2:], sample=True, seed=5))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model"), *DE[:20]]
+    one, two = (subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(2))
+    assert one == two
+    assert len(one) > 200
 
 
 def test_state_goes_through_a_weights_only_checkpoint(joint, separate, tmp_path):

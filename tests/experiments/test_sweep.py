@@ -38,7 +38,7 @@ from seq2seq.experiments.job_records import Job, Process, launcher, read_jobs, w
 from seq2seq.experiments.sweep_watch import describe, watch
 from seq2seq.training import run
 from seq2seq.training.callbacks.median_stopping import MedianStop, median_at
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run_state import RunState
 
 EXHAUSTIVE = {
@@ -338,7 +338,7 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
         config = toycorpus.settings(corpus, tmp_path, *given, f"run={name}", f"trainer.median_stop={least}")
-        run.train(resolve(config, mixer="transformer", job=sweep / "0"))
+        run.train(make_plan(config, mixer="transformer", job=sweep / "0"))
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
@@ -346,7 +346,7 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
     before = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
     for least, steps in (("2", 2), ("null", 8)):
         again = (*given, "run=stops", "resume=auto", f"trainer.median_stop={least}")
-        run.train(resolve(toycorpus.settings(corpus, tmp_path, *again), mixer="transformer", job=sweep / "0"))
+        run.train(make_plan(toycorpus.settings(corpus, tmp_path, *again), mixer="transformer", job=sweep / "0"))
         after = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
         assert (json.loads(after)["steps"], after == before) == (steps, least == "2")
     kept = {path.name for path in (tmp_path / "runs" / "goes" / "checkpoints").iterdir()}
@@ -357,13 +357,13 @@ def test_missing_logger_is_named_before_anything_is_written(corpus, tmp_path, mo
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "wandb" else found(name))
     with pytest.raises(ValueError, match=r"'wandb' needs wandb: pip install wandb, or use logger=default"):
-        run.train(resolve(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer"))
+        run.train(make_plan(toycorpus.settings(corpus, tmp_path, "logger=wandb"), mixer="transformer"))
     assert not (tmp_path / "runs").exists()
 
 
 def test_loggers_are_chosen_by_name(corpus, tmp_path):
     config = toycorpus.settings(corpus, tmp_path, "logger=tensorboard", "trainer.test=false", "run=it")
-    run.train(resolve(config, mixer="transformer"))
+    run.train(make_plan(config, mixer="transformer"))
     assert list((tmp_path / "runs" / "it" / "tensorboard").glob("events*"))
     assert not (tmp_path / "runs" / "it" / "metrics.csv").exists()
     assert toycorpus.settings(corpus, tmp_path, "logger=wandb")["logger"].keys() == {"csv", "wandb"}
@@ -381,11 +381,31 @@ def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert "dim 16 is not divisible by num_heads 3" in failed
     sweep = only_sweep(tmp_path)
     assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
+    assert launcher(sweep) is None
+    assert "1 of 3 jobs failed; compare the others with: python -m seq2seq.compare" in output
     # the watch reports the failure and then compares the other two
     status, compared = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
     assert status == 1
     assert "FAILED    job 1 (model.num_heads=3)" in compared
     assert "| transformer | model.num_heads=2 | 5" in compared
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_interrupted_says_how_to_go_on(corpus, tmp_path):
+    """The job that a signal stops is recorded as stopped, which `compare` tells."""
+    process = start(tmp_path, sweep_command(corpus, "mixer=transformer,gru", "trainer.max_steps=100000"))
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "step " in line:
+            process.send_signal(signal.SIGINT)
+            break
+    lines += process.stdout.readlines()
+    assert process.wait(PATIENCE) == 130, lines
+    (job,) = read_jobs(only_sweep(tmp_path))
+    assert (job.state, job.error) == ("failed", "stopped (SIGINT); continue with resume=auto")
+    assert "1 of 1 jobs failed; compare the others with" in lines[-1]
 
 
 def test_jobs_of_one_name_are_refused():
@@ -548,7 +568,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
     # one process with two micro-batches makes the same updates as two processes
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
-    run.train(resolve(one, mixer="transformer"))
+    run.train(make_plan(one, mixer="transformer"))
     names = ("both-2", "one")
     weights = [checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt")["state_dict"] for name in names]
     for name in weights[0]:
@@ -578,7 +598,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     # the log of the second start follows that of the first
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
-    run.train(resolve(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))
+    run.train(make_plan(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))
     whole, parts = (
         checkpoint.read(tmp_path / "runs" / name / "checkpoints" / "last.ckpt") for name in ("whole", "it-2")
     )

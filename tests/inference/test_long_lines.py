@@ -11,7 +11,7 @@ import tiny
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference import encoding
 from seq2seq.inference.encoding import Note, encode_parts, split
-from seq2seq.inference.requests import Job, Part, join_parts, make_parts
+from seq2seq.inference.search_jobs import Job, Part, join_parts, make_parts
 from seq2seq.inference.translator import Translator
 from seq2seq.search import Drawn, Hypothesis, Source
 

@@ -132,7 +132,7 @@ def test_links_permissions_and_special_files(tmp_path, ckpt, capsys):
     (tmp_path / "out").unlink()
     os.mkfifo(tmp_path / "out")
     assert translate.main(command(tmp_path, ckpt, "--resume")) == 2
-    assert "is no ordinary file, which alone can be continued" in capsys.readouterr().err
+    assert "is not a regular file, which alone can be continued" in capsys.readouterr().err
 
 
 def test_a_folder_is_known_by_its_files(tmp_path):
@@ -195,7 +195,7 @@ def test_one_process_at_a_time(tmp_path):
     [
         (["--resume"], "--resume goes on with a file, so it needs --input and --output"),
         (["--resume", "--input", __file__, "--output", "b", "--alignments", "c"], "use --format json --align"),
-        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is no ordinary file"),
+        (["--resume", "--input", "/dev/null", "--output", "b"], "/dev/null is not a regular file"),
     ],
 )
 def test_what_resume_needs(capsys, more, message):

@@ -210,6 +210,7 @@ def test_other_paths_and_methods(plain):
     assert plain.call(path="/docs", method="GET").status == 404
     answer = plain.call(method="GET")
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
+    assert json.loads(answer.body)["error"] == "this path takes POST, not GET"
 
 
 def test_a_full_queue():
@@ -418,7 +419,7 @@ def test_the_page_allows_only_its_own_style_and_script(plain):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    # names of XML's vocabularies are no addresses
+    # names of XML's vocabularies are not addresses
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.findall(r"\sstyle=|\son[a-z]+=|<link (?!rel=\"icon\" href=\"data:)|@import|url\(", text)
 

@@ -218,24 +218,24 @@ def test_bad_files_are_one_line(ckpt, made, tmp_path, capsys):
 
     assert "No such file" in message()
     bad.write_text("no archive")
-    assert "is no shortlist" in message()
+    assert "is not a shortlist" in message()
     shutil.copy(made, bad)
     bad.write_bytes(bad.read_bytes()[:-200])
-    assert "is no shortlist" in message()
+    assert "is not a shortlist" in message()
     for changes in ({"starts": np.zeros(3, np.int64)}, {"tokens": np.full(9, 10**6, np.int32)}):
         shutil.copy(made, bad)
         damaged(bad, **changes)
         assert "is damaged" in message()
     shutil.copy(made, bad)
     damaged(bad, tokens=np.array([print], dtype=object))
-    assert "is no shortlist" in message()
-    for change, words in (({"tokenizer": "0" * 16}, "for another tokenizer"), ({"format": 2}, "is no shortlist")):
+    assert "is not a shortlist" in message()
+    for change, words in (({"tokenizer": "0" * 16}, "for another tokenizer"), ({"format": 2}, "is not a shortlist")):
         shutil.copy(made, bad)
         damaged(bad, meta=np.frombuffer(json.dumps(meta | change).encode(), np.uint8))
         assert words in message()
     with np.load(made) as file:
         np.savez_compressed(bad, **dict(file))
-    assert "is no shortlist" in message()
+    assert "is not a shortlist" in message()
 
 
 def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
@@ -257,7 +257,7 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     assert "is the input" in message("--src", src, "--tgt", tgt, "--out", tgt)
     other = tmp_path / "notes.txt"
     other.write_text("kept\n")
-    assert "is no shortlist" in message("--src", src, "--tgt", tgt, "--out", str(other))
+    assert "is not a shortlist" in message("--src", src, "--tgt", tgt, "--out", str(other))
     assert other.read_text() == "kept\n"
     assert "whole number" in message("--src", src, "--tgt", tgt, *out, "--best", "0")
     assert "has 200 lines" in message("--src", src, "--tgt", str(other), *out)

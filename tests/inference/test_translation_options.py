@@ -12,12 +12,15 @@ import torch
 from sacrebleu.metrics.chrf import CHRF
 
 from seq2seq import checkpoint, score, translate
+from seq2seq.build import build_model
+from seq2seq.config.compose import resolved_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import force, links, pharaoh, saliency, word_weights
 from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Candidate, Translator
+from seq2seq.search import Specials
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
 # short translations: the random model hardly ever ends by itself
@@ -118,6 +121,49 @@ def test_an_ensemble_needs_one_vocabulary(ckpt, tmp_path):
     checkpoint.save(tmp_path / "foreign.ckpt", entry)
     with pytest.raises(ValueError, match="has another tokenizer than"):
         Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "foreign.ckpt"])
+
+
+def test_an_ensemble_needs_one_direction(ckpt, tmp_path):
+    entry = tiny.payload()
+    entry["seq2seq"] |= {"src_lang": "en", "tgt_lang": "de"}
+    checkpoint.save(tmp_path / "back.ckpt", entry)
+    with pytest.raises(ValueError, match=r"back\.ckpt translates en to de, and .* de to en: an ensemble needs one dir"):
+        Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "back.ckpt"])
+
+
+@pytest.mark.parametrize("given", [{"prefixes": ["Ж the dog", "the"]}, {"phrases": [["dog Ж"], ["the"]]}], ids=str)
+def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
+    """Without byte pieces, a character that it lacks would vanish from a translation that must have it."""
+    t = tiny.tokenizer(byte_fallback=False, vocab_size=50)
+    model = build_model(tiny.model_config(t))
+    entry = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "x"}
+    described = checkpoint.describe(model_config=tiny.model_config(t), tokenizer=t, **entry)
+    weights = {f"model.{name}": value for name, value in model.state_dict().items()}
+    checkpoint.save(tmp_path / "a.ckpt", {"state_dict": weights, "seq2seq": described})
+    notes = []
+    Translator.load(tmp_path / "a.ckpt", device="cpu").translate(["der Hund", "der Hund"], note=notes.append, **given)
+    assert [(note.position, "a character that the vocabulary lacks" in note.error) for note in notes] == [(0, True)]
+
+
+@pytest.mark.parametrize("name", ["relu_attention", "lightconv", "dynamicconv", "attention"])
+def test_alignments_are_shares_whatever_the_weights_sum_to(name, translator):
+    words = (f"mixer/cross={name}", "model.dim=16", "model.num_heads=2", "model.ffn_dim=32")
+    plain = resolved_settings(
+        ("mixer=transformer", "model=tiny", "model.encoder_layers=1", "model.decoder_layers=2", *words)
+    )
+    t = translator.tokenizer
+    sizes = {
+        "src_vocab_size": t.src_vocab_size,
+        "tgt_vocab_size": t.tgt_vocab_size,
+        "pad_id": t.pad_id,
+        "joint": t.joint,
+    }
+    model = build_model({"model": plain["model"], "mixer": plain["mixer"], **sizes}).eval()
+    pairs = list(zip(t.encode_src(LINES[:3]), t.encode_tgt(["the cat walks", "a dog", "I"]), strict=True))
+    special = Specials(t.bos_id, t.eos_id, t.pad_id)
+    for found in force(model, pairs, special=special, device=torch.device("cpu"), align=True):
+        assert found.weights is not None
+        torch.testing.assert_close(found.weights.sum(-1), torch.ones(len(found.weights)))
 
 
 def test_forced_log_probabilities_are_the_searchs(translator):
@@ -264,7 +310,7 @@ def test_a_line_that_failed_has_no_score():
         (["--seed", "1"], "--seed goes with --samples"),
         (["--samples", "2", "--beam-size", "3"], "--beam-size is of a search"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
-        (["--samples", "2", "--top-p", "1.5"], "no number from 0 to 1"),
+        (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
         (["--beam-size", "5", "--beam-groups", "2"], "beam_groups is 2; choose a divisor of beam_size (5)"),
         (["--suppress", "nosuchpiece"], "no piece 'nosuchpiece'"),
     ],

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 CONVOLUTIONS = "(dynamicconv|lightconv)(_backward)? bf16 .* head 64, (1 word|GLU), starts and ends$"
-WINDOW = "window bf16 .* head 64, softmax$"
+CONV_STEP = "conv_step bf16 .* head 64, softmax$"
 LOSS = "cross_entropy (bf16|fp32) .*gradient$"
 MAIN = """
 every = aot.jobs
@@ -44,13 +44,13 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_main_kernels_do_not_spill(tmp_path):
     """Heads of 64 channels, K = 31, bfloat16, everything switched on, on sm_90; LightConv forward on two more."""
     others = "sm_(80|100) lightconv bf16 .* head 64$"
-    match = f"sm_90 ({CONVOLUTIONS}|{WINDOW}|keep_words|{LOSS})|{others}"
+    match = f"sm_90 ({CONVOLUTIONS}|{CONV_STEP}|keep_words|{LOSS})|{others}"
     arguments = ("--arch", "80", "90", "100", "--jobs", "1", "--match", match, "--out", str(tmp_path))
     done = run(MAIN, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "aot.json").read_text(encoding="utf-8"))["rows"]
     assert {row["op"] for row in rows} == {
-        "dynamicconv", "dynamicconv_backward", "lightconv", "lightconv_backward", "window", "keep_words",
+        "dynamicconv", "dynamicconv_backward", "lightconv", "lightconv_backward", "conv_step", "keep_words",
         "cross_entropy",
     }  # fmt: skip
     assert sorted(row["arch"] for row in rows) == [80] + [90] * 12 + [100]
@@ -64,17 +64,17 @@ def test_main_kernels_do_not_spill(tmp_path):
 
 def test_planted_violation_is_found():
     code = "aot.LIMITS[90] = aot.LIMITS[90]._replace(registers=1)"
-    done = run(code + MAIN, "--arch", "90", "--jobs", "1", "--match", WINDOW)
+    done = run(code + MAIN, "--arch", "90", "--jobs", "1", "--match", CONV_STEP)
     assert done.returncode == 1, done.stderr
-    assert "OVER sm_90 window bf16 K 17-32 head 64, softmax: " in done.stdout
+    assert "OVER sm_90 conv_step bf16 K 17-32 head 64, softmax: " in done.stdout
     assert "registers, limit 1" in done.stdout
 
 
 def test_kernel_that_does_not_compile_is_found():
     code = "aot._types = lambda job: {}  # no pointers among the arguments"
-    done = run(code + MAIN, "--arch", "90", "--jobs", "1", "--match", WINDOW)
+    done = run(code + MAIN, "--arch", "90", "--jobs", "1", "--match", CONV_STEP)
     assert done.returncode == 1, done.stderr
-    assert "OVER sm_90 window bf16 K 17-32 head 64, softmax: CompilationError" in done.stdout
+    assert "OVER sm_90 conv_step bf16 K 17-32 head 64, softmax: CompilationError" in done.stdout
 
 
 def test_no_such_configuration_is_an_error():
@@ -110,8 +110,8 @@ for name in ("dynamicconv", "lightconv"):
     module = aot.kernel_module(name)
     for kernel in [f"{kind}_{way}" for kind in ("band", "direct", "one_tile") for way in ("forward", "backward")]:
         setattr(module, kernel, Recorder(getattr(module, kernel)))
-window = aot.kernel_module("conv_step")
-window.window_kernel = Recorder(window.window_kernel)
+conv_step = aot.kernel_module("conv_step")
+conv_step.conv_step_kernel = Recorder(conv_step.conv_step_kernel)
 
 h = lambda *shape: torch.zeros(shape, dtype=torch.bfloat16)
 f = lambda *shape: torch.zeros(shape)
@@ -125,7 +125,7 @@ for taps, length in itertools.product(aot.OTHER_TAPS, (5, 20, 40, 70)):
     dynamic.backward(x, x, logits, lse, *given, True, 1.1)
     light.forward(h(2, length, 2048), f(4, taps), ends, ends, True, True)
     light.backward(x, h(2, length, 2048), f(4, taps), ends, ends, True, True)
-    window.window(h(2, 4, 5, 1, 256), owner, ends, h(2, 4, taps), True)
+    conv_step.conv_step(h(2, 4, 5, 1, 256), owner, ends, h(2, 4, taps), True)
 assert planned == launched, (planned - launched, launched - planned)
 # five for each K, and those of one tile, which more than three taps have: two for each size
 assert len(planned) >= 5 * len(aot.OTHER_TAPS) + 2 * 3, len(planned)

@@ -14,9 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.reference import attention_reference
-from seq2seq.kernels.band_matrix import BLOCK, band_conv, band_conv_transposed, band_slopes, left_padding, skew, unskew
-from seq2seq.kernels.conv_step import window
-from seq2seq.kernels.conv_step.reference import window_reference
+from seq2seq.kernels.band_matrix import (
+    BLOCK,
+    band_conv,
+    band_conv_transposed,
+    band_weight_gradient,
+    left_padding,
+    skew,
+    unskew,
+)
+from seq2seq.kernels.conv_step import conv_step
+from seq2seq.kernels.conv_step.reference import conv_step_reference
 from seq2seq.kernels.dropconnect import drop_weights, keep_probability, keep_words, pack, random_bytes, unpack
 from seq2seq.kernels.dropout import Dropout, dropout
 from seq2seq.kernels.dynamicconv import dynamicconv
@@ -136,7 +144,7 @@ def test_blocks_change_nothing(causal):
 
 @both_forms
 def test_gradients_by_formula(causal):
-    """The transposed band and the slopes of the weights are what autograd makes of the product, for any block size."""
+    """The gradients to inputs and to weights are what autograd makes of the product, for any block size."""
     for _ in range(20):
         taps, length, block = random.randint(1, 12), random.randint(1, 40), random.randint(1, 9)
         x, weights = draw(2, length, 2, 3), draw(2, 2, length, taps)
@@ -146,7 +154,7 @@ def test_gradients_by_formula(causal):
         dx, dweights = torch.autograd.grad(y, (x, weights), dy)
         for size in (block, 1000):
             same(band_conv_transposed(dy, weights.detach(), left=left, block=size), dx)
-            same(band_slopes(dy, x.detach(), taps, left=left, block=size), dweights)
+            same(band_weight_gradient(dy, x.detach(), taps, left=left, block=size), dweights)
 
 
 def test_unskew_is_the_inverse_of_skew():
@@ -198,8 +206,8 @@ def test_step_is_the_last_position(taps):
             values[row // 3, torch.arange(length), owner[row]] = x[row].detach()
             pair = x[row : row + 1].detach(), logits[row : row + 1]
             past = heads_first(values, 2), owner, position
-            same(window(*past, logits[:, -1], softmax=True)[row], dynamicconv(*pair, causal=True)[0, -1])
-            same(window(*past, weights[None], softmax=False)[row], lightconv(pair[0], weights, causal=True)[0, -1])
+            same(conv_step(*past, logits[:, -1], softmax=True)[row], dynamicconv(*pair, causal=True)[0, -1])
+            same(conv_step(*past, weights[None], softmax=False)[row], lightconv(pair[0], weights, causal=True)[0, -1])
 
 
 @every_kernel
@@ -215,9 +223,9 @@ def test_step_from_slots_that_are_written_in_turns(taps):
         for time in range(max(0, last - taps + 1), last + 1):
             turns[:, time % taps] = values[:, time].detach()
             rows[:, time % (taps + 2)] = owner[:, time]
-        whole = window(heads_first(values.detach(), 2), owner, position, weights, softmax=False)[row]
+        whole = conv_step(heads_first(values.detach(), 2), owner, position, weights, softmax=False)[row]
         now = position.clamp(min=last, max=last)
-        same(window(heads_first(turns, 2), rows, now, weights, softmax=False)[row], whole)
+        same(conv_step(heads_first(turns, 2), rows, now, weights, softmax=False)[row], whole)
 
 
 @every_kernel
@@ -230,7 +238,7 @@ def test_a_product_over_all_slots_is_the_definition(taps, softmax):
     weights = torch.randn(random.choice([1, sentences * beam]), heads, taps, dtype=torch.float64)
     for position in (torch.randint(3 * slots, (sentences * beam,)), torch.zeros(sentences * beam, dtype=torch.int64)):
         given = values, owner, position, weights
-        same(window(*given, softmax=softmax), window_reference(*given, softmax=softmax))
+        same(conv_step(*given, softmax=softmax), conv_step_reference(*given, softmax=softmax))
 
 
 class Numbers(TorchDispatchMode):

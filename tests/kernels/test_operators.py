@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from seq2seq.kernels.conv_step import window
+from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.dynamicconv import dynamicconv
 from seq2seq.kernels.dynamicconv.reference import dynamicconv_reference
@@ -40,7 +40,7 @@ from seq2seq.mixers.lightconv import LightConv
 REPRESENTATIVE = {
     "test_operators_are_what_torch_asks_for": [f"(2, 5, 2, 3, 3)-{op}" for op in ("lightconv", "lightconv-glu")],
     "test_operators_with_triton_are_what_torch_asks_for": ["3-dynamicconv"],
-    "test_window_is_what_torch_asks_for": ["True-3"],
+    "test_conv_step_is_what_torch_asks_for": ["True-3"],
     "test_compiled_function_is_eager": (),
     "test_other_lengths_recompile_once": ["dynamicconv"],
     "test_compiled_mixer_is_eager": ["causal-DynamicConv"],
@@ -176,11 +176,11 @@ def test_operators_with_triton_are_what_torch_asks_for(op, taps):
 
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("softmax", [True, False])
-def test_window_is_what_torch_asks_for(heads, softmax):
+def test_conv_step_is_what_torch_asks_for(heads, softmax):
     values = torch.randn(2, heads, 7, 2, 6 // heads, dtype=EXACT, device=DEVICE)
     owner, position = torch.randint(2, (4, 7), device=DEVICE), torch.randint(7, (4,), device=DEVICE)
     weights = torch.randn(4 if softmax else 1, heads, 5, dtype=EXACT, device=DEVICE)
-    torch.library.opcheck(ops.window.default, (values, owner, position, weights, softmax, BACKEND))
+    torch.library.opcheck(ops.conv_step.default, (values, owner, position, weights, softmax, BACKEND))
 
 
 @with_triton
@@ -233,7 +233,7 @@ class NoGradient(torch.autograd.Function):
         return y.sum().float()
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> None:
+    def backward(ctx: Any, gradient: Tensor) -> None:
         return None
 
 
@@ -319,7 +319,7 @@ def test_other_lengths_recompile_once(op):
 @pytest.mark.parametrize("softmax", [True, False])
 def test_compiled_decoding_step(softmax):
     """One graph for every position."""
-    eager = partial(window, softmax=softmax)
+    eager = partial(conv_step, softmax=softmax)
     call, counter = compiled(eager)
     values, owner = torch.randn(2, 3, 7, 2, 2, device=DEVICE), torch.randint(2, (4, 7), device=DEVICE)
     weights = torch.randn(4 if softmax else 1, 3, 5, device=DEVICE)
@@ -345,7 +345,7 @@ def batch(sentences: int = 3, length: int = 9, dtype: torch.dtype = torch.float3
     return x, torch.arange(length, device=DEVICE) < ends
 
 
-def slopes(call: Any, module: nn.Module, x: Tensor, mask: Tensor) -> list[Tensor]:
+def gradients(call: Any, module: nn.Module, x: Tensor, mask: Tensor) -> list[Tensor]:
     """Value, and gradients of its square to x and to every parameter."""
     y = call(x, mask)
     return [y.detach(), *torch.autograd.grad(y.square().mean(), (x, *module.parameters()))]
@@ -359,7 +359,7 @@ def test_compiled_mixer_is_eager(mixer, causal):
     call, counter = compiled(module)
     for length in (9, 12, 130):
         x, mask = batch(length=length, dtype=EXACT)
-        for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
+        for found, wanted in zip(gradients(call, module, x, mask), gradients(module, module, x, mask), strict=True):
             same(found, wanted)
     assert counter.frame_count <= 2
 
@@ -370,7 +370,7 @@ def test_compiled_mixer_with_triton(mixer):
     module = build(mixer, backend="triton")
     call, _ = compiled(module)
     x, mask = batch()
-    for found, wanted in zip(slopes(call, module, x, mask), slopes(module, module, x, mask), strict=True):
+    for found, wanted in zip(gradients(call, module, x, mask), gradients(module, module, x, mask), strict=True):
         same(found, wanted, 1e-5)
 
 
@@ -392,10 +392,10 @@ def test_compiled_mixer_drops_weights(mixer):
     call, _ = compiled(module)
     x, mask = batch()
     torch.manual_seed(3)
-    first, second = slopes(call, module, x, mask), slopes(call, module, x, mask)
+    first, second = gradients(call, module, x, mask), gradients(call, module, x, mask)
     assert not torch.equal(first[0], second[0])
     torch.manual_seed(3)
-    for found, wanted in zip(slopes(call, module, x, mask), first, strict=True):
+    for found, wanted in zip(gradients(call, module, x, mask), first, strict=True):
         assert torch.equal(found, wanted)
         assert found.isfinite().all()
 
@@ -433,9 +433,9 @@ def test_checkpointing_draws_the_same_masks(mixer, backend):
     module, seed = build(mixer, drop=0.5, backend=backend), random.randrange(2**31)
     x, mask = batch()
     torch.manual_seed(seed)
-    wanted = slopes(module, module, x, mask)
+    wanted = gradients(module, module, x, mask)
     torch.manual_seed(seed)
-    found = slopes(lambda *given: checkpoint(module, *given, use_reentrant=False), module, x, mask)
+    found = gradients(lambda *given: checkpoint(module, *given, use_reentrant=False), module, x, mask)
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
@@ -459,8 +459,8 @@ def test_inductor():
     """Through torch's own compiler, which also holds an operator to the strides that it promises."""
     module = Stack("auto")
     x, mask = batch()
-    found = slopes(torch.compile(module, fullgraph=True), module, x, mask)
-    for got, wanted in zip(found, slopes(module, module, x, mask), strict=True):
+    found = gradients(torch.compile(module, fullgraph=True), module, x, mask)
+    for got, wanted in zip(found, gradients(module, module, x, mask), strict=True):
         same(got, wanted, 1e-5)
 
 

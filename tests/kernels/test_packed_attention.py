@@ -132,10 +132,10 @@ def test_packed_on_a_gpu(queries, keys, width):
     expected = attention_reference(*wide, mask=mask[:, None, None])
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=2e-2)
     dy = torch.randn_like(found)
-    slopes = torch.autograd.grad(found, (q, k, v), dy)
-    for one, other in zip(slopes, torch.autograd.grad(expected, wide, dy.float()), strict=True):
+    gradients = torch.autograd.grad(found, (q, k, v), dy)
+    for one, other in zip(gradients, torch.autograd.grad(expected, wide, dy.float()), strict=True):
         torch.testing.assert_close(one.float(), other, atol=5e-2, rtol=5e-2)
-    for one in slopes[1:]:
+    for one in gradients[1:]:
         assert not one.transpose(1, 2)[~mask].any()
 
 

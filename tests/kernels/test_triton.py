@@ -24,8 +24,8 @@ pytest.importorskip("triton")
 
 from seq2seq.kernels import dispatch, launch_config
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.kernels.conv_step import window
-from seq2seq.kernels.conv_step.reference import window_reference
+from seq2seq.kernels.conv_step import conv_step
+from seq2seq.kernels.conv_step.reference import conv_step_reference
 from seq2seq.kernels.dropconnect import keep_probability, keep_words, significant_digits, unpack
 from seq2seq.kernels.dropconnect.torch_impl import keep_words as keep_words_by_torch
 from seq2seq.kernels.dynamicconv import dynamicconv
@@ -111,7 +111,7 @@ def definition(x: Tensor, weights: Tensor, causal: bool) -> Tensor:
 
 
 class Problem(NamedTuple):
-    """An operation, its inputs (x and logits or weights) with and without poison, the output's slope, and the rest."""
+    """An operation, its inputs (x and logits or weights) with and without poison, dy, and the rest."""
 
     op: str
     clean: tuple[Tensor, Tensor]
@@ -330,7 +330,7 @@ def test_programs_that_work_through_many_units(op, taps, monkeypatch):
 @every_path
 @pytest.mark.parametrize("taps", [3, 9])
 def test_layouts_in_memory(op, taps):
-    """Slices, transposed batches, tensors with gaps and a slope without strides give what contiguous tensors give."""
+    """Slices, transposed batches, tensors with gaps and a dy without strides give what contiguous tensors give."""
     dense = problem(op, Shape(2, 12, random.choice([1, 2]), 6, taps), True, layouts=("dense", "dense", "sum"))
     wanted = dense._replace(dy=dense.dy.contiguous()).results()
     for kind in [*LAYOUTS[1:], "sum"]:
@@ -422,16 +422,18 @@ def test_decoding_step(op, taps):
     types = random.choice([(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16,) * 2])
 
     def expected(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> Tensor:
-        return window_reference(values.double(), owner, position, weights.double(), softmax=softmax)
+        return conv_step_reference(values.double(), owner, position, weights.double(), softmax=softmax)
 
     values, weights = values.to(types[0]), weights.to(types[1])
     for kind in ("dense", "gaps"):
-        found = window(layout(values, kind), owner, position, layout(weights, kind), softmax=softmax, backend="triton")
+        found = conv_step(
+            layout(values, kind), owner, position, layout(weights, kind), softmax=softmax, backend="triton"
+        )
         assert found.dtype == values.dtype
         close(found, expected(values, owner, position, weights), TOLERANCE[types[0]])
     # slots that are written in turns: there have been more positions than slots
     ring = torch.randn_like(values[:, :, :taps].float()).to(types[0]), owner, position + 3 * taps
-    found = window(*ring, weights, softmax=softmax, backend="triton")
+    found = conv_step(*ring, weights, softmax=softmax, backend="triton")
     close(found, expected(*ring, weights), TOLERANCE[types[0]])
 
 
@@ -518,9 +520,9 @@ def test_what_triton_cannot_serve_is_an_error_that_says_so(monkeypatch):
         with pytest.raises(ValueError, match=named):
             lightconv(given["x"], given["logits"][0, 0], causal=True, backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            window(*past, given["logits"][:, 0], softmax=True, backend=given["backend"])
+            conv_step(*past, given["logits"][:, 0], softmax=True, backend=given["backend"])
         with pytest.raises(ValueError, match=named):
-            window(*past, given["logits"][0, 0][None], softmax=False, backend=given["backend"])
+            conv_step(*past, given["logits"][0, 0][None], softmax=False, backend=given["backend"])
     with pytest.raises(ValueError, match="257 channels"):
         lightconv(wide.repeat(1, 1, 2), torch.ones(1, 3, device=DEVICE), causal=True, glu=True, backend="triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -40,10 +40,10 @@ def test_three_forms_of_retention_agree(length, fades):
     forms = [retention_parallel(q, k, v, decay=decay), retention_reference(q, k, v, decay=decay)]
     forms += [retention(q, k, v, decay=decay, chunk=chunk) for chunk in (1, random.randint(2, 80), 64)]
     weight = torch.randn_like(forms[0])
-    slopes = [torch.autograd.grad((form * weight).sum(), (q, k, v)) for form in forms]
-    for form, slope in zip(forms[1:], slopes[1:], strict=True):
+    gradients = [torch.autograd.grad((form * weight).sum(), (q, k, v)) for form in forms]
+    for form, gradient in zip(forms[1:], gradients[1:], strict=True):
         torch.testing.assert_close(form, forms[0], atol=1e-10, rtol=1e-10)
-        for one, other in zip(slope, slopes[0], strict=True):
+        for one, other in zip(gradient, gradients[0], strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
@@ -113,10 +113,10 @@ def test_two_forms_of_the_delta_rule_agree(length):
     forms = [gated_delta_reference(*given)]
     forms += [gated_delta(*given, chunk=chunk) for chunk in (1, random.randint(2, 80), 64)]
     weight = torch.randn_like(forms[0])
-    slopes = [torch.autograd.grad((form * weight).sum(), given) for form in forms]
-    for form, slope in zip(forms[1:], slopes[1:], strict=True):
+    gradients = [torch.autograd.grad((form * weight).sum(), given) for form in forms]
+    for form, gradient in zip(forms[1:], gradients[1:], strict=True):
         torch.testing.assert_close(form, forms[0], atol=1e-10, rtol=1e-10)
-        for one, other in zip(slope, slopes[0], strict=True):
+        for one, other in zip(gradient, gradients[0], strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from composed import Case, config
 
-from seq2seq.build import build_model, resolve, without_memory
+from seq2seq.build import build_model, mixer_class, without_memory
 from seq2seq.mixer import CrossMixer
 
 EXHAUSTIVE = ("test_parameters_are_as_documented", "test_parameters_of_cross_mixers_are_as_documented")
@@ -175,7 +175,7 @@ CROSS_COUNTS = {
 def test_parameters_of_cross_mixers_are_as_documented(name):
     values = Case("cross", name).settings("model.num_heads=4")
     arguments = {key: value for key, value in values.items() if key != "_target_"}
-    mixer = resolve(values["_target_"], CrossMixer)(dim=16, memory_dim=24, **arguments)
+    mixer = mixer_class(values["_target_"], CrossMixer)(dim=16, memory_dim=24, **arguments)
     assert sum(p.numel() for p in mixer.parameters()) == CROSS_COUNTS[name](mixer)
 
 

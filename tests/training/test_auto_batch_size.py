@@ -35,7 +35,7 @@ from seq2seq.training import auto_batch_size
 from seq2seq.training.auto_batch_size import Rehearsal, find_budget, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.errors import TrainingFault
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 
@@ -208,7 +208,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu):
     with pytest.raises(ValueError, match=r"trainer\.strategy=fsdp has none: set data\.max_tokens to a number"):
         Run(
-            resolve(
+            make_plan(
                 auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=anneal"),
                 mixer="transformer",
             )
@@ -216,13 +216,14 @@ def test_a_model_in_parts_has_no_whole_to_measure(corpus, tmp_path, as_on_a_gpu)
 
 
 def test_muon_has_no_whole_matrices_in_a_model_in_parts(corpus, tmp_path):
+    settings = auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=muon")
     with pytest.raises(ValueError, match=r"optim\.name=muon updates whole.*set trainer\.strategy=ddp, or optim"):
-        resolve(auto(corpus, tmp_path, "trainer.devices=2", "trainer.strategy=fsdp", "optim=muon"), mixer="transformer")
+        make_plan(settings, mixer="transformer")
 
 
 def test_a_cpu_has_no_memory_to_fill(corpus, tmp_path):
     with pytest.raises(ValueError, match=r"this run is on a CPU: set data\.max_tokens to a number"):
-        Run(resolve(auto(corpus, tmp_path), mixer="transformer"))
+        Run(make_plan(auto(corpus, tmp_path), mixer="transformer"))
     assert not (tmp_path / "runs").exists()
 
 
@@ -231,14 +232,14 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
     """Bit for bit; and resumed on any device, it looks for no other number."""
     more = ("trainer.accumulate=2", "trainer.ema=0.9", "trainer.test=false", "model.dropout=0.2")
     memory(300 * 400)  # logits, of 300 pieces
-    found = Run(resolve(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer"))
+    found = Run(make_plan(auto(corpus, tmp_path, "run=auto", *more), mixer="transformer"))
     found.execute()
     size = found.data.max_tokens
     assert 256 <= size <= 400
     results = json.loads(found.folder.results.read_text())
     assert results["max_tokens"] == size
     given = Run(
-        resolve(
+        make_plan(
             toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}", "run=given", *more), mixer="transformer"
         )
     )
@@ -250,7 +251,7 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
 
     memory(0)  # a search would fail
     on = ("resume=auto", "run=auto", "trainer.max_steps=6")
-    resumed = Run(resolve(auto(corpus, tmp_path, *on, *more), mixer="transformer"))
+    resumed = Run(make_plan(auto(corpus, tmp_path, *on, *more), mixer="transformer"))
     resumed.execute()
     assert resumed.data.max_tokens == size
     assert checkpoint.read(resumed.folder.last)["global_step"] == 6
@@ -259,13 +260,12 @@ def test_a_run_is_the_one_with_the_number_that_was_found(corpus, tmp_path, memor
 @pytest.mark.slow
 def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, memory, as_on_a_gpu, monkeypatch):
     memory(300 * 400)  # logits, of 300 pieces
-    first = Run(resolve(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer"))
+    first = Run(make_plan(auto(corpus, tmp_path, "run=it", "trainer.test=false"), mixer="transformer"))
     first.execute()
     size = first.data.max_tokens
     monkeypatch.undo()  # a CPU again, which may go on with what a GPU began
-    assert (
-        Run(resolve(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer")).data_plan.max_tokens == size
-    )
+    resumed = Run(make_plan(auto(corpus, tmp_path, "run=it", "resume=auto"), mixer="transformer"))
+    assert resumed.data_plan.max_tokens == size
     same = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size}")
     assert Resumed.open(first.folder.last, same, first.folder).max_tokens == size
     other = toycorpus.settings(corpus, tmp_path, f"data.max_tokens={size + 8}")
@@ -276,9 +276,9 @@ def test_a_resumed_run_keeps_its_number_however_it_is_given(corpus, tmp_path, me
 def test_learned_positions_must_know_the_longest_sentence(corpus, tmp_path):
     given = ("model.positions=learned", "model.max_len=64")
     with pytest.raises(ValueError, match=r"auto bounds no sentence: set data\.clean\.max_length=64"):
-        Run(resolve(auto(corpus, tmp_path, "data.clean.max_length=null", *given), mixer="transformer"))
+        Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=null", *given), mixer="transformer"))
     with pytest.raises(ValueError, match=r"of up to 65 pieces"):
-        Run(resolve(auto(corpus, tmp_path, "data.clean.max_length=65", *given), mixer="transformer"))
+        Run(make_plan(auto(corpus, tmp_path, "data.clean.max_length=65", *given), mixer="transformer"))
 
 
 # ---- the data

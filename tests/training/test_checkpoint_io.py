@@ -16,7 +16,7 @@ from seq2seq import checkpoint
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.checkpoint_io import AtomicCheckpointIO
 from seq2seq.training.errors import TrainingFault
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
@@ -53,7 +53,7 @@ REPRESENTATIVE = {
 
 
 def execute(config: dict[str, Any]) -> Run:
-    run = Run(resolve(config, mixer="transformer"))
+    run = Run(make_plan(config, mixer="transformer"))
     run.execute()
     return run
 
@@ -161,7 +161,7 @@ def refused(saved: dict[str, Any], tmp_path: Path, change: tuple[str, Any], star
 @pytest.mark.parametrize(("place", "value", "named"), WRONG, ids=lambda value: str(value)[:40])
 def test_a_part_that_is_missing_or_wrong_is_named_before_any_work(corpus, saved, tmp_path, place, value, named):
     def start(path: Path) -> None:
-        Run(resolve(toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, f"resume={path}"), mixer="transformer"))
+        Run(make_plan(toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, f"resume={path}"), mixer="transformer"))
 
     assert named in refused(saved, tmp_path, (place, value), start)
 
@@ -197,10 +197,8 @@ def test_a_copy_does_not_replace_another_run(corpus, stopped, tmp_path):
 
 
 def as_written_before(payload: dict[str, Any]) -> dict[str, Any]:
-    """Convert a training checkpoint to format 1, in which one callback, `Control`, did what four do now."""
+    """Convert a training checkpoint to format 1, with the settings' names of then."""
     old = copy.deepcopy(payload)
-    parts = [old["callbacks"].pop(name) for name in ("Stopping", "RecordScores", "Validation", "AverageWeights")]
-    old["callbacks"]["Control"] = {key: value for part in parts for key, value in part.items()}
     old["seq2seq"]["format"] = 1
     settings = old["run"]["settings"]
     for mixers in (settings["mixer"], old["seq2seq"]["model"]["mixer"]):
@@ -219,9 +217,7 @@ def test_a_run_of_the_older_format_continues_as_if_never_stopped(corpus, tmp_pat
     given = (*GIVEN[1:], "mixer=lightconv", *kernels, "optim.schedule=constant")
     whole = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given, "trainer.max_steps=4"))
     first = execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=2"))
-    old = as_written_before(checkpoint.read(first.folder.last))
-    assert set(old["callbacks"]) == {"Control", "ProgressLog", "KeepBest"}
-    torch.save(old, first.folder.last)
+    torch.save(as_written_before(checkpoint.read(first.folder.last)), first.folder.last)
     again = execute(toycorpus.settings(corpus, tmp_path, "run=parts", *given, "trainer.max_steps=4", "resume=auto"))
     one, other = (checkpoint.read(run.folder.last) for run in (whole, again))
     for name, weight in one["state_dict"].items():
@@ -255,7 +251,7 @@ def test_the_state_of_muon_is_of_its_kind_for_each_parameter(corpus, tmp_path):
     assert all(kinds.values())
 
     def start(path: Path) -> None:
-        Run(resolve(toycorpus.settings(corpus, tmp_path, *given, *LONG, f"resume={path}"), mixer="transformer"))
+        Run(make_plan(toycorpus.settings(corpus, tmp_path, *given, *LONG, f"resume={path}"), mixer="transformer"))
 
     for part, numbers in kinds.items():
         change = (f"{ADAM}/state/{numbers[0]}/{part}", DELETE)

@@ -16,7 +16,7 @@ from seq2seq import checkpoint
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.json_file import read_json
 from seq2seq.training import compilation
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 # what compiles takes seconds; `make test-all` has it
@@ -63,7 +63,7 @@ def test_a_run_compiles_few_graphs_and_none_in_validations(tmp_path, counter):
     corpus = toycorpus.write(tmp_path / "toy", (120, 20, 15))
     given = ("trainer.compile=true", "trainer.max_steps=12", "trainer.val_steps=4", "data.max_tokens=192")
     validations = Validations(counter)
-    run = Run(resolve(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[validations])
+    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer="transformer"), callbacks=[validations])
     run.execute()
     assert len(validations.found) >= 6
     assert validations.found[0::2] == validations.found[1::2]
@@ -83,7 +83,7 @@ def test_no_graph_is_compiled_after_the_first_epoch(tmp_path, counter, mixer):
     given = (f"mixer={mixer}", "trainer.compile=true", "trainer.max_steps=null", "trainer.max_epochs=3",
              "trainer.test=false", "data.max_tokens=256", *small)  # fmt: skip
     graphs = Graphs(counter)
-    run = Run(resolve(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
+    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *given), mixer=mixer), callbacks=[graphs])
     run.execute()
     assert len(graphs.found) == 3
     assert graphs.found[0] > 0

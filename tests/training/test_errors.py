@@ -24,7 +24,7 @@ from seq2seq.evaluation import metrics
 from seq2seq.training.callbacks.ema import WeightAverage
 from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
 from seq2seq.training.optim import build_optimizer
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 # a whole run of two seconds; `make test-all` has it
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def execute(config: dict[str, Any], *callbacks: L.Callback) -> Run:
     """Run `config` with more callbacks."""
-    run = Run(resolve(config, mixer="transformer"), callbacks=callbacks)
+    run = Run(make_plan(config, mixer="transformer"), callbacks=callbacks)
     run.execute()
     return run
 

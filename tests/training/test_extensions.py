@@ -1,4 +1,4 @@
-"""Test callbacks and loggers of the user's own: refusals, their place in the order, and their states."""
+"""Test callbacks, loggers and mixers of the user's own: refusals, their place in the order, and their states."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from seq2seq import checkpoint
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.extensions import entries, require_classes
 from seq2seq.experiments.folder import config_hash
+from seq2seq.mixers.average import Average
 from seq2seq.training.callbacks.assemble import STATE_KEYS
 from seq2seq.training.extensions import user_callbacks
 from seq2seq.training.loggers import check_loggers
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
 PAGE = Path(seq2seq.__file__).parents[1] / "docs" / "training.md"
@@ -61,9 +62,9 @@ def target(name: str) -> str:
     [
         ("Plain", "callbacks.mine=Plain names no class: write {_target_: package.module.Class, argument: value}"),
         ({"patience": 3}, "names no class"),
-        ({"_target_": "Plain"}, "callbacks.mine._target_=Plain is no class: write package.module.Class"),
-        ({"_target_": "../x.Plain"}, "is no class"),
-        ({"_target_": 5}, "is no class"),
+        ({"_target_": "Plain"}, "callbacks.mine._target_=Plain is not a class: write package.module.Class"),
+        ({"_target_": "../x.Plain"}, "is not a class"),
+        ({"_target_": 5}, "is not a class"),
         ({"_target_": "no_such_package.Plain"}, "there is no package 'no_such_package'; install it, or start"),
     ],
 )
@@ -82,8 +83,8 @@ def test_what_names_no_class_is_refused_before_anything_is_imported(node, messag
         ({"_target_": "sys.no.Class"}, "cannot be made"),
         ({"_target_": target("NoCallback")}, "makes a NoCallback, not a Callback of Lightning (lightning.pytorch."),
         ({"_target_": "pytorch_lightning.callbacks.EarlyStopping", "monitor": "x"}, "but one of pytorch_lightning"),
-        ({"_target_": target("Plain"), "patiance": 3}, f"callbacks.mine.patiance is no argument of {HERE}.Plain; did"),
-        ({"_target_": target("Plain"), "x": 3}, "callbacks.mine.x is no argument of"),
+        ({"_target_": target("Plain"), "patiance": 3}, f"callbacks.mine.patiance is not an argument of {HERE}.Plain"),
+        ({"_target_": target("Plain"), "x": 3}, "callbacks.mine.x is not an argument of"),
         ({"_target_": target("Plain"), "patience": -3}, "cannot be made: patience=-3 is negative"),
         ({"_target_": target("Plain"), "_partial_": True}, ", not a Callback of Lightning"),
         ({"_target_": target("Plain"), "words": {"_target_": "no.x"}}, "cannot be made"),
@@ -151,7 +152,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
 
     def run(*overrides: str) -> Run:
         words = [*documented, "callbacks.mine.loss=1e9", "trainer.val_steps=1", "trainer.max_steps=9", "run=x"]
-        made = Run(resolve(toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides), mixer="t"))
+        made = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides), mixer="t"))
         made.execute()
         return made
 
@@ -175,6 +176,35 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
         run("resume=auto", "callbacks.mine.patience=3")
 
 
+class Mine(Average):
+    """A mixer of another package."""
+
+
+def test_a_mixer_of_another_package_is_trained(tmp_path):
+    """By a preset on the search path; the run trusts what its settings name, its checkpoint is trusted by no one."""
+    corpus = toycorpus.write(tmp_path / "corpus")
+    (tmp_path / "conf" / "mixer" / "self").mkdir(parents=True)
+    (tmp_path / "conf" / "mixer" / "self" / "mine.yaml").write_text(f"_target_: {HERE}.Mine\n")
+    preset = "defaults: [self@encoder: mine, self@decoder: mine, cross: attention]\n"
+    (tmp_path / "conf" / "mixer" / "mine.yaml").write_text(preset)
+    words = [f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "mixer=mine", "run=x", "trainer.test=false"]
+
+    def run(*overrides: str) -> Run:
+        settings = toycorpus.settings(corpus, tmp_path, *words, *overrides)
+        made = Run(make_plan(settings, mixer="mine"))
+        made.execute()
+        return made
+
+    folder = run("trainer.max_steps=1").folder
+    run("trainer.max_steps=2", "resume=auto")
+    assert checkpoint.read(folder.last)["global_step"] == 2
+    with pytest.raises(ValueError, match=rf"{HERE}\.Mine' is not trusted"):
+        checkpoint.load(folder.best)
+    model = checkpoint.load(folder.best, trust=[HERE]).model
+    assert {type(layer.self_mixer).__name__ for layer in (*model.encoder.layers, *model.decoder.layers)} == {"Mine"}
+    run("run=tuned", f"init_from={folder.best}", "trainer.max_steps=1")
+
+
 def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
     corpus = toycorpus.write(tmp_path / "corpus")
     words = [
@@ -187,7 +217,7 @@ def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
         "trainer.test=false",
         "trainer.max_steps=1",
     ]
-    run = Run(resolve(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
+    run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
     run.execute()
     assert seen.arguments == (True, True)
     # written by Lightning's own callback, after ours, and as whole as they

@@ -10,10 +10,10 @@ import pytest
 import tiny
 
 from seq2seq import checkpoint
+from seq2seq.config.chosen import chosen_settings, is_chosen
 from seq2seq.config.compose import resolved_settings
-from seq2seq.config.typed import is_typed, typed_settings
 from seq2seq.training import dry_run, finetune
-from seq2seq.training.plan import RunPlan, resolve
+from seq2seq.training.plan import RunPlan, make_plan
 
 _CONTRADICTIONS = (
     r"model.dim=128-model\\.dim is 16 there and 128 here; add model\\.dim=16",
@@ -32,7 +32,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plan(start: Path, *words: str) -> RunPlan:
     """The plan of `train init_from=<start> <words>`, as typed on a command line."""
     words = (f"init_from={start}", *words)
-    return resolve(resolved_settings(words), mixer="dynamicconv", typed=typed_settings(words))
+    return make_plan(resolved_settings(words), mixer="dynamicconv", chosen=chosen_settings(words))
 
 
 def adopted(start: Path, *words: str) -> dict[str, Any]:
@@ -88,19 +88,44 @@ def test_a_dry_run_starts_from_the_same_model_at_the_same_rate(start):
 
 
 def test_settings_from_python_all_count_as_chosen(start):
-    given = resolve(resolved_settings([f"init_from={start}"]), mixer="dynamicconv")
+    given = make_plan(resolved_settings([f"init_from={start}"]), mixer="dynamicconv")
     assert finetune.adopt(given, checkpoint.load(start)) is given
 
 
 def test_keys_that_were_typed():
-    typed = typed_settings(
+    chosen = chosen_settings(
         ["mixer=gru", "mixer/self@mixer.decoder=lstm", "+model.x=1", "~data.y", "trainer.max_steps=3"]
     )
-    assert typed == {"mixer", "mixer.decoder", "model.x", "data.y", "trainer.max_steps"}
-    assert is_typed("mixer.encoder.num_heads", typed)
-    assert is_typed("trainer", typed)
-    assert not is_typed("model.dim", typed)
-    assert not is_typed("model", {"modelling"})
-    recipe = typed_settings(["experiment=iwslt14_de_en_transformer"])
+    assert chosen == {"mixer", "mixer.decoder", "model.x", "data.y", "trainer.max_steps"}
+    assert is_chosen("mixer.encoder.num_heads", chosen)
+    assert is_chosen("trainer", chosen)
+    assert not is_chosen("model.dim", chosen)
+    assert not is_chosen("model", {"modelling"})
+    recipe = chosen_settings(["experiment=iwslt14_de_en_transformer"])
     assert {"model", "mixer", "optim", "data.vocab_size"} <= recipe
-    assert typed_settings(["experiment=null"]) == frozenset()
+    assert chosen_settings(["experiment=null"]) == frozenset()
+
+
+def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
+    """A checkpoint's mixers have values, where a preset refers to the model's; a choice of their own stays."""
+    attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2, "dropout": 0.0}
+    conv = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "weight_dropout": 0.0}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2, "dropout": 0.0}
+    stack = {"kinds": {"one": dict(attention), "two": conv}, "pattern": ["one", "two"]}
+    start = tiny.save(
+        tmp_path, mixer={"encoder": stack, "decoder": attention, "cross": cross}, encoder_layers=2, weight_dropout=0.0
+    )
+    words = ("model.attention_dropout=0.3", "model.weight_dropout=0.2", "mixer.cross.dropout=0.1")
+    config = adopted(start, *words)
+    mixer = config["mixer"]
+    assert (config["model"]["attention_dropout"], config["model"]["weight_dropout"]) == (0.3, 0.2)
+    assert mixer["encoder"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
+    assert mixer["encoder"]["kinds"]["two"]["weight_dropout"] == 0.2
+    assert mixer["cross"]["dropout"] == 0.1
+
+
+def test_a_file_of_the_data_chooses_no_vocabulary(start, tmp_path):
+    """Its default size stands in the composed settings, and is nobody's choice."""
+    data = [f"data.{split}={tmp_path / split}" for split in ("train", "valid", "test")]
+    assert adopted(start, "data=files", "data.name=mine", "data.src=de", "data.tgt=en", *data)["data"]["name"] == "mine"
+    assert adopted(start, "tokenizer=bpe")

@@ -138,9 +138,9 @@ def test_projected_loss_by_differences():
         return loss
 
     loss = projected_cross_entropy(features, output, target, mask, smoothing=0.2, chunk=3).loss
-    slopes = gradients(loss, features, output)
-    slope = sum((one * nudge).sum() for one, nudge in zip(slopes, nudges, strict=True))
-    torch.testing.assert_close(slope, (total(1e-5) - total(-1e-5)) / 2e-5, rtol=1e-6, atol=1e-7)
+    grads = gradients(loss, features, output)
+    directional = sum((one * nudge).sum() for one, nudge in zip(grads, nudges, strict=True))
+    torch.testing.assert_close(directional, (total(1e-5) - total(-1e-5)) / 2e-5, rtol=1e-6, atol=1e-7)
 
 
 def test_gradients_of_the_projected_loss_are_given_once():

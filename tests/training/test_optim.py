@@ -286,7 +286,7 @@ def test_muon_takes_one_group_of_parameters():
 
 @pytest.mark.parametrize("mixer", ["transformer", "dynamicconv", "lightconv", "bahdanau", "luong"])
 def test_muon_updates_every_linear_layer_but_the_tables(mixer):
-    """Matrices of the model that are no tables, and of which every block makes one product with its input."""
+    """Matrices of the model that are not tables, and of which every block makes one product with its input."""
     model = composed.tiny(f"mixer={mixer}")
     names = {parameter: name for name, parameter in model.named_parameters()}
     found = {names[matrix]: blocks for matrix, blocks in hidden_matrices(model).items()}

@@ -10,14 +10,14 @@ import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
+from seq2seq.config.chosen import chosen_settings
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.durations import seconds
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import read_section
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
-from seq2seq.config.typed import typed_settings
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_a_whole_number_may_be_written_as_a_float():
         "data.clean.max_length=200.0",
         "model.dim=64.0",
     ]
-    plan = resolve(composed(*written), mixer="transformer")
+    plan = make_plan(composed(*written), mixer="transformer")
     same = ["trainer.max_steps=1000", "seed=1", "data.max_tokens=4000", "data.clean.max_length=200", "model.dim=64"]
-    assert plan == resolve(composed(*same), mixer="transformer")
+    assert plan == make_plan(composed(*same), mixer="transformer")
     assert "4000.0" not in plan.config_yaml
 
 
 def test_a_peak_that_no_schedule_reads_is_refused():
     def plan(*words: str) -> float:
-        return resolve(resolved_settings(words), mixer="transformer", typed=typed_settings(words)).optim.lr
+        return make_plan(resolved_settings(words), mixer="transformer", chosen=chosen_settings(words)).optim.lr
 
     assert plan("optim.peak_lr=1e-2") == plan("optim=muon", "optim.peak_lr=1e-2") == 1e-2
     for words in (["optim=adam"], ["optim.lr=1e-3"]):

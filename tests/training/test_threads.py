@@ -18,7 +18,7 @@ from seq2seq.build import build_model
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
 from seq2seq.training import threads
-from seq2seq.training.plan import resolve
+from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 from seq2seq.training.task import TranslationTask
 
@@ -124,7 +124,7 @@ def test_a_run_keeps_the_number_that_it_began_with(tmp_path, monkeypatch):
 
     def execute(*overrides: str) -> Run:
         settings = toycorpus.settings(corpus, tmp_path, "run=it", "trainer.test=false", "resume=auto", *overrides)
-        run = Run(resolve(settings, mixer="transformer"))
+        run = Run(make_plan(settings, mixer="transformer"))
         run.execute()
         assert torch.get_num_threads() == 1
         return run

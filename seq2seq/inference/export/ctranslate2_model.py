@@ -148,7 +148,7 @@ def _set_linear(spec: Any, linear: nn.Linear) -> None:
 
 
 def _numbers(weight: Tensor) -> Any:
-    # NumPy's arrays: CTranslate2 takes torch's tensors as well, but the position table is no parameter
+    # NumPy's arrays: CTranslate2 takes torch's tensors as well, but the position table is not a parameter
     return weight.detach().float().contiguous().numpy()
 
 
@@ -170,6 +170,8 @@ def _translate(translator: Any, source: list[str], target: list[str], silent: li
             beam_size=1,
             # at most limit - 1 tokens and eos
             max_decoding_length=limit - 1,
+            # CTranslate2's own default forbids an empty translation
+            min_decoding_length=0,
             # what our search never draws
             suppress_sequences=silent,
         )

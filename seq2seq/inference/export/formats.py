@@ -78,6 +78,9 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
         (folder / "marian").rmdir()
         notes.append(f"without the folder marian: {error}")
     write_safetensors(folder, loaded, origin, marian=bool(agreed))
+    # safetensors makes files that their owner alone can read
+    for path in folder.rglob("*.safetensors"):
+        path.chmod(0o644)
     return Exported(agreed, notes)
 
 

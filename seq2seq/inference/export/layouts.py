@@ -61,7 +61,7 @@ LAYOUTS = {
 
 
 def foreign_part(folder: Path, layout: Layout) -> str | None:
-    """Return what shows that a folder is no earlier export; None for one, and for an empty folder."""
+    """Return what shows that a folder is not an earlier export; None for one, and for an empty folder."""
     paths = sorted(folder.iterdir())
     return _foreign_part(folder, layout, paths) if paths else None
 
@@ -72,10 +72,10 @@ def _foreign_part(folder: Path, layout: Layout, paths: list[Path]) -> str | None
             if reason := _foreign_part(path, layout.folders[path.name], sorted(path.iterdir())):
                 return f"its folder {path.name} {reason}"
         elif path.name not in (*layout.required, *layout.optional) or not path.is_file():
-            return f"has {path.name}, which is of no export"
+            return f"has {path.name}, which this export does not write"
     missing = [name for name in layout.required if not (folder / name).is_file()]
     if missing:
-        return f"has no {missing[0]}, which every export has"
+        return f"has no {missing[0]}, which this export writes"
     config = _read_config(folder / "config.json")
     if config.get("model_type") != layout.model_type:
         return "has a config.json that no export wrote"

@@ -102,6 +102,8 @@ def _generation(transformers: Any, loaded: Loaded) -> Any:
         num_beams=search.beam_size,
         length_penalty=search.length_penalty,
         max_length=_POSITIONS // 2,
+        min_new_tokens=search.min_len or None,
+        no_repeat_ngram_size=search.no_repeat_ngram or None,
         pad_token_id=tokenizer.pad_id,
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,

@@ -128,7 +128,7 @@ class _TracedHeadCache(_TracedCache):
         before, here = both.split([scores.shape[-1], 1], -1)
         return (before @ past + here * own).flatten(1, 2)  # (B, H, beam, d)
 
-    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, window: Any) -> Tensor:
+    def convolve(self, weights: Tensor, position: Tensor, *, softmax: bool, conv_step: Any) -> Tensor:
         """See `HeadCache.convolve`: the past is weighed where it lies, and the position itself beside it."""
         if softmax:
             weights = weights.softmax(-1)

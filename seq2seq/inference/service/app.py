@@ -210,7 +210,7 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     """Read a request's body.
 
     Raises:
-        RefusedError: It is no JSON by its own account, too large, or does not arrive in time.
+        RefusedError: It is not JSON by its own account, too large, or does not arrive in time.
     """
     kind = request.headers.get("content-type", "")
     # a form of a stranger's page in the same browser cannot send this type
@@ -272,6 +272,8 @@ async def _not_there(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         message = f"there is nothing at this path; there are {', '.join(PATHS)}"
+    elif error.status_code == 405:
+        message = f"this path takes {(error.headers or {}).get('allow', 'another method')}, not {request.method}"
     else:
         message = str(error.detail)
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))

@@ -116,7 +116,7 @@ def read_request(body: bytes) -> TranslateRequest:
     """Parse a request's body.
 
     Raises:
-        RefusedError: 400 for what is no JSON, 422 for JSON that is no request.
+        RefusedError: 400 for what is not JSON, 422 for JSON that is not a request.
     """
     try:
         return TranslateRequest.model_validate_json(body)
@@ -124,7 +124,7 @@ def read_request(body: bytes) -> TranslateRequest:
         first = error.errors(include_url=False, include_context=False)[0]
     if first["type"] == "json_invalid":
         raise RefusedError(
-            400, f"the body is no JSON in UTF-8: {_lowered(first['msg']).removeprefix('invalid JSON: ')}"
+            400, f"the body is not JSON in UTF-8: {_lowered(first['msg']).removeprefix('invalid JSON: ')}"
         )
     raise RefusedError(422, _explained(first))
 

@@ -91,7 +91,7 @@ class BatchTranslator:
         aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
         unaligned: dict[int, str] = {}
         if options.alignment:
-            # parts of a long text are no sentence that could be aligned as one
+            # parts of a long text are not a sentence that could be aligned as one
             whole = ["" if i in notes and notes[i].parts > 1 else line for i, line in enumerate(lines)]
             aligned = self.align(translator, whole, candidates, unaligned.__setitem__)
         return [

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from seq2seq.kernels.attention.reference import allow, attention_reference
+from seq2seq.kernels.attention.reference import attention_reference
+from seq2seq.kernels.attention.weights import allow
 
 # On Hopper torch 2.11 to 2.13 prefer cuDNN, whose backward pass gives NaN under a mask for some lengths
 # (pytorch#196678) and which plans anew for every shape; without it FLASH serves no mask, EFFICIENT a padding mask.

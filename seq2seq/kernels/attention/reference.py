@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.attention.weights import normalize
-from seq2seq.kernels.dropout import dropout as dropout_
+from seq2seq.kernels.attention.weights import weigh
 
 
 def attention_reference(
@@ -53,31 +52,3 @@ def varlen_reference(
         one = (q[queries].transpose(0, 1), k[keys].transpose(0, 1), v[keys].transpose(0, 1))  # (H, ., d)
         parts.append(attention_reference(*one).transpose(0, 1))
     return torch.cat(parts)
-
-
-def weigh(
-    scores: Tensor,
-    v: Tensor,
-    *,
-    mask: Tensor | None = None,
-    causal: bool = False,
-    dropout: float = 0.0,
-    weights: str = "softmax",
-) -> Tensor:
-    """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast.
-
-    `weights` names what stands in place of the softmax, see `weights.normalize`.
-    """
-    # the softmax is taken in the scores' type, which may be wider than v's
-    return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
-
-
-def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-    """Set scores (..., T, S) to minus infinity where attention is not allowed."""
-    if causal:
-        # (T, S), True for s > t
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, float("-inf"))
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    return scores

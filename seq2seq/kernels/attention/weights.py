@@ -1,4 +1,4 @@
-"""Weights of attention from its scores: softmax, and what may stand in its place."""
+"""Weights of attention from its scores: where it is allowed, softmax and what may stand in its place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib.util
 
 import torch
 from torch import Tensor
+
+from seq2seq.kernels.dropout import dropout as dropout_
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
 # Computed by an optional package.
@@ -40,3 +42,31 @@ def normalize(scores: Tensor, weights: str) -> Tensor:
     function = getattr(importlib.import_module("entmax"), weights)
     # thresholds of sorted sums need more than the 8 bits of bfloat16
     return function(scores.to(torch.promote_types(scores.dtype, torch.float32)), dim=-1)
+
+
+def weigh(
+    scores: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    weights: str = "softmax",
+) -> Tensor:
+    """Compute softmax(scores where allowed) v for any scores (..., T, S) and v (..., S, d), broadcast.
+
+    `weights` names what stands in place of the softmax, see `normalize`.
+    """
+    # the softmax is taken in the scores' type, which may be wider than v's
+    return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
+
+
+def allow(scores: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """Set scores (..., T, S) to minus infinity where attention is not allowed."""
+    if causal:
+        # (T, S), True for s > t
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return scores

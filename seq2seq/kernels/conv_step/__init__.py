@@ -11,7 +11,7 @@ from seq2seq.kernels.dispatch import is_plain, takes_triton
 OP = "decoding step of a convolution"
 
 
-def window(
+def conv_step(
     values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool, backend: str = "auto"
 ) -> Tensor:
     """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}, with v zero before position 0.
@@ -32,8 +32,8 @@ def window(
     """
     _check(values, owner, position, weights)
     if is_plain(OP, backend, values):
-        return torch_impl.window(values, owner, position, weights, softmax=softmax)
-    return _window(values, owner, position, weights, softmax, backend)
+        return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
+    return _conv_step(values, owner, position, weights, softmax, backend)
 
 
 def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> None:
@@ -46,8 +46,8 @@ def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> 
         )
 
 
-@torch.library.custom_op("seq2seq::window", mutates_args=())
-def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
+@torch.library.custom_op("seq2seq::conv_step", mutates_args=())
+def _conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     heads, taps = weights.shape[1:]
     # an operator computes in the types that it gets, under autocast too
     with torch.autocast(values.device.type, enabled=False):
@@ -55,10 +55,10 @@ def _window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, so
             # imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.conv_step import triton
 
-            return triton.window(values, owner, position, weights, softmax)
-        return torch_impl.window(values, owner, position, weights, softmax=softmax)
+            return triton.conv_step(values, owner, position, weights, softmax)
+        return torch_impl.conv_step(values, owner, position, weights, softmax=softmax)
 
 
-@_window.register_fake
+@_conv_step.register_fake
 def _(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     return values.new_empty((owner.shape[0], values.shape[1] * values.shape[4]))  # y (N, H * R)

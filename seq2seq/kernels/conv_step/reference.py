@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def window_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
-    """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}; arguments as `window`'s."""
+def conv_step_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
+    """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}; arguments as `conv_step`'s."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
     rows = owner.shape[0]  # N

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
-    """Compute `reference.window_reference`: weights move to the slots, instead of slots to the weights."""
+def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
+    """Compute `reference.conv_step_reference`: weights move to the slots, instead of slots to the weights."""
     if softmax:
         weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
     slots = values.shape[2]

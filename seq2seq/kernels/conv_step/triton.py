@@ -12,7 +12,7 @@ from seq2seq.kernels.triton_ops import LOG2E, unit_stride
 
 
 @triton.jit
-def window_kernel(
+def conv_step_kernel(
     values, owner, position, weights, y,
     beam, heads, taps, slots, owners,
     value_batch, value_head, value_slot, value_row, owner_row, weight_row, weight_head,
@@ -41,7 +41,7 @@ def window_kernel(
     tl.store(y + (hypothesis * heads + head) * WIDTH + column, mixed.to(y.dtype.element_ty), mask=column < WIDTH)
 
 
-def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool) -> Tensor:
+def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool) -> Tensor:
     """Compute y (N, H R) from values (B, H, L, beam, R), owner (N, M), position (N,) and weights (N or 1, H, K)."""
     values, owner, weights, position = (
         unit_stride(values),
@@ -56,7 +56,7 @@ def window(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, sof
     weight_row = weights.stride(0) if weights.shape[0] == rows else 0  # stride 0: one kernel for all hypotheses
     strides = (*values.stride()[:4], owner.stride(0), weight_row, weights.stride(1))
     with torch.cuda.device_of(values):
-        window_kernel[(rows * heads,)](
+        conv_step_kernel[(rows * heads,)](
             values, owner, position, weights, y, *sizes, *strides, **constants(taps, width, softmax)
         )
     return y

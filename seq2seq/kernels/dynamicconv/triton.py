@@ -163,32 +163,32 @@ def band_backward(
     for n in range(tile, stop):
         row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
+        grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
         weights = exponentials(scores, norm)
-        slopes = ()
+        grads = ()
         for s in tl.static_range(BACKS + 1):
-            slopes += (product(slope, tl.trans(values[s]), nothing, WIDE),)  # dy_t . x_u
-        shares = times(weights, drop(divided(compacted(slopes, taps, TAPS)), words, scale))  # w g
+            grads += (product(grad, tl.trans(values[s]), nothing, WIDE),)  # dy_t . x_u
+        shares = times(weights, drop(divided(compacted(grads, taps, TAPS)), words, scale))  # w g
         store_taps(dlogits, heads * taps, row, length, taps, less(shares, weights, total(shares)))
-        dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
+        dropped = squares(narrow(joined(drop(weights, words, scale)), grad, WIDE), taps, TILE, BACKS)
         near = tl.minimum(row + TILE, length - 1)
         scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
         words = load_words(keep, near, heads * WORDS, WORDS)
         unfinished, sent = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished, ()
         for s in tl.static_range(BACKS + 1):
-            sent += (product(tl.trans(dropped[s]), slope, unfinished[s], WIDE),)
+            sent += (product(tl.trans(dropped[s]), grad, unfinished[s], WIDE),)
         mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS], WIDTH)
         values, unfinished = values[:-1], sent[:-1]  # the last tile is finished
     for e in tl.static_range(BACKS):  # rows after the chunk complete the dx of its last tiles
         row = (stop + e) * TILE + i
-        near, slope = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
+        near, grad = tl.minimum(row, length - 1), load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy
         words = load_words(keep, near, heads * WORDS, WORDS)
         weights = exponentials(load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads))
-        dropped = squares(narrow(joined(drop(weights, words, scale)), slope, WIDE), taps, TILE, BACKS)
+        dropped = squares(narrow(joined(drop(weights, words, scale)), grad, WIDE), taps, TILE, BACKS)
         sent = ()
         for s in tl.static_range(BACKS - e):  # s + e + 1 tiles back
-            sent += (product(tl.trans(dropped[s + e + 1]), slope, unfinished[s], WIDE),)
+            sent += (product(tl.trans(dropped[s + e + 1]), grad, unfinished[s], WIDE),)
         mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
         _finish(dx, heads, row - BACKS * TILE + shift, column, first, last, mine, sent[BACKS - e - 1], WIDTH)
         unfinished = sent
@@ -256,18 +256,18 @@ def direct_backward(
     norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
     scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
     weight = tl.exp2(scores * LOG2E - norm)
-    slope = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
+    grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
     # their gradient, (TILE, 4): dy_t . x_{t+k-left}, then the softmax's own
     g = tl.zeros((TILE, 4), tl.float32)
     for k in tl.static_range(TAPS):
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
-        g = tl.where(tap == k, tl.sum(slope * values.to(tl.float32), 1)[:, None], g)
+        g = tl.where(tap == k, tl.sum(grad * values.to(tl.float32), 1)[:, None], g)
     if WORDS:
         word = tl.load(keep + at + row * heads, mask=inside, other=0)[:, None]
         g = tl.where(((word >> tap) & 1) != 0, g * scale, 0.0)
-    slopes = weight * (g - tl.sum(weight * g, 1)[:, None])
+    grads = weight * (g - tl.sum(weight * g, 1)[:, None])
     to = dlogits + at * TAPS + row[:, None] * (heads * TAPS) + tap
-    tl.store(to, slopes.to(dlogits.dtype.element_ty), mask=here)
+    tl.store(to, grads.to(dlogits.dtype.element_ty), mask=here)
     # dx is gathered: each row asks the rows that read it, so nothing is added atomically
     whole = tl.zeros((TILE, COLUMNS), tl.float32)
     for k in tl.static_range(TAPS):

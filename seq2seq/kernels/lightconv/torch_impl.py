@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.band_matrix import BLOCK, band_conv, band_conv_transposed, band_slopes, left_padding, skew, unskew
+from seq2seq.kernels.band_matrix import (
+    BLOCK,
+    band_conv,
+    band_conv_transposed,
+    band_weight_gradient,
+    left_padding,
+    skew,
+    unskew,
+)
 from seq2seq.kernels.padding import within
 
 
@@ -36,15 +44,15 @@ def backward(
     left = left_padding(taps, causal)
     length = dy.shape[1]
     # both (B, T, H, R)
-    values, slopes = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
+    values, grads = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
     if _is_grouped(dy, weights):
         dvalues, dweights = _grouped_backward(dy, values.flatten(-2), weights, left)
     elif length > 2 * BLOCK:
-        dvalues = band_conv_transposed(slopes, _rows(weights, length)[None], left=left).flatten(-2)  # (B, T, C)
-        dweights = band_slopes(slopes, values, taps, left=left).sum((0, 2))
+        dvalues = band_conv_transposed(grads, _rows(weights, length)[None], left=left).flatten(-2)  # (B, T, C)
+        dweights = band_weight_gradient(grads, values, taps, left=left).sum((0, 2))
     else:
         band = _band(weights, values, left)  # (H, T, T)
-        columns = _columns(slopes)  # (H, T, B R)
+        columns = _columns(grads)  # (H, T, B R)
         dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)  # (B, T, C)
         products = columns @ _columns(values).transpose(-1, -2)  # (H, T, T)
         # a tap's gradient is the sum of a diagonal: `unskew` stands diagonals upright, (H, T, K)

@@ -79,7 +79,7 @@ def _load_values(x, stride, row, column, first, last, channels, WIDTH: tl.conste
 
 
 @triton.jit
-def _store_slopes(
+def _store_grads(
     dx, half, other, row, column, first, last, length, channels, whole, WIDTH: tl.constexpr, GLU: tl.constexpr
 ):  # fmt: skip
     """Write rows of dx from the gradients of the values; rows outside [first, last) get 0."""
@@ -176,28 +176,28 @@ def band_backward(
             if GLU:
                 halves, others = (half,) + halves, (other,) + others
                 half, other = halves[BACKS], others[BACKS]
-            slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
+            grad = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
             unfinished = (tl.zeros((TILE, COLUMNS), tl.float32),) + unfinished
             sums, sent = (), ()
             for s in tl.static_range(BACKS + 1):
-                sums += (product(values[s], tl.trans(slope), products[s], WIDE),)
-                sent += (product(bands[s], slope, unfinished[s], WIDE),)
+                sums += (product(values[s], tl.trans(grad), products[s], WIDE),)
+                sent += (product(bands[s], grad, unfinished[s], WIDE),)
             mine = tl.where((n - BACKS >= tile) | (tile == 0), length, 0)  # tiles before a chunk are its neighbor's
             row += shift - BACKS * TILE
-            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
+            _store_grads(own_dx, half, other, row, column, first, last, mine, channels, sent[BACKS], WIDTH, GLU)
             values, unfinished, products = values[:-1], sent[:-1], sums  # the last tile is finished
             if GLU:
                 halves, others = halves[:-1], others[:-1]
         for e in tl.static_range(BACKS):  # rows after the unit complete the dx of its last tiles
-            slope = load_rows(own_dy, dy_row, (stop + e) * TILE + i, column, 0, length, WIDTH)  # dy
+            grad = load_rows(own_dy, dy_row, (stop + e) * TILE + i, column, 0, length, WIDTH)  # dy
             sent = ()
             for s in tl.static_range(BACKS - e):
-                sent += (product(bands[s + e + 1], slope, unfinished[s], WIDE),)
+                sent += (product(bands[s + e + 1], grad, unfinished[s], WIDE),)
             mine = tl.where((stop + e - BACKS >= tile) | (tile == 0), length, 0)
             row = (stop + e - BACKS) * TILE + i + shift
-            half, other = (halves[BACKS - e - 1], others[BACKS - e - 1]) if GLU else (slope, slope)
+            half, other = (halves[BACKS - e - 1], others[BACKS - e - 1]) if GLU else (grad, grad)
             whole, unfinished = sent[BACKS - e - 1], sent
-            _store_slopes(own_dx, half, other, row, column, first, last, mine, channels, whole, WIDTH, GLU)
+            _store_grads(own_dx, half, other, row, column, first, last, mine, channels, whole, WIDTH, GLU)
     to = partial + (tl.program_id(0) * TILE + i[:, None]) * ((BACKS + 1) * TILE) + i[None, :]
     for s in tl.static_range(BACKS + 1):
         tl.store(to + (BACKS - s) * TILE, tl.trans(products[s]))  # side by side, the furthest tile's first
@@ -242,11 +242,11 @@ def one_tile_backward(
         sentence = tl.full((), unit, tl.int64)
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         own_x, own_dx = x + sentence * x_batch, dx + sentence * length * channels * (2 if GLU else 1)
-        slope = load_rows(dy + sentence * dy_batch, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
-        whole = product(band, slope, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
+        grad = load_rows(dy + sentence * dy_batch, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
+        whole = product(band, grad, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
         half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
-        products = product(_gated(half, other, GLU), tl.trans(slope), products, WIDE)
-        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
+        products = product(_gated(half, other, GLU), tl.trans(grad), products, WIDE)
+        _store_grads(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     to = partial + tl.program_id(0) * (TILE * TILE) + row[:, None] * TILE + tl.arange(0, TILE)[None, :]
     tl.store(to, tl.trans(products))
 
@@ -292,18 +292,18 @@ def direct_backward(
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         own_dy = dy + sentence * dy_batch + head * WIDTH
         own_x = x + sentence * x_batch + head * WIDTH
-        slope = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
+        grad = load_rows(own_dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
         whole = tl.zeros((TILE, COLUMNS), tl.float32)  # dx of the tile
         for k in tl.static_range(TAPS):
             source = row + (k + shift - TAPS + 1)  # (TILE,): what tap k reads
             values = _load_values(own_x, x_row, source, column, first, last, channels, WIDTH, GLU)
-            total += tl.where((tap == k)[None, :], tl.sum(slope * values.to(tl.float32), 1)[:, None], 0.0)
+            total += tl.where((tap == k)[None, :], tl.sum(grad * values.to(tl.float32), 1)[:, None], 0.0)
             reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)  # whose tap k is this row
             whole += tl.load(weights + head * TAPS + k).to(tl.float32) * reader.to(tl.float32)
         own_dx = dx + sentence * length * channels * (2 if GLU else 1) + head * WIDTH
         # read again instead of kept
         half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
-        _store_slopes(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
+        _store_grads(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
 
 

@@ -34,6 +34,14 @@ class WeightAverage:
         self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
 
     @torch.no_grad()
+    def begin(self) -> None:
+        """Begin with the weights as they are, unless updates have been averaged already."""
+        self._bind()
+        if not self.updates:
+            for average, weight in zip(self._averages, self._weights, strict=True):
+                average.copy_(weight)
+
+    @torch.no_grad()
     def update(self) -> None:
         """Add the weights as they are after an update."""
         self._bind()
@@ -88,6 +96,10 @@ class AverageWeights(L.Callback):
 
     def __init__(self, average: WeightAverage) -> None:
         self.average = average
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Begin with the weights of a checkpoint that was made without an average."""
+        self.average.begin()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -86,21 +86,27 @@ def make_parts(
 
     Args:
         lines: For every line the ids of its parts.
-        note: Called for a line that is not translated, since nobody can tell which of its parts should have a phrase.
+        note: Called for a line that is not translated: nobody can tell which of its parts should have a phrase, or the
+            vocabulary lacks a character of what is asked.
     """
     begins = None if prefixes is None else _without_end(tokenizer, prefixes)
     parts: list[Part] = []
     for number, ids in enumerate(lines):
         sources = [Source(row) for row in ids]
-        if sources and begins is not None:
-            sources[0] = sources[0]._replace(prefix=begins[number])
-        if phrases is not None:
-            wanted = [row for row in _without_end(tokenizer, phrases[number]) if row]
-            if wanted and len(sources) > 1:
-                reason = "it is longer than --max-len, and has phrases: split it, or leave them out"
-                note(Note(number, sum(map(len, ids)), 0, reason))
-                continue
-            sources = [source._replace(phrases=wanted) for source in sources]
+        begin = begins[number] if begins is not None else []
+        wanted = [row for row in _without_end(tokenizer, phrases[number]) if row] if phrases is not None else []
+        if wanted and len(sources) > 1:
+            reason = "it is longer than --max-len, and has phrases: split it, or leave them out"
+        elif any(tokenizer.unk_id in row for row in (begin, *wanted)):
+            reason = "its beginning or a phrase has a character that the vocabulary lacks: leave it out"
+        else:
+            reason = ""
+        if sources and reason:
+            note(Note(number, sum(map(len, ids)), 0, reason))
+            continue
+        if sources:
+            sources[0] = sources[0]._replace(prefix=begin)
+        sources = [source._replace(phrases=wanted) for source in sources]
         if sampling is not None:
             # equal parts of a line are drawn apart
             seeds = [line_seed(sampling.seed + place, source.ids) for place, source in enumerate(sources)]

@@ -11,7 +11,7 @@ from seq2seq.config.dicts import differences
 _WHOLE = ("model", "mixer", "optim")
 
 
-def typed_settings(words: Sequence[str]) -> frozenset[str]:
+def chosen_settings(words: Sequence[str]) -> frozenset[str]:
     """Return the keys that the overrides `words` set; a section stands for all its keys, as in `mixer`.
 
     A choice of files, as in mixer=gru, sets its section. An experiment sets what it changes, and each of the sections
@@ -29,9 +29,9 @@ def typed_settings(words: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def is_typed(key: str, typed: Iterable[str]) -> bool:
-    """Return True if `typed` has a key, a section that it is in, or one of its own keys."""
-    return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in typed)
+def is_chosen(key: str, chosen: Iterable[str]) -> bool:
+    """Return True if `chosen` has a key, a section that it is in, or one of its own keys."""
+    return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)
 
 
 def _changed_by(word: str) -> set[str]:
