@@ -130,7 +130,7 @@ def test_every_reader_refuses_them(good, tmp_path):
 
 def test_long_values_do_not_make_long_messages(good, path):
     torch.save(put(good, "seq2seq.format", list(range(200_000))), path)
-    assert "no format number" in refusal(path)
+    assert "not a format number" in refusal(path)
     torch.save(put(good, "seq2seq.search.beam_size", "9" * 1_000_000), path)
     assert "search" in refusal(path)
 

@@ -247,7 +247,7 @@ def test_newer_format(good, path):
     assert f"format {checkpoint.FORMAT + 1}, but this version reads up to {checkpoint.FORMAT}" in refusal(path)
     for wrong in ("1", None, True, 0, 1.0):
         write(path, changed(good, format=wrong))
-        assert "no format number" in refusal(path)
+        assert "not a format number" in refusal(path)
 
 
 @pytest.mark.parametrize("field", ["model", "tokenizer", "src_lang", "tokenize", "versions"])

@@ -294,7 +294,7 @@ def test_a_tokenizer_of_pictures(tokenizer):
     given = lines(3)
     assert tokenizer.encode_src(given) == encode_pictures(given, GRID)
     assert tokenizer.decode(tokenizer.encode_tgt(TEXTS[:8])) == TEXTS[:8]
-    assert (tokenizer.joint, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (False, 2**32, 24)
+    assert (tokenizer.joint, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (False, 2**32, 22)
     state = pickle.loads(pickle.dumps(tokenizer.to_state()))
     again = Tokenizer.from_state(state)
     assert again.fingerprint == tokenizer.fingerprint

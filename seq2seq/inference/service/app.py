@@ -273,7 +273,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         message = f"there is nothing at this path; there are {', '.join(PATHS)}"
     elif error.status_code == 405:
-        message = f"this path takes {(error.headers or {}).get('allow', 'another method')}, not {request.method}"
+        message = f"this path takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}"
     else:
         message = str(error.detail)
     return JSONResponse({"error": message}, error.status_code, dict(error.headers or {}))
