@@ -176,13 +176,9 @@ def _local_hub_tables(
     # A part of a split, as in train[:1000], cannot be streamed.
     streaming = "[" not in str(options["split"])
     with scratch_folder(cache_dir) as scratch:
-        options = {
-            **options,
-            **_as_text(resolve_path(path), settings),
-            "cache_dir": str(scratch),
-            "streaming": streaming,
-        }
-        yield from _tables(str(resolve_path(path)), options, remote=False, name=path)
+        place = resolve_path(path)
+        options = {**options, **_as_text(place, settings), "cache_dir": str(scratch), "streaming": streaming}
+        yield from _tables(str(place), options, remote=False, name=path)
 
 
 def _as_text(folder: Path, settings: CorpusSettings) -> dict[str, Any]:

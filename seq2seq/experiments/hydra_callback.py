@@ -46,21 +46,15 @@ def compare_command(sweep: Path, *options: str) -> str:
     return shlex.join(["python", "-m", "seq2seq.compare", str(sweep), *options])
 
 
-def record_stop(status: object) -> None:
+def record_stop(status: Any) -> None:
     """Record in a sweep that a signal stopped the job of this process, which exits with `status`."""
+    names = {128 + number: number.name for number in signal.Signals}
     here = job_folder()
     # SLURM may have the job in its queue again, and knows its state
-    if (
-        here is None
-        or not isinstance(status, int)
-        or status <= 128
-        or "SLURM_JOB_ID" in os.environ
-        or not _first_task()
-    ):
+    if here is None or status not in names or "SLURM_JOB_ID" in os.environ or not _first_task():
         return
     if job := Job.read(here):
-        name = signal.Signals(status - 128).name
-        dataclasses.replace(job, state="failed", error=f"stopped ({name}); continue with resume=auto").write()
+        dataclasses.replace(job, state="failed", error=f"stopped ({names[status]}); continue with resume=auto").write()
 
 
 class JobError(CompactHydraException):
