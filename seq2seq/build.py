@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from seq2seq.config.mixer import targets_of
 from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
@@ -60,6 +61,9 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     """
     _check_model(config["model"])
     _check_vocabularies(config)
+    # all of them, before any is imported, also of kinds that no layer uses
+    for target in targets_of(config["mixer"]):
+        _require_trusted(target, trust)
     builder = _Builder(config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(config)
     # the encoder first: its width is what the decoder's cross mixers read
@@ -98,15 +102,9 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
-    packages = ("seq2seq", *trust)
-    allowed = (
-        f"allowed are mixers defined in {', '.join(packages)}: a checkpoint with mixers of another package needs "
-        "--trust PACKAGE (trust= in Python)"
-    )
-    module_name, _, name = str(target).rpartition(".")
     # checked before the import, which would already run the module's code
-    if module_name.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
+    packages, allowed = _require_trusted(target, trust)
+    module_name, _, name = str(target).rpartition(".")
     try:
         # None if the module has no such name
         result = getattr(importlib.import_module(module_name), name, None)
@@ -118,6 +116,19 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     if not issubclass(result, contract) or result is contract:
         raise TargetError(f"_target_ {target!r} is no {contract.__name__}; {allowed}")
     return result
+
+
+def _require_trusted(target: str, trust: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the packages that are trusted, and a text that says so; TargetError if `target` is in none of them."""
+    packages = ("seq2seq", *trust)
+    allowed = (
+        f"allowed are mixers defined in {', '.join(packages)}: a checkpoint with mixers of another package needs "
+        "--trust PACKAGE (trust= in Python)"
+    )
+    module_name, _, _ = str(target).rpartition(".")
+    if module_name.split(".")[0] not in packages:
+        raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
+    return packages, allowed
 
 
 def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
@@ -264,10 +275,9 @@ class _Builder:
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             # before a training that could not decode what it has learned
-            if mixer is not None and type(mixer).step is SelfMixer.step:
-                raise ValueError(
-                    f"mixer.decoder: {type(mixer).__name__} is causal, so it must define empty_state and step"
-                )
+            own = type(mixer)
+            if mixer and (own.step is SelfMixer.step or own.empty_state is SelfMixer.empty_state):
+                raise ValueError(f"mixer.decoder: {own.__name__} is causal, so it must define empty_state and step")
             middle = dim if mixer is None else mixer.out_dim
             cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
             slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}

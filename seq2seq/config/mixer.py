@@ -104,12 +104,23 @@ def check_mixer(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str,
     return result
 
 
+def targets_of(mixer: Any) -> list[str]:
+    """Return every `_target_` that a section `mixer` names, also of kinds that no layer uses."""
+    found: list[str] = []
+    nodes = [mixer]
+    # once each: a checkpoint that anybody wrote may contain a section in itself
+    seen: set[int] = set()
+    for node in nodes:
+        if isinstance(node, Mapping) and id(node) not in seen:
+            seen.add(id(node))
+            found += [str(value) for key, value in node.items() if key == "_target_"]
+            nodes += [value for key, value in node.items() if key != "_target_"]
+    return found
+
+
 def packages_of(mixer: Any) -> tuple[str, ...]:
     """Return the packages of all classes that a section `mixer` names, sorted: a run trusts those of its settings."""
-    found: set[str] = set()
-    for key, value in mixer.items() if isinstance(mixer, Mapping) else ():
-        found |= {str(value).partition(".")[0]} if key == "_target_" else set(packages_of(value))
-    return tuple(sorted(found))
+    return tuple(sorted({target.partition(".")[0] for target in targets_of(mixer)}))
 
 
 def _check_slot(values: Any, path: str) -> dict[str, Any]:

@@ -56,8 +56,7 @@ def naming(name: str) -> Iterator[None]:
 def parts_of(data: Mapping[str, Any]) -> list[Part]:
     """List the corpora of the `data` section: `data.train`, called "train", if it is set, and those of `data.corpora`.
 
-    An entry inherits the settings of the section but for its files; "train" may have an entry too, for its weight or
-    tag.
+    An entry inherits the settings of the section but for its files; "train" may have an entry too, for its weight.
 
     Raises:
         ValueError: An entry is wrong, or the corpora cannot be mixed.

@@ -248,6 +248,8 @@ class PairStream(IterableDataset):
         if self.encoder.samples:
             block = [text[0][i] for i in rows], [text[1][i] for i in rows]
             sampled = self.encoder(block, sample_seed=sample_seed)
+            # a model may have positions for the longest best ones alone
+            widest = min(widest, self.clean.max_length or widest)
             src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
         return _Pool(src, tgt, positions[rows])
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.chosen import is_chosen
 from seq2seq.config.dicts import UNSET, differences
 from seq2seq.config.sections import present_settings
+from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.cache_folder import cached
+from seq2seq.resources import conf_dir
 from seq2seq.training.plan import RunPlan, make_plan
 
 if TYPE_CHECKING:
@@ -56,11 +58,11 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     for key, _, here in differences({name: old[name] for name in sections}, {name: new[name] for name in sections}):
         if is_chosen(key, plan.chosen) and here != UNSET:
             _put(sections, key, here)
-    # Mixers have values of the model's settings, by these names.
+    # Mixers have the values of settings of the model that their files refer to, by these names.
     for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
         if is_chosen(f"model.{name}", plan.chosen):
-            values = (old["model"][name], new["model"][name])
-            _follow(sections["mixer"], own, *values, path="mixer", chosen=plan.chosen)
+            change = (old["model"][name], new["model"][name])
+            _follow(sections["mixer"], own, *change, targets=_referring(name, own), path="mixer", chosen=plan.chosen)
     optim = dict(plan.config["optim"])
     if not any(is_chosen(key, plan.chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
@@ -127,13 +129,28 @@ def _put(sections: dict[str, Any], key: str, value: Any) -> None:
     node[leaf] = value
 
 
-def _follow(node: dict[str, Any], name: str, before: Any, after: Any, *, path: str, chosen: Iterable[str]) -> None:
-    """Replace the value `before` of a setting `name`, in place, wherever in a section the user chose no other."""
+def _referring(name: str, own: str) -> set[str]:
+    """Return the classes whose settings in conf/ have `${model.<name>}` for `own`."""
+    files = [read_yaml(path) for path in (conf_dir() / "mixer").glob("*/*.yaml")]
+    return {values["_target_"] for values in files if values.get(own) == f"${{model.{name}}}"}
+
+
+def _follow(
+    node: dict[str, Any],
+    name: str,
+    before: Any,
+    after: Any,
+    *,
+    targets: Collection[str],
+    path: str,
+    chosen: Iterable[str],
+) -> None:
+    """Replace the value `before` of a setting of the classes `targets`, in place, where the user chose no other."""
     for key, value in node.items():
         if isinstance(value, dict):
-            _follow(value, name, before, after, path=f"{path}.{key}", chosen=chosen)
-        elif key == name and value == before and not is_chosen(f"{path}.{key}", chosen):
-            node[key] = after
+            _follow(value, name, before, after, targets=targets, path=f"{path}.{key}", chosen=chosen)
+        elif key == name and value == before and node.get("_target_") in targets:
+            node[key] = before if is_chosen(f"{path}.{key}", chosen) else after
 
 
 def _label(mixer: Mapping[str, Any]) -> str:

@@ -174,6 +174,7 @@ def test_marian_is_the_model(model, tokenizer, tmp_path):
     from transformers import MarianMTModel, MarianTokenizer
 
     given = plain(tokenizer, norm="post", decoder_layers=2, **model)
+    given.meta["search"] = {"no_repeat_ngram": 2, "min_len": 5}
     assert write_marian(tmp_path, given) == SENTENCES
     assert foreign_part(tmp_path, LAYOUTS["huggingface"].folders["marian"]) is None
     theirs = MarianMTModel.from_pretrained(tmp_path).eval()

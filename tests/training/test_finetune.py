@@ -111,9 +111,11 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     attention = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2, "dropout": 0.0}
     conv = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "weight_dropout": 0.0}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2, "dropout": 0.0}
-    stack = {"kinds": {"one": dict(attention), "two": conv}, "pattern": ["one", "two"]}
+    depthwise = {"_target_": "seq2seq.mixers.depthwise.Depthwise", "kernel_size": 3, "weight_dropout": 0.0}
+    kinds = {"one": dict(attention), "two": conv, "own": depthwise}
+    stack = {"kinds": kinds, "pattern": ["one", "two", "own"]}
     start = tiny.save(
-        tmp_path, mixer={"encoder": stack, "decoder": attention, "cross": cross}, encoder_layers=2, weight_dropout=0.0
+        tmp_path, mixer={"encoder": stack, "decoder": attention, "cross": cross}, encoder_layers=3, weight_dropout=0.0
     )
     words = ("model.attention_dropout=0.3", "model.weight_dropout=0.2", "mixer.cross.dropout=0.1")
     config = adopted(start, *words)
@@ -122,6 +124,8 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     assert mixer["encoder"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
     assert mixer["encoder"]["kinds"]["two"]["weight_dropout"] == 0.2
     assert mixer["cross"]["dropout"] == 0.1
+    # its file has a value of its own
+    assert mixer["encoder"]["kinds"]["own"]["weight_dropout"] == 0.0
 
 
 def test_a_file_of_the_data_chooses_no_vocabulary(start, tmp_path):

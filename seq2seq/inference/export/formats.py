@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,9 +79,9 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
         (folder / "marian").rmdir()
         notes.append(f"without the folder marian: {error}")
     write_safetensors(folder, loaded, origin, marian=bool(agreed))
-    # safetensors makes files that their owner alone can read
+    # safetensors makes files that their owner alone can read, whatever the others may
     for path in folder.rglob("*.safetensors"):
-        path.chmod(0o644)
+        path.chmod(stat.S_IMODE((folder / "config.json").stat().st_mode))
     return Exported(agreed, notes)
 
 

@@ -207,6 +207,8 @@ def _translate(model: Any, tokenizer: Tokenizer) -> Any:
     def translate(rows: Rows, limit: int) -> Rows:
         # at most limit - 1 tokens and eos; one sentence at a time, as ours
         options = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": limit - 1}
+        # of the search, not of what the model computes
+        options |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
         found = [model.generate(torch.tensor([row]), **options)[0].tolist()[1:] for row in rows]
         return [_until(ids, tokenizer.eos_id) for ids in found]
 
