@@ -275,9 +275,9 @@ class _Builder:
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
             # before a training that could not decode what it has learned
-            own = type(mixer)
-            if mixer and (own.step is SelfMixer.step or own.empty_state is SelfMixer.empty_state):
-                raise ValueError(f"mixer.decoder: {own.__name__} is causal, so it must define empty_state and step")
+            if mixer is not None and not mixer.decodes():
+                name = type(mixer).__name__
+                raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
             middle = dim if mixer is None else mixer.out_dim
             cross = self._mixer("cross", layer, depth, shorter=shorter, dim=middle, memory_dim=memory_dim)
             slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}

@@ -56,6 +56,12 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
         """Mix one position: x (N, dim), position (N,) -> (N, out_dim) and the next state; the old one is used up."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step; build it with causal=True")
 
+    @classmethod
+    def decodes(cls) -> bool:
+        """Return True for a class with a `step` and a first state of its own, as a causal mixer needs them."""
+        first = any(getattr(cls, name) is not getattr(SelfMixer, name) for name in ("empty_state", "init_state"))
+        return first and cls.step is not SelfMixer.step
+
     # Declarations, read by the builder, `inspect` and decoding; subclasses set them in __init__ or on the class.
 
     dim: int

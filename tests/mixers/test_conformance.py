@@ -35,7 +35,7 @@ from seq2seq.state import Cache, expand, reorder, select
 def decodes(name: str) -> bool:
     """True where a self mixer has a causal form: an encoder-only one has no `step` of its own."""
     target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
-    return target is None or mixer_class(target, SelfMixer).step is not SelfMixer.step
+    return target is None or mixer_class(target, SelfMixer).decodes()
 
 
 def extra_cases() -> list[Case]:
