@@ -94,7 +94,7 @@ def _text(table: Table, runs: ScoredSet, split: str, baseline: str | None, *, ti
     """Format a table with its notes, and a title if there are several."""
     title = f"## {table.title}\n\n" if titled else ""
     without = "" if table.baseline else f"No run here is the baseline {baseline}, so there are no differences.\n"
-    return f"{title}{markdown(table, split)}\n{notes(runs.runs, split)}{without}"
+    return f"{title}{markdown(table, split)}\n{notes(table.groups, runs.runs, split)}{without}"
 
 
 def _write(

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from seq2seq.experiments.comparison import Significance
-from seq2seq.experiments.groups import Group, group_runs
+from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import NUMBERS, RunResult
 from seq2seq.experiments.scored_sets import first_signature
 from seq2seq.experiments.tables import markdown_table
@@ -141,7 +141,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     return row
 
 
-def notes(runs: Sequence[RunResult], split: str) -> str:
+def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
     """Describe the scores in a few lines: split, signature, revisions of the code, seeds, runs without significance."""
     # runs of one set have the same
     lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {first_signature(runs[0], split)}"]
@@ -150,7 +150,7 @@ def notes(runs: Sequence[RunResult], split: str) -> str:
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
         lines.append(f"Not of one revision of the code: {counts}")
-    repeated = [group for group in group_runs(runs) if len({run.seed for run in group.runs}) < len(group.runs)]
+    repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
         lines.append(f"Several runs of one seed, each counted: {', '.join(group.label for group in repeated)}")
     without_lines = [run.name for run in runs if split == "test" and not run.translated]
