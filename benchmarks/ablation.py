@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import harness
+from benchmarks.comparable import require_comparable
 from seq2seq.config.run import RunSettings
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.job_records import Job, is_sweep, read_jobs
 from seq2seq.experiments.results import RunResult, Unusable, read_run
-from seq2seq.experiments.scored_sets import scored_sets
 from seq2seq.experiments.tables import markdown_table
 
 # The setting that chooses a row, and the seed of a job that sets none.
@@ -138,18 +138,11 @@ def outcomes(sweeps: Sequence[Path]) -> dict[str, Outcome]:
     runs = {
         key: read_run(job.run, "test") if job.state == "finished" and job.run else None for key, job in jobs.items()
     }
-    _require_one_budget([run for run in runs.values() if isinstance(run, RunResult)])
+    require_comparable([run for run in runs.values() if isinstance(run, RunResult)], "test")
     return {
         row.name: _outcome({seed: (job, runs[name, seed]) for (name, seed), job in jobs.items() if name == row.name})
         for row in ROWS
     }
-
-
-def _require_one_budget(runs: Sequence[RunResult]) -> None:
-    sets = [each.title for each in scored_sets(runs, "test")]
-    budgets = {f"{key}={run.config.get('trainer', {}).get(key)}" for run in runs for key in ("max_steps", "max_epochs")}
-    if len(sets) > 1 or len(budgets) > 2:
-        raise ValueError(f"rows of one table need one test set and budget: {', '.join([*sets, *sorted(budgets)])}")
 
 
 def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcome:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness
+from benchmarks.comparable import require_comparable
 from seq2seq.analysis.atlas.scaling import Growth
 from seq2seq.config.compose import presets
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.results import RunResult, collect
-from seq2seq.experiments.scored_sets import scored_sets
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.resources import conf_dir
 
@@ -54,13 +54,8 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
     if wrong:
         counts = ", ".join(f"{name}: {count}" for name, count in wrong.items())
         raise ValueError(f"{runs}: one finished run of each mixer is needed, but there are of {counts}")
-    figures = {name: _figures(run, split) for name, (run,) in by_preset.items()}
-    if len(updates := {figure["steps"] for figure in figures.values()}) > 1:
-        raise ValueError(f"{runs}: the runs made {', '.join(f'{each:,.0f}' for each in sorted(updates))} updates")
-    sets = scored_sets([run for (run,) in by_preset.values()], split)
-    if len(sets) > 1:
-        raise ValueError(f"{runs}: the runs were scored on different sets: {', '.join(each.title for each in sets)}")
-    return figures
+    require_comparable([run for (run,) in by_preset.values()], split)
+    return {name: _figures(run, split) for name, (run,) in by_preset.items()}
 
 
 def _figures(run: RunResult, split: str) -> Figures:

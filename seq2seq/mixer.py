@@ -1,7 +1,7 @@
 """The contract of a token mixer: the part of an encoder-decoder that moves information between positions.
 
 Shapes: B sentences, S source length, T target length, D width, N = B * beam hypotheses, a sentence's adjacent.
-Masks are boolean, True = a real token; batches are right-padded.
+Masks are boolean, True = a real token; batches are right-padded, and each row has at least one real token.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from seq2seq.config.chosen import chosen_settings
+from seq2seq.config.chosen import chosen_settings, typed_settings
 from seq2seq.config.compose import plain_settings
 from seq2seq.config.explain import run_program
 from seq2seq.data.corpus import validate_section
@@ -73,6 +73,7 @@ def _plan(config: DictConfig) -> RunPlan:
         job=hydra_callback.job_folder(),
         # what was not chosen is the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
+        typed=typed_settings(overrides),
     )
 
 

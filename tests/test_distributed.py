@@ -49,18 +49,30 @@ def state(folder: Path, run: str) -> dict[str, Any]:
     return checkpoint.read(folder / "runs" / run / "checkpoints" / "last.ckpt")
 
 
+def accumulated(processes: int, growing: bool) -> tuple[str, ...]:
+    """Settings of two micro-batches an update over all processes, or of two that grow to four.
+
+    They grow after the fourth of six updates and of nine, since half of a larger window is no place to begin one.
+    """
+    if growing:
+        window = f"trainer.accumulate={4 // processes}", f"trainer.accumulate_start={2 // processes}"
+        return (*window, "trainer.accumulate_share=0.4")
+    return (f"trainer.accumulate={2 // processes}",)
+
+
 @pytest.mark.slow
-def test_two_processes_are_one_that_accumulates(corpus, tmp_path):
+@pytest.mark.parametrize("growing", [False, True])
+def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
     """Equal weights, sums and scores; then one process goes on with what two have left."""
-    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *GIVEN[1:])
-    train(
-        make_plan(toycorpus.settings(corpus, tmp_path, "run=one", "trainer.accumulate=2", *GIVEN), mixer="transformer")
-    )
+    process = start(corpus, tmp_path, "run=two", "trainer.max_steps=6", *accumulated(2, growing), *GIVEN[1:])
+    one_process = accumulated(1, growing)
+    budget = ("run=one", *one_process, *GIVEN)
+    train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
     shown, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, shown
     assert shown.count("validation at step 4") == 1  # one process speaks
     assert shown.count("references are longer than a translation may be") == 2  # of validation and test
-    budget = ("run=two", "resume=auto", "trainer.accumulate=2", *GIVEN)
+    budget = ("run=two", "resume=auto", *one_process, *GIVEN)
     train(make_plan(toycorpus.settings(corpus, tmp_path, *budget), mixer="transformer"))
     one, two = state(tmp_path, "one"), state(tmp_path, "two")
     for name, weights in one["state_dict"].items():
@@ -290,6 +302,9 @@ def test_as_many_sentences_an_update_is_the_same_run():
     assert config_hash(settings(accumulate=4)) == config_hash(settings(accumulate=2, devices=2))
     assert config_hash(settings(accumulate=4)) == config_hash(settings(nodes=2, devices=2))
     assert config_hash(settings(accumulate=4)) != config_hash(settings(accumulate=4, devices=2))
+    growing = settings(accumulate=4, accumulate_start=2)
+    assert config_hash(growing) == config_hash(settings(accumulate=2, accumulate_start=1, devices=2))
+    assert config_hash(growing) != config_hash(settings(accumulate=4, accumulate_start=4))
 
 
 def test_counts_of_batches_for_other_processes():

@@ -8,6 +8,7 @@ import torch
 
 from seq2seq.analysis import mixing_matrix
 from seq2seq.inference.forced import force
+from seq2seq.mixers.fixed_gaussian import FixedGaussian
 from seq2seq.pooling import Halving, spread, stage_begins
 from seq2seq.search import Specials
 
@@ -112,6 +113,26 @@ def test_impossible_stages_are_refused():
         composed.tiny("mixer=transformer", "mixer/cross=luong", "mixer.cross.scope=local_m", "model.encoder_stages=2")
     with pytest.raises(ValueError, match="encoder_stages 5 are more than the 4 encoder layers"):
         composed.tiny("mixer=transformer", "model.encoder_stages=5")
+
+
+def test_a_fixed_gaussian_goes_as_far_as_the_source():
+    """Of 40 positions in three stages 10 are left; the first head begins with the position before p / 4."""
+    built = composed.tiny("mixer=fixed_gaussian", *STAGES).decoder.layers[0].cross_mixer
+    mixer = FixedGaussian(dim=built.dim, memory_dim=built.memory_dim, num_heads=2, rate=built.rate)
+    context = mixer.project(torch.randn(1, 10, built.memory_dim), torch.ones(1, 10, dtype=torch.bool))
+    weights = mixer.read_weights(torch.randn(1, 40, built.dim), context)  # (1, H, T, S)
+    assert weights[0, 0].argmax(-1)[4::4].tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_window_lies_over_the_mean_that_its_position_is_part_of(stages):
+    factor = 2 ** (stages - 1)
+    mixer = composed.tiny("mixer=cross_lightconv", f"model.encoder_stages={stages}", "mixer.cross.kernel_size=1")
+    cross = mixer.decoder.layers[0].cross_mixer
+    memory = torch.randn(1, 40 // factor, cross.memory_dim)
+    context = cross.project(memory, torch.ones(memory.shape[:2], dtype=torch.bool))
+    weights = cross.read_weights(torch.randn(1, 40, cross.dim), context)  # (1, H, T, S)
+    assert weights[0, 0].argmax(-1).tolist() == [t // factor for t in range(40)]
 
 
 def test_a_cross_mixer_that_goes_by_position_goes_as_far_as_the_source():

@@ -21,6 +21,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from seq2seq.build import build_model, without_memory
+from seq2seq.config.chosen import typed_settings
+from seq2seq.config.sections import SECTIONS
+from seq2seq.config.settings import read_section, require_used
 from seq2seq.mixers.average import Average
 from seq2seq.resources import conf_dir
 
@@ -89,8 +92,11 @@ REPRESENTATIVE = {
 
 @pytest.mark.parametrize("command", commands(("train", "prepare")), ids=" ".join)
 def test_training_commands_compose_and_build(command):
-    plain = OmegaConf.to_container(settings_of(*first_values(command[1:])), resolve=True)
+    words = first_values(command[1:])
+    plain = OmegaConf.to_container(settings_of(*words), resolve=True)
     assert isinstance(plain, dict)
+    for name in ("data", "optim", "search"):
+        require_used(read_section(SECTIONS[name], plain[name], name), typed_settings(words))
     tokenizer = plain["tokenizer"]
     sizes = {"src_vocab_size": 8, "tgt_vocab_size": 8, "pad_id": 0, "joint": tokenizer["joint"]}
     if tokenizer.get("patches"):
@@ -155,6 +161,21 @@ def test_links_lead_somewhere(page):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_the_table_of_sizes():
+    names = ["dim", "ffn_dim", "encoder_layers", "num_heads", "norm", "dropout"]
+    rows = re.findall(r"^\| `(\w+)` \|(.*\d.*)\|$", text_of(ROOT / "docs" / "training.md"), flags=re.MULTILINE)
+    sizes = {name: [cell.strip() for cell in rest.split("|")] for name, rest in rows}
+    for name in ("tiny", "small", "base", "big"):
+        settings = settings_of(f"model={name}")
+        model = [settings.model[key] for key in names]
+        *cells, rate = sizes[name]
+        cells[2] = cells[2].partition(" ")[0]
+        cells[4] = "pre" if cells[4].startswith("before") else "post"
+        assert cells == [str(value) for value in model], name
+        assert float(rate) == settings.optim.peak_lr
+        assert settings.model.encoder_layers == settings.model.decoder_layers
 
 
 def test_the_mixer_of_the_readme_is_the_repositorys():

@@ -438,11 +438,12 @@ def agree(found: list[float], expected: list[float], draws: int = 20_000) -> Non
 def test_samples_follow_the_model():
     """Frequencies of a known distribution, see `agree`; log_prob is the model's own."""
     given = [1e-30, 0.1, 1e-30, 0.2, 0.3, 0.4]
-    found, hypotheses = frequencies(given)
-    agree(found, [0.0, 0.1, 0.0, 0.2, 0.3, 0.4])
-    for h in hypotheses[:50]:
-        log_prob = sum(math.log(given[token]) for token in [*h.ids, EOS])
-        assert h.log_prob == pytest.approx(log_prob, abs=1e-4)
+    agree(frequencies(given)[0], [0.0, 0.1, 0.0, 0.2, 0.3, 0.4])
+    # however they are drawn
+    for how in ({}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.5}):
+        for h in frequencies(given, draws=400, **how)[1]:
+            log_prob = sum(math.log(given[token]) for token in [*h.ids, EOS])
+            assert h.log_prob == pytest.approx(log_prob, abs=1e-4)
 
 
 class Sentence(NamedTuple):

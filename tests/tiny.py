@@ -47,9 +47,11 @@ def model_config(t: Tokenizer, *, mixer: dict[str, Any] | None = None, **model: 
     }
 
 
-def payload(seed: int = 0, *, search: SearchSettings | None = None, **model: Any) -> dict[str, Any]:
+def payload(
+    seed: int = 0, *, t: Tokenizer | None = None, search: SearchSettings | None = None, **model: Any
+) -> dict[str, Any]:
     """A checkpoint's dictionary."""
-    t = tokenizer()
+    t = t or tokenizer()
     config = model_config(t, **model)
     torch.manual_seed(seed)
     built = build_model(config)

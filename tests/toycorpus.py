@@ -42,7 +42,7 @@ def write(folder: Path, sizes: tuple[int, int, int] = (240, 20, 15)) -> Path:
 # Two layers of width 16: a step takes milliseconds.
 TINY = (
     "model.dim=16", "model.ffn_dim=32", "model.num_heads=2", "model.encoder_layers=1", "model.decoder_layers=1",
-    "optim.warmup_steps=4", "optim.lr=0.01", "data.vocab_size=300", "data.max_tokens=512",
+    "optim.lr=0.01", "data.vocab_size=300", "data.max_tokens=512",
     "trainer.max_time=null", "trainer.max_steps=4", "trainer.precision=32", "trainer.accelerator=cpu",
     "search.beam_size=2", "search.max_len_ratio=0", "search.max_len_extra=12", "logger=csv",
 )  # fmt: skip

@@ -84,12 +84,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.score:
         parts = _parts(options, prepared)
         here = harness.machine(options.device)
-        # figures of one table are of one machine
-        if result["parts"] and result["device"]["name"] != here["name"]:
-            raise ValueError(
-                f"{options.out} (or --merge) has results of {result['device']['name']}, and this is {here['name']}: "
-                "choose another --out"
-            )
+        _require_same_device(result, here, "this machine")
         result["device"] = here
         for name, work in parts.items():
             # a part that failed is tried again
@@ -163,10 +158,18 @@ def _earlier(folders: list[Path]) -> dict[str, Any]:
         path = folder / "headline.json"
         if path.is_file():
             loaded = json.loads(path.read_text(encoding="utf-8"))
-            if result["parts"] and result["device"]["name"] != loaded["device"]["name"]:
-                raise ValueError(f"{folder} has results of {loaded['device']['name']}, not {result['device']['name']}")
+            _require_same_device(result, loaded["device"], folder)
             result = {**loaded, "parts": result["parts"] | loaded["parts"]}
     return result
+
+
+def _require_same_device(result: dict[str, Any], device: dict[str, Any], where: Path | str) -> None:
+    """Check that a result has no figures of another device: those of one table are of one."""
+    if result["parts"] and result["device"]["name"] != device["name"]:
+        raise ValueError(
+            f"figures of {result['device']['name']} and of {device['name']} ({where}) make no table: choose another "
+            "--out or --merge"
+        )
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class LocalLauncher(_ReportingLauncher):
         return most - running
 
     def _process(self, job: Any) -> Process:
-        return dataclasses.replace(Process.here(), pid=int(job.job_id), slurm="")
+        return Process.on_this_host(int(job.job_id))
 
     def _gone(self, job: Any) -> str:
         return "its process ended without a result" if job.done() else ""

@@ -29,6 +29,12 @@ def chosen_settings(words: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def typed_settings(words: Sequence[str]) -> frozenset[str]:
+    """Return the keys of single settings that the overrides `words` set, without what a file or an experiment sets."""
+    keys = (word.lstrip("+~").partition("=")[0] for word in words)
+    return frozenset(key for key in keys if "." in key and "@" not in key)
+
+
 def is_chosen(key: str, chosen: Iterable[str]) -> bool:
     """Return True if `chosen` has a key, a section that it is in, or one of its own keys."""
     return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in chosen)

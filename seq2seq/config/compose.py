@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -57,6 +58,9 @@ def resolved_settings(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 def compose_or_raise(overrides: Sequence[str], **options: Any) -> DictConfig:
     """Compose settings; what Hydra and OmegaConf raise is theirs."""
+    # Within a command that Hydra runs, as where `train` asks what an experiment sets: --config-dir counts, too.
+    if GlobalHydra.instance().is_initialized():
+        return compose("train", list(overrides), **options)
     # An absolute path, which also works from console scripts and launchers.
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         return compose("train", list(overrides), **options)

@@ -91,7 +91,9 @@ class DataSettings(CorpusSettings):
     )
     tag_target: bool = setting(False, "a piece such as <2en> before every source, for several target languages")
     streaming: bool = setting(False, "read training text while training instead of preparing it")
-    shuffle_buffer: int = setting(100_000, "of a stream: pairs that are shuffled together", least=1)
+    shuffle_buffer: int = setting(
+        100_000, "of a stream: pairs that are shuffled together", least=1, needs={"streaming": (True,)}
+    )
     max_tokens: int | str = setting(
         4096,
         "budget of a micro-batch: rows * longest side, padding counted; auto: the most that a GPU's memory holds",
@@ -115,7 +117,7 @@ class DataSettings(CorpusSettings):
         "score the test set as papers do, too: tokenized (Moses) or compound-split (also at hyphens)",
         choices=CONVENTIONS,
     )
-    lowercase: bool = setting(False, "... and that score ignoring case")
+    lowercase: bool = setting(False, "... and that score ignoring case", needs={"convention": CONVENTIONS})
 
 
 def corpus_settings(data: Mapping[str, Any]) -> CorpusSettings:

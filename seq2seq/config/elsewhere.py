@@ -8,12 +8,12 @@ from seq2seq.config.names import suggestion
 
 # By setting: the names that others have for it, in lower case and without separators (batch_size, batchSize).
 _OTHERS = {
-    "optim.lr (model=<size> sets it for optim=anneal, as optim.peak_lr)": "lr learningrate rate maxlr",
+    "optim.lr (model=<size> sets it for optim=muon and optim=anneal, as optim.peak_lr)": "lr learningrate rate maxlr",
     "data.max_tokens, which counts tokens": "batch batchsize maxtokensperbatch trainbatchsize",
     "trainer.max_epochs": "epoch epochs numepochs numtrainepochs",
     "trainer.max_steps": "steps updates maxupdates numsteps trainsteps iterations",
     "trainer.max_time": "time maxhours timelimit",
-    "optim.warmup_steps (optim.warmup_share of optim=anneal)": "warmup warmupupdates numwarmupsteps",
+    "optim.warmup_steps (optim.warmup_share of optim=muon and optim=anneal)": "warmup warmupupdates numwarmupsteps",
     "optim, as in optim=adam": "optimizer opt",
     "optim.schedule, or optim=cosine and the like": "scheduler lrscheduler lrschedule",
     "optim.weight_decay": "wd l2",

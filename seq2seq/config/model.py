@@ -51,7 +51,10 @@ class ModelSettings(Section):
         choices=("grid", *POSITIONS),
     )
     max_len: int = setting(
-        1024, "number of learned positions; also the size of a mixer of bounded length", least=1, most=_WIDEST
+        1024,
+        "number of learned positions, and of lowrank; other mixers of bounded length have their own max_len",
+        least=1,
+        most=_WIDEST,
     )
     scale_embedding: bool = setting(True, "multiply embeddings by sqrt(dim)")
     tie: str = setting(

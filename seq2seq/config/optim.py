@@ -25,25 +25,54 @@ class OptimSettings(Section):
     # The optimizer.
     name: str = setting("adam", "optimizer; adam is AdamW; muon is AdamW but for linear layers", choices=OPTIMIZERS)
     lr: float = setting(5e-4, "highest learning rate", above=0)
-    peak_lr: float = setting(5e-4, "highest learning rate of optim=anneal, which the size of the model sets", above=0)
-    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1)
-    rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1)
-    momentum: float = setting(0.95, "momentum of Muon", least=0, below=1)
+    peak_lr: float = setting(
+        5e-4, "highest learning rate of optim=muon and optim=anneal, which the size of the model sets", above=0
+    )
+    betas: tuple[float, float] = setting(
+        (0.9, 0.98), "decay rates of Adam's two moments", least=0, below=1, needs={"name": ("adam", "muon")}
+    )
+    rho: float = setting(0.95, "decay rate of AdaDelta's squares", least=0, below=1, needs={"name": ("adadelta",)})
+    momentum: float = setting(0.95, "momentum of Muon", least=0, below=1, needs={"name": ("muon",)})
     adam_lr_scale: float = setting(
-        1.0, "of optim=muon: the rate of what AdamW updates, embeddings above all, as a multiple", above=0
+        1.0,
+        "of optim=muon: the rate of what AdamW updates, embeddings above all, as a multiple",
+        above=0,
+        needs={"name": ("muon",)},
     )
     eps: float = setting(1e-9, "added to the denominator", above=0)
     weight_decay: float = setting(0.0, "decoupled weight decay, times the learning rate", least=0)
     # The schedule, counted in updates, or for anneal in shares of the budget.
     schedule: str = setting("inverse_sqrt", "schedule of the learning rate", choices=SCHEDULES)
-    warmup_steps: int = setting(4000, "updates of linear warm-up (anneal has warmup_share instead)", least=0)
-    warmup_share: float = setting(0.05, "share of the run in which the rate of anneal rises", least=0, below=1)
+    warmup_steps: int = setting(
+        4000,
+        "updates of linear warm-up (the schedule anneal has warmup_share instead)",
+        least=0,
+        needs={"schedule": ("inverse_sqrt", "cosine", "constant")},
+    )
+    warmup_share: float = setting(
+        0.05,
+        "share of the run in which the rate of the schedule anneal rises",
+        least=0,
+        below=1,
+        needs={"schedule": ("anneal",)},
+    )
     decay_share: float = setting(
-        1.0, "share of the run, its last, in which the rate of anneal falls; 1 = all after the rise", above=0, most=1
+        1.0,
+        "share of the run, its last, in which the rate of the schedule anneal falls; 1 = all after the rise",
+        above=0,
+        most=1,
+        needs={"schedule": ("anneal",)},
     )
     warmup_init_lr: float = setting(1e-7, "learning rate before the first update", least=0)
-    min_lr: float = setting(0.0, "lowest learning rate after the warm-up", least=0)
-    period: int = setting(20000, "updates of cosine from the end of the warm-up down to min_lr", least=1)
+    min_lr: float = setting(
+        0.0, "lowest learning rate after the warm-up", least=0, needs={"schedule": ("inverse_sqrt", "cosine", "anneal")}
+    )
+    period: int = setting(
+        20000,
+        "updates of cosine from the end of the warm-up down to min_lr",
+        least=1,
+        needs={"schedule": ("cosine",)},
+    )
     # Gradient and loss.
     clip_norm: float = setting(0.0, "largest norm of the gradient; 0 = off", least=0)
     label_smoothing: float = setting(0.1, "share of the target distribution spread over all pieces", least=0, below=1)

@@ -64,7 +64,11 @@ class SearchSettings(Section):
         1, "equal parts of the beam that are kept different (diverse beam search)", least=1, most=1000
     )
     diversity: float = setting(
-        0.5, "with beam_groups: what a token costs for each hypothesis of earlier groups that has it", least=0, most=100
+        0.5,
+        "with beam_groups: what a token costs for each hypothesis of earlier groups that has it",
+        least=0,
+        most=100,
+        needs={"beam_groups": range(2, 1001)},
     )
     max_len: int | None = internal(None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
@@ -42,7 +42,8 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -
         help: One line for comments and for docs/settings.md.
         limits: `least`, `above`, `most`, `below` bound a number, `choices` are the words there are, `words` replace a
             number, `infinite=True` accepts infinity, `null=value` reads null as that value. A sequence's are those of
-            each of its values.
+            each of its values. `needs` names other fields of the class, each with the values beside which this one has
+            an effect; see `require_used`.
     """
     metadata = {"help": help, **limits}
     # dataclasses refuse a mutable default; each instance has a copy.
@@ -145,6 +146,28 @@ def nested_class(cls: type, name: str) -> type | None:
         each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and dataclasses.is_dataclass(each)
     ]
     return found[0] if found else None
+
+
+def require_used(settings: Section, typed: Collection[str]) -> None:
+    """Check that each setting of a section that the user typed has an effect beside the section's other settings.
+
+    Raises:
+        ValueError: One that is not the default has none: another optimizer's momentum, for example.
+    """
+    for name, field in keys(type(settings)).items():
+        key = join(settings.section, name)
+        if key not in typed or getattr(settings, name) == field.default:
+            continue
+        for other, values in field.metadata.get("needs", {}).items():
+            if (present := getattr(settings, other)) not in values:
+                these = f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
+                value = getattr(settings, name)
+                # as it is written
+                value = list(value) if isinstance(value, tuple) else value
+                raise ValueError(
+                    f"{key}={shown(value)} has no effect with {join(settings.section, other)}="
+                    f"{shown(present)}: leave it out, or set {join(settings.section, other)} to {these}"
+                )
 
 
 def with_whole_numbers(settings: Any, section: Mapping[str, Any]) -> dict[str, Any]:

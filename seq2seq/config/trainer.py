@@ -57,6 +57,16 @@ class TrainerSettings(Section):
         "long last validation may overrun it",
     )
     accumulate: int = setting(1, "micro-batches per update", least=1)
+    accumulate_start: int | None = setting(
+        None, "micro-batches per update at the start, a divisor of accumulate; null: accumulate throughout", least=1
+    )
+    accumulate_share: float = setting(
+        0.5,
+        "share of the budget after which the updates of accumulate_start have accumulate micro-batches",
+        above=0,
+        below=1,
+        needs={"accumulate_start": range(1, 2**31)},
+    )
     # Validation.
     val_steps: int | None = setting(
         None, "updates between validations; every epoch where val_time is null, too", least=1
@@ -135,6 +145,16 @@ class TrainerSettings(Section):
         super().__post_init__()
         if all(getattr(self, key) is None for key in _BOUNDS):
             raise ValueError("nothing bounds the run: set trainer.max_steps, trainer.max_epochs or trainer.max_time")
+        if self.accumulate % self.first_window:
+            raise ValueError(
+                f"trainer.accumulate_start={self.accumulate_start} is not a divisor of trainer.accumulate="
+                f"{self.accumulate}; choose one, for the batch grows from the first to the second"
+            )
+
+    @property
+    def first_window(self) -> int:
+        """Micro-batches of the first update on each process."""
+        return self.accumulate_start or self.accumulate
 
     @property
     def processes(self) -> int:

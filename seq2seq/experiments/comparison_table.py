@@ -142,7 +142,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
 
 
 def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
-    """Describe the scores in a few lines: split, signature, revisions of the code, seeds, runs without significance."""
+    """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without significance."""
     # runs of one set have the same
     lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {first_signature(runs[0], split)}"]
     # scores of two versions of the code may differ for reasons other than the mixer
@@ -150,6 +150,11 @@ def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
         lines.append(f"Not of one revision of the code: {counts}")
+    # a run on a CPU chooses them by itself unless trainer.threads is set
+    threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
+    if len(threads) > 1:
+        counts = ", ".join(f"{number} ({count} runs)" for number, count in sorted(threads.items()))
+        lines.append(f"Not of one number of threads, so times cannot be compared: {counts}; see trainer.threads")
     repeated = [group for group in groups if len({run.seed for run in group.runs}) < len(group.runs)]
     if repeated:
         lines.append(f"Several runs of one seed, each counted: {', '.join(group.label for group in repeated)}")

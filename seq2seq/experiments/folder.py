@@ -44,6 +44,8 @@ ROUNDING = ("trainer.compile",)
 # Settings that are younger than the names of runs: at their defaults they do not count, so that names stay.
 _YOUNGER = {
     "trainer.bf16_residual": False,
+    "trainer.accumulate_start": None,
+    "trainer.accumulate_share": 0.5,
     "optim.momentum": 0.95,
     "optim.adam_lr_scale": 1.0,
     "optim.decay_share": 1.0,
@@ -56,6 +58,8 @@ _YOUNGER = {
     "search.beam_groups": 1,
     "search.diversity": 0.5,
 }
+# Settings that count micro-batches of an update on each process.
+PER_PROCESS = ("trainer.accumulate", "trainer.accumulate_start")
 # Key of what `SaveLast` adds to a training checkpoint: the settings, and the fingerprint of the corpus.
 ORIGIN = "run"
 # The files of the test set.
@@ -198,14 +202,15 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def with_window(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `config` whose trainer.accumulate counts the micro-batches of an update over all ranks.
+    """Return a copy of `config` whose trainer.accumulate and accumulate_start count micro-batches over all ranks.
 
     One device with 8 micro-batches and 4 devices with 2 make the same updates, so they share a name and a group.
     """
     result = copy.deepcopy(dict(config))
     trainer = result.get("trainer", {})
-    if "accumulate" in trainer:
-        trainer["accumulate"] *= trainer.get("devices", 1) * trainer.get("nodes", 1)
+    for key in (each.partition(".")[2] for each in PER_PROCESS):
+        if trainer.get(key):
+            trainer[key] *= trainer.get("devices", 1) * trainer.get("nodes", 1)
     return result
 
 

@@ -36,11 +36,13 @@ class Process:
         host: Name of its host.
         pid: Its process id there.
         slurm: Number of its SLURM job: `7`, or `7_2` in an array.
+        started: When it started, in clock ticks since its host did; 0 where that is not known.
     """
 
     host: str = ""
     pid: int = 0
     slurm: str = ""
+    started: int = 0
 
     @classmethod
     def here(cls) -> Process:
@@ -49,7 +51,12 @@ class Process:
         task = os.environ.get("SLURM_ARRAY_TASK_ID")
         # SLURM_JOB_ID of an array's job is another number, which `squeue --array` does not print
         slurm = f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
-        return cls(host=socket.gethostname(), pid=os.getpid(), slurm=slurm)
+        return cls.on_this_host(os.getpid(), slurm)
+
+    @classmethod
+    def on_this_host(cls, pid: int, slurm: str = "") -> Process:
+        """Describe a process of this host by its process id."""
+        return cls(host=socket.gethostname(), pid=pid, slurm=slurm, started=_start_ticks(pid))
 
     @classmethod
     def of(cls, record: Any) -> Process:
@@ -60,7 +67,8 @@ class Process:
         """
         process = cls(**record)
         words = isinstance(process.host, str) and isinstance(process.slurm, str)
-        if not words or type(process.pid) is not int or not 0 <= process.pid < 1 << 31:
+        numbers = type(process.pid) is int and type(process.started) is int
+        if not words or not numbers or not 0 <= process.pid < 1 << 31:
             raise TypeError(f"no process: {record}")
         return process
 
@@ -75,7 +83,12 @@ class Process:
             # a job that is put back into the queue has no process, but is not over
             return state not in OVER and state != ""
         # a process of another host cannot be checked: it counts as alive
-        return not self.local or not self.pid or _exists(self.pid)
+        if not self.local or not self.pid:
+            return True
+        if not _exists(self.pid):
+            return False
+        # a process that has the id but started at another time is another one; 0 is unknown
+        return _start_ticks(self.pid) == self.started or 0 in (self.started, _start_ticks(self.pid))
 
 
 def _exists(pid: int) -> bool:
@@ -88,6 +101,17 @@ def _exists(pid: int) -> bool:
         # it belongs to another user
         return True
     return True
+
+
+def _start_ticks(pid: int) -> int:
+    """Return when a process of this host started, in clock ticks since the host did; 0 where that is not known."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        # no such process, or no Linux
+        return 0
+    # the second field, in parentheses, may hold spaces; the start is the 22nd
+    return int(line.rpartition(")")[2].split()[19])
 
 
 def slurm_state(job: str) -> str | None:

@@ -13,7 +13,7 @@ from seq2seq.config.dicts import differences, without
 from seq2seq.config.sections import present_settings
 from seq2seq.config.values import written
 from seq2seq.distributed import requeued
-from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, ROUNDING, RunFolder, with_window
+from seq2seq.experiments.folder import BUDGETS, HARMLESS, ORIGIN, PER_PROCESS, ROUNDING, RunFolder, with_window
 from seq2seq.experiments.results import read_config
 from seq2seq.experiments.training_state import StateError, require_origin, require_training_state
 
@@ -192,8 +192,10 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int 
     # auto means what it came to, and the micro-batches of an update count over all ranks
     first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
     # the number shown is a product, see `with_window`
-    over = {"trainer.accumulate": "trainer.accumulate (times all processes)"}
-    return [_change(over.get(key, key), a, b) for key, a, b in differences(first, second)]
+    return [
+        _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
+        for key, a, b in differences(first, second)
+    ]
 
 
 def _change(key: str, before: Any, now: Any) -> str:

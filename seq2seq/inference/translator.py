@@ -170,12 +170,14 @@ class Translator:
             most_parts: Parts that a long line is split into; with 1 it is cut.
 
         Returns:
-            For every line exactly `n_best` candidates, best first; those of a blank line are empty.
+            For every line exactly `n_best` candidates, best first; those of a blank line are empty with the score 0,
+            those of one that fails are empty with the score -inf.
         """
         _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
-        note = note or (lambda n: log.warning("line %d %s", n.position + 1, n))
+        failed: set[int] = set()
+        note = _and_keep_failures(note or (lambda n: log.warning("line %d %s", n.position + 1, n)), failed)
         constrained = phrases is not None
         job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
@@ -189,10 +191,10 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
         results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job))
-        for candidates in results:
+        for line, candidates in enumerate(results):
             if mbr and candidates:
                 _rank_by_agreement(candidates, mbr)
-            _make_as_many(candidates, settings.n_best)
+            _make_as_many(candidates, settings.n_best, blank=not ids[line] and line not in failed)
         return results
 
     def texts(self, lines: Sequence[str], *, note: Callable[[Note], None] | None = None) -> list[str]:
@@ -262,6 +264,17 @@ def _but_of_phrases(note: Callable[[Note], None], phrases: Sequence[Sequence[str
     return lambda told: None if told.parts > 1 and phrases and any(phrases[told.position]) else note(told)
 
 
+def _and_keep_failures(note: Callable[[Note], None], failed: set[int]) -> Callable[[Note], None]:
+    """Add the lines that fail to `failed`, and pass all notes on."""
+
+    def passed_on(told: Note) -> None:
+        if told.error:
+            failed.add(told.position)
+        note(told)
+
+    return passed_on
+
+
 def _join(texts: Iterable[str]) -> str:
     """Join the translations of parts by spaces, but after marks of languages that have none."""
     joined = ""
@@ -327,10 +340,10 @@ def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
     candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
 
 
-def _make_as_many(candidates: list[Candidate], n_best: int) -> None:
+def _make_as_many(candidates: list[Candidate], n_best: int, *, blank: bool) -> None:
     """Fill up or cut, in place: exactly n_best for each line, so that N lines in give n_best * N lines out."""
-    # blank lines, and beams that ended with fewer hypotheses than were asked for
-    score = 0.0 if not candidates else float("-inf")
+    # the translation of a blank line is certain; lines that failed and short beams have none
+    score = 0.0 if blank else float("-inf")
     candidates += [Candidate("", score)] * (n_best - len(candidates))
     del candidates[n_best:]
 

@@ -58,7 +58,7 @@ class AdditiveScore(nn.Module):
 class AdditiveAttention(CrossMixer):
     """Additive attention to the source.
 
-    c_i = sum_j softmax_j(v' tanh(W x_i + U h_j)) h_j, then an output projection.
+    c_i = sum_j softmax_j(v' tanh(W x_i + b + U h_j)) h_j, then an output projection.
 
     Args:
         dim: Width D of the target's side.
@@ -66,11 +66,11 @@ class AdditiveAttention(CrossMixer):
         score_dim: Width A of the scores' hidden layer (default: dim).
 
     Cost:
-        D A + M A + A + M D parameters, O(T S A) time, no state.
+        D A + M A + 2 A + M D parameters, O(T S A) time, no state.
 
     Reference:
         Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
-        Translate'.
+        Translate', without the bias b.
     """
 
     def __init__(self, *, dim: int, memory_dim: int, score_dim: int | None = None) -> None:

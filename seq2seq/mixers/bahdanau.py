@@ -11,7 +11,7 @@ from seq2seq.introspection import freeze_mixing, mark_mixing
 from seq2seq.mixer import CrossMixer, in_blocks
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import mean_position
+from seq2seq.mixers.summary import mean_over_positions
 
 READOUTS = ("linear", "maxout")
 INITIALS = ("mean", "backward")
@@ -20,7 +20,7 @@ INITIALS = ("mean", "backward")
 class Bahdanau(CrossMixer):
     """Recurrent decoder of RNNsearch: a GRU that attends to the source at every step.
 
-    s_i = GRU([x_i; c_i], s_{i-1}), c_i = sum_j softmax_j(v' tanh(W s_{i-1} + U h_j)) h_j.
+    s_i = GRU([x_i; c_i], s_{i-1}), c_i = sum_j softmax_j(v' tanh(W s_{i-1} + b + U h_j)) h_j.
 
     It reads the source at every step of its recurrence; x_i is the layer's input (in RNNsearch the
     embedding of y_{i-1}). U h_j is computed once per source sentence.
@@ -38,7 +38,9 @@ class Bahdanau(CrossMixer):
         reset: Form of the GRU, see GatedUnit.
 
     Cost:
-        O(T S A) time, serial in T, H numbers of state.
+        (M + 1) H + M A + (H + 2) A + 3 (D + M + H + 2) H + (H + M + 1) out_dim parameters with the
+        defaults of readout, initial and reset; O(T S (A + M) + T (D + M + H) H + S M A) time, serial
+        in T; H numbers of state.
 
     Reference:
         Bahdanau et al. 2015, 'Neural Machine Translation by Jointly Learning to Align and
@@ -106,7 +108,7 @@ class Bahdanau(CrossMixer):
         if self.initial == "backward":
             summary = memory[:, 0, self.memory_dim // 2 :]  # the backward half of h_1 has read the whole source
         else:
-            summary = mean_position(memory, memory_mask)
+            summary = mean_over_positions(memory, memory_mask)
         return self.Context(memory, self.key(memory), memory_mask, torch.tanh(self.start(summary)))
 
     def forward(self, x: Tensor, context: Bahdanau.Context) -> Tensor:

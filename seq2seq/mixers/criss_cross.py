@@ -22,9 +22,11 @@ class CrissCross(SelfMixer):
 
     M_qk = softmax over the k in q's row or column of x_q' W_q' W_k x_k / sqrt(D / H).
 
-    y = M x W_v W_o. Position p lies at row p // w, column p % w. Two layers connect all positions,
-    through the corner where a row meets a column. Text is laid out in rows of w too: then a row is a
-    block, and a column every w-th position; causal: the past of both. M is sparse, dynamic, shared
+    y = M x W_v W_o. Position p lies at row p // w, column p % w. Not causal, two layers connect all
+    positions, through the corner where a row meets a column. Text is laid out in rows of w too: then
+    a row is a block, and a column every w-th position; causal: the past of both, so that a position
+    reads of earlier rows its own column and those before it alone, in any number of layers. M is
+    sparse, dynamic, shared
     by the D / H channels of a head.
 
     Args:
@@ -39,7 +41,8 @@ class CrissCross(SelfMixer):
 
     Reference:
         Huang et al. 2019, 'CCNet: Criss-Cross Attention for Semantic Segmentation'; Child et al.
-        2019, 'Generating Long Sequences with Sparse Transformers' (causal: strided attention).
+        2019, 'Generating Long Sequences with Sparse Transformers' (causal: columns as in their strided
+        attention, rows as the blocks of their fixed one).
     """
 
     properties = MixingProperties(sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=True)

@@ -18,7 +18,7 @@ from seq2seq.state import NoState
 class CrossConvolution(CrossMixer):
     """Convolution of the source around the target's position, with normalized kernels per head.
 
-    y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r t), S - 1).
+    y_t = W_o sum_k softmax(w_h)_k z_{p + k - K // 2}, z = W_v h, p = min(round(r (t + 1/2) - 1/2), S - 1).
 
     Static kernels w_h are LightConv's; predicted ones, (W x_t)_h in place of w_h, DynamicConv's. The
     softmax is over all K taps, then taps outside the source meet zeros. A position reads within a
@@ -30,7 +30,8 @@ class CrossConvolution(CrossMixer):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         predicted: Predict a kernel at every position.
-        rate: r positions of the source for each of the target; `model.encoder_stages` makes it that of the memory.
+        rate: r positions of the source for each of the target, whose middles lie on one line; `model.encoder_stages`
+            makes it that of the memory.
         weight_dropout: DropConnect on the normalized kernels: static ones once per forward, predicted
             ones per (b, t, h, k).
 
@@ -40,7 +41,7 @@ class CrossConvolution(CrossMixer):
 
     Reference:
         Wu et al. 2019, 'Pay Less Attention with Lightweight and Dynamic Convolutions', here from
-        source to target.
+        source to target; static kernels start as LightConv's.
     """
 
     def __init__(
@@ -129,7 +130,8 @@ class CrossConvolution(CrossMixer):
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
         # beyond its end a source has no window
-        center = (self.rate * position.float()).round().long()  # in float32 whatever torch's default is
+        # in float32 whatever torch's default is; with halves, so that t lies in memory t // f where f positions are one
+        center = (self.rate * (position.float() + 0.5) - 0.5).round().long()
         center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)
         source = torch.arange(mask.shape[1], device=mask.device)
         tap = source - center[..., None] + self.kernel_size // 2  # (B, n, S)

@@ -12,6 +12,7 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.dropconnect import keep_probability, keep_words
 from seq2seq.kernels.lightconv import lightconv
+from seq2seq.kernels.shortconv import shortconv_step
 from seq2seq.mixer import SelfMixer, require_probability
 from seq2seq.mixers.projections import glu_input
 
@@ -116,5 +117,5 @@ class Depthwise(SelfMixer):
         """Convolve the last K inputs, of which x (N, D) is the newest."""
         z = self.inner(x)
         z = F.glu(z, -1) if self.glu else z
-        window = torch.cat([state.past, z.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
-        return self.out((window * self.weight.t()).sum(1)), self.State(window[:, 1:])  # (N, K, D) by (K, D)
+        y, past = shortconv_step(z, state.past, self.weight)
+        return self.out(y), self.State(past)

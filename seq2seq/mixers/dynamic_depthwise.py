@@ -24,8 +24,8 @@ class DynamicDepthwise(SelfMixer):
     The kernels are w(p) = V gelu(U p) + w_0 (K x D) with p the mean of z over the sentence's real
     tokens: every position has the same ones, where dynamicconv predicts each position's from that
     position alone. Causal: p_t is the mean of z_1 .. z_t, so kernels change along the sentence. For
-    each channel this is a Toeplitz matrix of width K (causal: banded, rows of p_t). U halves the
-    width twice, as published; the published ReLU is a GELU here.
+    each channel this is a Toeplitz matrix of width K (causal: banded, rows of p_t). U reduces
+    the width to D / 4, as published; a GELU stands in place of the published batch norm and ReLU.
 
     Args:
         dim: Width D of input and output.

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.gru import GatedUnit
-from seq2seq.mixers.summary import end_states, mean_position
+from seq2seq.mixers.summary import end_states, mean_over_positions
 
-SUMMARIES = {"ends": end_states, "mean": mean_position}
+SUMMARIES = {"ends": end_states, "mean": mean_over_positions}
 
 
 class FixedContext(CrossMixer):
@@ -20,7 +20,7 @@ class FixedContext(CrossMixer):
     s_i = GRU([x_i; c], s_{i-1}), s_0 = tanh(W c), y_i = W_s s_i + W_c c.
 
     c is the encoder's last states: the forward half of its output at the last position, the backward
-    half at the first; of an encoder that is not bidirectional, use the mean. Nothing of the source
+    half at the first; of an encoder that is not a bidirectional recurrence, use the mean. Nothing of the source
     depends on the state, so that all positions run in the fused loop of a GRU.
 
     Args:
@@ -39,8 +39,8 @@ class FixedContext(CrossMixer):
 
     Reference:
         Cho et al. 2014, 'Learning Phrase Representations using RNN Encoder-Decoder for Statistical
-        Machine Translation'; Sutskever et al. 2014, 'Sequence to Sequence Learning with Neural
-        Networks'.
+        Machine Translation', with a maxout before the output layer; Sutskever et al. 2014, 'Sequence
+        to Sequence Learning with Neural Networks', with LSTMs.
     """
 
     unrolls = True

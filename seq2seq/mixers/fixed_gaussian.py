@@ -1,9 +1,10 @@
-"""Attention to the source by fixed Gaussians: where each head reads depends on the position alone (You et al. 2020)."""
+"""Attention to the source by Gaussians of the position: where each head reads depends on nothing else."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ class FixedGaussian(CrossMixer):
 
     M is the same for all sentences but for their lengths: as in the quadratic encoding by which
     attention is a convolution, here along a line of slope r. Beyond the source's end the last
-    positions have all the weight. At the start r is 1, o is -1, 0 or 1 in turns, and a is 1/2 for the
+    positions have all the weight. At the start r is `rate`, o is -1, 0 or 1 in turns, and a is 1/2 for the
     first head, geometrically, to 1/512 for the last.
 
     Args:
@@ -30,28 +31,39 @@ class FixedGaussian(CrossMixer):
         memory_dim: Width M of the encoder's output.
         num_heads: H; must divide dim.
         dropout: Probability to drop an attention weight.
+        rate: Positions of the source for each of the target at the start of the training; an encoder whose stages
+            shorten the source divides it.
 
     Cost:
         M D + D^2 + 3 H parameters, O(T S D) time, no state.
 
     Reference:
-        You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation'; Cordonnier et
+        You et al. 2020, 'Hard-Coded Gaussian Attention for Neural Machine Translation', whose centers and
+        widths are constants, and learned here; Cordonnier et
         al. 2020, 'On the Relationship between Self-Attention and Convolutional Layers'.
     """
 
-    def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, *, dim: int, memory_dim: int, num_heads: int, dropout: float = 0.0, rate: float = 1.0) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
+        if rate <= 0:
+            raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
         self.dim = self.out_dim = dim
         self.memory_dim = memory_dim
         self.num_heads = num_heads
         self.dropout = require_probability(dropout, "attention dropout")
         self.value = projection(memory_dim, dim)
         self.out = projection(dim, dim)
-        # r - 1: bfloat16 has no number between 1 and 1.008, and t multiplies the error
+        self.rate = rate
+        # r - rate: bfloat16 has no number between 1 and 1.008, and t multiplies the error
         self.rate_offsets = nn.Parameter(torch.zeros(num_heads))
         self.centers = nn.Parameter(torch.arange(num_heads) % 3 - 1.0)  # o
         self.log_sharpness = nn.Parameter(-math.log(2.0) * torch.linspace(1.0, 9.0, num_heads))  # log a
+
+    @classmethod
+    def shortened_values(cls, values: Mapping[str, Any], factor: int) -> dict[str, Any]:
+        """Count the rate in positions of the memory."""
+        return {**values, "rate": values.get("rate", 1.0) / factor}
 
     class Context(NamedTuple):
         """Values in heads, (B, H, S, D / H), and the source's mask (B, 1, 1, S)."""
@@ -70,7 +82,7 @@ class FixedGaussian(CrossMixer):
 
     def introspect(self, x: Tensor, context: FixedGaussian.Context) -> dict[str, Tensor]:
         """Return each head's center, counted from r t, its sharpness and its rate, (H,) each."""
-        return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": 1 + self.rate_offsets}
+        return {"centers": self.centers, "sharpness": self.log_sharpness.exp(), "rates": self.rate + self.rate_offsets}
 
     def read_weights(self, x: Tensor, context: FixedGaussian.Context) -> Tensor:
         """Return M of each sentence, (B, H, T, S)."""
@@ -97,5 +109,5 @@ class FixedGaussian(CrossMixer):
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
         rows = position[:, None, :, None]
-        # the whole numbers first: their difference is exact
-        return -log_sharpness.exp() * ((source - rows) - offsets * rows - centers).square()
+        # without the offsets first: the difference of whole numbers, or halves, is exact
+        return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

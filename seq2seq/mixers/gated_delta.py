@@ -49,7 +49,8 @@ class GatedDelta(SelfMixer):
         numbers of state.
 
     Reference:
-        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule'.
+        Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule', whose values are
+        twice as wide as keys, and whose A starts from U(0, 16), here from U(1, 16).
     """
 
     state_growth = "constant"

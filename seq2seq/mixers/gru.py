@@ -20,9 +20,9 @@ class GatedUnit(nn.Module):
     """GRU whose input part is computed for whole sequences at once.
 
     reset="after" (torch.nn.GRU): r, z = sigmoid(W x + b + U h + b'), n = tanh(W_n x + b_n + r (U_n
-    h + b'_n)), h' = (1 - z) n + z h. reset="before" (Cho et al. 2014; Bahdanau et al. 2015,
-    appendix A.1.1): n = tanh(W_n x + b_n + U_n (r h)), h' = (1 - z) h + z n. Gates are ordered r,
-    z, n.
+    h + b'_n)), h' = (1 - z) n + z h. reset="before" (Bahdanau et al. 2015, appendix
+    A.1.1; in Cho et al. 2014 z and 1 - z change places): n = tanh(W_n x + b_n + U_n (r h)), h' = (1 -
+    z) h + z n. Gates are ordered r, z, n.
 
     Args:
         input_dim: Width of x.

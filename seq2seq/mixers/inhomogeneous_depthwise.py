@@ -37,7 +37,8 @@ class InhomogeneousDepthwise(SelfMixer):
 
     Reference:
         Han et al. 2022, 'On the Connection between Local Attention and Dynamic Depth-wise
-        Convolution' (I-D-DW-Conv); Wu et al. 2019, who predict kernels of heads.
+        Convolution' (I-D-DW-Conv, where the channels of a group share a kernel, and the bottleneck has
+        batch norm and ReLU); Wu et al. 2019, who predict kernels of heads.
     """
 
     state_growth = "constant"

@@ -32,7 +32,7 @@ class Local(SelfMixer):
         dim: Width D of input and output.
         causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
-        window: w positions.
+        window: w positions; sliding and not causal, an even w sees w + 1.
         blocks: See blocks instead of sliding windows.
         shift: Positions by which blocks are shifted, 0 up to window - 1.
         relative_bias: Add a learned bias b for each head and offset to the scores.

@@ -81,7 +81,8 @@ class LSTM(SelfMixer):
         state.
 
     Reference:
-        Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; both ways as Graves & Schmidhuber
+        Hochreiter & Schmidhuber 1997, 'Long Short-Term Memory'; with the forget gate of Gers et al.
+        2000, 'Learning to Forget'; both ways as Graves & Schmidhuber
         2005, 'Framewise phoneme classification with bidirectional LSTM'.
     """
 

@@ -13,7 +13,7 @@ from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.projections import projection
-from seq2seq.mixers.summary import mean_position
+from seq2seq.mixers.summary import mean_over_positions
 from seq2seq.state import NoState
 
 SCORES = ("dot", "general", "concat", "location")
@@ -262,8 +262,9 @@ class Luong(CrossMixer):
         score and scope as in LuongAttention; O(T S D + T D^2) time, serial in T; 2 D + S numbers of state.
 
     Reference:
-        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation'; Tu
-        et al. 2016, 'Modeling Coverage for Neural Machine Translation'.
+        Luong et al. 2015, 'Effective Approaches to Attention-based Neural Machine Translation', with
+        LSTMs that begin with the encoder's last states; Tu et al. 2016, 'Modeling Coverage for Neural
+        Machine Translation', in Bahdanau's decoder and with fertility.
     """
 
     length_arguments = ("max_len",)
@@ -322,7 +323,7 @@ class Luong(CrossMixer):
 
     def project(self, memory: Tensor, memory_mask: Tensor) -> Luong.Context:
         """Compute what scores read of memory (B, S, M), and the first hidden state."""
-        start = torch.tanh(self.start(mean_position(memory, memory_mask)))
+        start = torch.tanh(self.start(mean_over_positions(memory, memory_mask)))
         return self.Context(*self.read.project(memory, memory_mask), start)
 
     def forward(self, x: Tensor, context: Luong.Context) -> Tensor:

@@ -39,7 +39,8 @@ class PostconvAttention(SelfMixer):
         and the last K - 1 values.
 
     Reference:
-        Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too.
+        Golovneva et al. 2025, 'Multi-Token Attention', who convolve along queries and heads too, along
+        keys by default before the softmax.
     """
 
     properties = MixingProperties(sparse=False, shares_positions=False, shares_channels=True, dynamic=True, linear=True)

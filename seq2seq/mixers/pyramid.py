@@ -80,7 +80,9 @@ class Pyramid(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
         """Return an empty cache of a slot for each block, and an empty block."""
-        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=dtype)
+        # in float32 at least: in bf16 the mean of a long block would stop moving
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=wide)
         blocks = -(-max_len // self.reduction)
         past = Cache.empty(batch_size, blocks, 2 * self.dim, stride=self.reduction, device=device, dtype=dtype)
         return self.State(past, running)

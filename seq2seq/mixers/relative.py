@@ -32,7 +32,7 @@ class Relative(SelfMixer):
         dim: Width D of input and output.
         causal: Position t sees positions <= t only.
         num_heads: H; must divide dim.
-        encoding: r, "learned" or "sinusoidal".
+        encoding: r, "learned", or "sinusoidal" as in Transformer-XL.
         max_offset: Learned up to this offset either way; farther offsets share its encoding.
         content: False drops the terms with x and leaves softmax(v'W_r r_d): static weights, the
             same for all positions.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def mean_position(memory: Tensor, mask: Tensor) -> Tensor:
+def mean_over_positions(memory: Tensor, mask: Tensor) -> Tensor:
     """Return the mean (B, M) of the real positions of memory (B, S, M) under mask (B, S)."""
     weights = mask / mask.sum(1, keepdim=True)  # (B, S)
     return (weights.to(memory.dtype)[:, None] @ memory).squeeze(1)

@@ -38,7 +38,8 @@ class TaLK(SelfMixer):
         inputs as state.
 
     Reference:
-        Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions'.
+        Lioutas & Guo 2020, 'Time-aware Large Kernel Convolutions', who give the reach to each side
+        (K = 2 l + 1, causal l + 1) and drop predicted sizes, which this one does not.
     """
 
     state_growth = "constant"

@@ -149,7 +149,7 @@ def make_trainer(
         val_check_interval=NEVER,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        accumulate_grad_batches=settings.accumulate,
+        accumulate_grad_batches=settings.first_window,
         # Our batch samplers know their rank; Lightning would wrap them and change the batches.
         use_distributed_sampler=False,
         callbacks=callbacks,

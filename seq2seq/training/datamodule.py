@@ -28,11 +28,13 @@ class TranslationDataModule(LightningDataModule):
 
     Args:
         src_multiple: The width of a batch's source is a multiple of this.
+        window: Micro-batches of the largest update on each rank.
     """
 
-    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1) -> None:
+    def __init__(self, prepared: PreparedData, *, src_multiple: int = 1, window: int = 1) -> None:
         super().__init__()
         self.src_multiple = src_multiple
+        self.window = window
         self.prepared = prepared
         self.epoch = 0
         self._train_sampler: TokenBatchSampler | None = None
@@ -40,7 +42,7 @@ class TranslationDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Agree with the other ranks on the smallest batch size that `data.max_tokens=auto` gave to any of them."""
-        _, world_size, _ = self._world()
+        _, world_size = self._world()
         if self.prepared.plan.auto and world_size > 1:
             # Ranks agree on a maximum, so the minimum is that of the negated sizes.
             (least,) = Agreement().of([-self.max_tokens])
@@ -161,14 +163,14 @@ class TranslationDataModule(LightningDataModule):
     def _training_sampler(self) -> TokenBatchSampler:
         current = self._train_sampler
         # Before there is a trainer (`describe`) the world is one rank; the sampler of a run knows its own.
-        if current is None or (current.rank, current.world_size, current.window) != self._world():
+        if current is None or (current.rank, current.world_size) != self._world():
             current = self._sampler("train")
             current.set_epoch(self.epoch)
             self._train_sampler = current
         return current
 
     def _training_stream(self) -> PairStream:
-        rank, world_size, _ = self._world()
+        rank, world_size = self._world()
         # As above: a stream skips what other ranks read.
         if self._stream is None or (self._stream.rank, self._stream.world_size) != (rank, world_size):
             self._stream = self.prepared.stream(rank=rank, world_size=world_size, src_multiple=self.src_multiple)
@@ -177,7 +179,7 @@ class TranslationDataModule(LightningDataModule):
     def _sampler(self, split: str) -> TokenBatchSampler:
         data = self.prepared.split(split)
         training = split == "train"
-        rank, world_size, window = self._world()
+        rank, world_size = self._world()
         sampler = TokenBatchSampler(
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
@@ -188,7 +190,7 @@ class TranslationDataModule(LightningDataModule):
             rank=rank,
             world_size=world_size,
             # A window on one rank is the same update as a micro-batch on each of as many ranks.
-            window=window if training else 1,
+            window=self.window if training else 1,
             src_multiple=self.src_multiple,
         )
         # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
@@ -196,9 +198,7 @@ class TranslationDataModule(LightningDataModule):
             sampler.draw_from(mixture)
         return sampler
 
-    def _world(self) -> tuple[int, int, int]:
-        """Return this process's rank, the number of ranks, and the micro-batches of an update on each."""
+    def _world(self) -> tuple[int, int]:
+        """Return this process's rank and the number of ranks."""
         trainer = self.trainer
-        if trainer is None:
-            return 0, 1, 1
-        return trainer.global_rank, trainer.world_size, trainer.accumulate_grad_batches
+        return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)

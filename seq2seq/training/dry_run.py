@@ -18,10 +18,11 @@ log = logging.getLogger(__name__)
 
 # Sentences of the validation and of the test, and updates.
 DRY_SENTENCES, DRY_UPDATES = 8, 2
-# What makes the run short, whatever was asked for. Batches, windows, model, precision and processes stay.
+# What makes the run short, whatever was asked for. Batches (the largest, where they grow), model, precision and
+# processes stay.
 _SHORT = {
     "max_steps": DRY_UPDATES, "max_time": None, "patience": None, "median_stop": None, "val_time": None,
-    "val_sentences": DRY_SENTENCES, "log_steps": 1,
+    "val_sentences": DRY_SENTENCES, "log_steps": 1, "accumulate_start": None,
 }  # fmt: skip
 
 

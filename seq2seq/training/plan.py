@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 
 from seq2seq.config.mixer import check_mixer, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
-from seq2seq.config.settings import with_whole_numbers
+from seq2seq.config.settings import require_used, with_whole_numbers
 from seq2seq.config.trainer import bounded
 from seq2seq.files import require_creatable
 
@@ -58,13 +59,21 @@ def make_plan(
     command: str | None = None,
     job: Path | None = None,
     chosen: frozenset[str] | None = None,
+    typed: Collection[str] = (),
 ) -> RunPlan:
     """Check a resolved, plain configuration, as far as that needs no torch, and fill in the default bound.
+
+    Args:
+        config: See `RunPlan`, as for mixer, command, job and chosen.
+        typed: Keys of settings that the user typed one by one: in a new run each must have an effect.
 
     Raises:
         ValueError: a key or value is wrong; the message names it and what to write instead.
     """
     sections = read_sections(config)
+    # A resumed run goes on with what it was begun with.
+    for each in (sections.data, sections.optim, sections.search, sections.trainer) if not sections.run.resume else ():
+        require_used(each, typed)
     # The same section serves `translate`, where more than one is allowed.
     if sections.search.n_best != 1:
         raise ValueError(
@@ -76,7 +85,7 @@ def make_plan(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
         )
-    if "optim.peak_lr" in (chosen or ()) and sections.optim.lr != sections.optim.peak_lr:
+    if "optim.peak_lr" in typed and sections.optim.lr != sections.optim.peak_lr:
         raise ValueError(
             f"optim.peak_lr={sections.optim.peak_lr:g} has no effect, for the highest rate of these settings is "
             f"optim.lr={sections.optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"

@@ -195,7 +195,7 @@ class Run:
         if self.data_plan.max_tokens is None:  # auto, and no earlier part of the run decided it
             self.prepared = self.prepared.with_max_tokens(self._largest_batch())
             self.data_plan = self.prepared.plan
-        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple)
+        data = TranslationDataModule(self.prepared, src_multiple=self.src_multiple, window=self.plan.trainer.accumulate)
         data.describe()
         return data
 

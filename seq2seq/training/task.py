@@ -213,13 +213,14 @@ class TranslationTask(L.LightningModule):
         # A GPU's verdicts are read late; the count in the file must include them.
         self.skipped.settle()
         checkpoint["skipped"] = self.skipped.count
-        checkpoint["processes"] = self.trainer.world_size
+        checkpoint |= window_state(self.trainer)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
         require_restorable(checkpoint, self.trainer)
         self.train_sums = torch.tensor(checkpoint["train_sums"], dtype=torch.float64)
         self.skipped.count = checkpoint["skipped"]
+        restore_window(self.trainer, checkpoint, self.budget)
         loops = checkpoint["loops"]["fit_loop"]
         # `processed`, not `completed`, which lags by one in the hook that saves.
         epoch = loops["epoch_progress"]["current"]["processed"]
@@ -234,6 +235,17 @@ class TranslationTask(L.LightningModule):
         done = batches["processed"] == self._data.batches_per_epoch
         if not (done and batches["completed"] < batches["processed"]):
             self._data.seek(epoch=epoch, step=batches["processed"])
+
+
+def window_state(trainer: L.Trainer) -> dict[str, int]:
+    """Return the number of ranks, and the micro-batches of an update over all of them, for a checkpoint."""
+    return {"processes": trainer.world_size, "window": trainer.accumulate_grad_batches * trainer.world_size}
+
+
+def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
+    """Let a batch that has grown stay so; without growth the settings have said the same."""
+    if budget and budget.settings.accumulate_start:
+        trainer.accumulate_grad_batches = checkpoint["window"] // trainer.world_size
 
 
 def rescale(progress: dict[str, Any], factor: float, window: int) -> None:

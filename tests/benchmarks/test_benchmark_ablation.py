@@ -158,5 +158,5 @@ def test_rows_of_unlike_runs_make_no_table(tmp_path):
         write_job(sweep, "attention", seed, bleu=30.0)
     config = next(tmp_path.glob("sweep-*")) / "config.yaml"
     config.write_text(config.read_text() + "trainer: {max_steps: 7}\n")
-    with pytest.raises(ValueError, match=r"need one test set and budget: .*max_steps=7"):
+    with pytest.raises(ValueError, match=r"need one budget, not .*max_steps=7"):
         ablation.outcomes([sweep])

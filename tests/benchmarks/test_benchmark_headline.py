@@ -122,4 +122,4 @@ def test_results_of_two_machines_make_no_table(data, tmp_path, capsys):
     device = {"name": "NVIDIA H200", "torch": "2.11", "date": "2026-01-01"}
     (tmp_path / "headline.json").write_text(json.dumps({"device": device, "parts": {"speed/big/gru/27": {}}}))
     assert headline.main([f"--data={data}", f"--out={tmp_path}", *QUICK]) == 2
-    assert "has results of NVIDIA H200, and this is" in capsys.readouterr().err
+    assert "figures of NVIDIA H200 and of" in capsys.readouterr().err

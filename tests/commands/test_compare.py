@@ -24,6 +24,7 @@ from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.job_records import Job, Process
 from seq2seq.experiments.plot import band
 from seq2seq.experiments.results import collect, read_curve
+from seq2seq.experiments.scored_sets import scored_sets
 
 EXHAUSTIVE = {"test_figure_shows_every_group_and_is_reproducible"}
 
@@ -112,6 +113,15 @@ def test_runs_that_repeat_a_seed_are_paired_one_by_one(tmp_path):
     assert found == [(runs[k].name, runs[2 + k].name) for k in range(2)]
 
 
+def test_runs_of_other_references_are_no_pair(tmp_path):
+    """Neither has its sources, so that both are taken for one test set."""
+    for mixer in ("bahdanau", "gru"):
+        (write_run(tmp_path / mixer, references(9), mixer=mixer) / "test.src").unlink()
+    runs = collect([str(tmp_path)], "test").runs
+    assert len(scored_sets(runs, "test")) == 1
+    assert _pairs(*group_runs(runs)) == []
+
+
 def test_significance_counts_better_and_worse_pairs():
     result = Significance(0.5, [Trial(2.0, 0.01), Trial(-1.0, 0.02), Trial(0.5, 0.4)])
     assert str(result) == "0.010 to 0.400: 1 better, 1 worse of 3"
@@ -147,6 +157,13 @@ def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     (other / "c" / "config.yaml").write_text(yaml.safe_dump(config))
     labels = {g.label for g in group_runs(collect([str(other)], "test").runs)}
     assert labels == {"lightconv", "lightconv mixer.encoder.kernel_size=3", "bahdanau"}
+
+
+def test_runs_on_other_hardware_are_another_group(tmp_path):
+    refs = references(5)
+    for seed, kind in enumerate(("cpu", "gpu")):
+        write_run(tmp_path / kind, refs, seed=seed, trainer={"max_steps": 9, "accelerator": kind})
+    assert len(group_runs(collect([str(tmp_path)], "test").runs)) == 2
 
 
 def rewrite(run: Path, **results: Any) -> None:
@@ -185,12 +202,13 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     run = write_run(tmp_path / "typed" / "a", refs)
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
-    rewrite(run, git_revision="abc", **own)
-    write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau")
+    rewrite(run, git_revision="abc", threads=8, **own)
+    rewrite(write_run(tmp_path / "typed" / "b", refs, mixer="bahdanau"), threads=1)
     assert compare.main([str(tmp_path / "typed")]) == 0
     printed = capsys.readouterr().out
     assert [row["settings"] for row in cells(printed)] == ["mixer.encoder.glu=false", ""]
     assert "Not of one revision of the code: abc (1 runs), unknown (1 runs)" in printed
+    assert "Not of one number of threads, so times cannot be compared: 1 (1 runs), 8 (1 runs)" in printed
 
 
 def test_runs_of_one_seed_are_told(tmp_path, capsys):
@@ -369,6 +387,13 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "## " not in printed
     assert "No test translations, so no significance: three" in printed
+
+
+def test_validation_sets_of_other_sizes_are_told_apart(tmp_path):
+    refs = references(5)
+    for size in (9, 5):
+        write_run(tmp_path / str(size), refs, data={"name": "held", "train": "all", "holdout": size})
+    assert len(scored_sets(collect([str(tmp_path)], "valid").runs, "valid")) == 2
 
 
 def test_significance_is_computed_as_the_scores_were(tmp_path, monkeypatch):

@@ -53,6 +53,7 @@ EXHAUSTIVE = (
     "test_an_encoder_of_stages_has_a_graph_too",
     "test_a_model_of_pictures_has_a_graph_too",
     "test_models_of_an_ensemble_may_be_graphs",
+    "test_a_model_needs_as_many_positions_as_the_graphs_are_traced_with",
 )
 REPRESENTATIVE = {
     "test_a_graph_computes_the_step": ["transformer", "lightconv"],
@@ -300,6 +301,16 @@ def test_a_model_of_pictures_has_a_graph_too(tmp_path):
     given = loaded({"model": config["model"], "mixer": config["mixer"], **sizes}, own)
     # it compares translations itself
     assert write_onnx(tmp_path, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
+
+
+def test_a_model_needs_as_many_positions_as_the_graphs_are_traced_with(tokenizer, tmp_path):
+    config = preset("transformer", tokenizer).meta["model"]
+    config["model"] |= {"positions": "learned", "max_len": 21}
+    with pytest.raises(ValueError, match=r"model\.max_len=21: ONNX graphs need a model of at least 22 positions"):
+        write(tmp_path, loaded(config, tokenizer))
+    config["model"]["max_len"] = 22
+    # it compares translations itself
+    write(tmp_path, loaded(config, tokenizer))
 
 
 def test_graphs_run_on_the_cpu_in_float32_alone(tmp_path):

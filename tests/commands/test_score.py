@@ -293,6 +293,18 @@ def test_a_checkpoint_in_its_run_folder_knows_its_data(tmp_path, capsys):
     assert report(capsys, *common, "--split", "valid", "--data", "holdout=10")["lines"] == 10
 
 
+def test_a_checkpoint_is_scored_as_its_run_was(tmp_path, capsys):
+    """By the tokenizer of its validations."""
+    payload = tiny.payload()
+    payload["seq2seq"]["tokenize"] = "char"
+    checkpoint.save(tmp_path / "char.ckpt", payload)
+    for language, words in (("de", tiny.GERMAN), ("en", tiny.ENGLISH)):
+        write(tmp_path / f"test.{language}", tiny.sentences(words, 3))
+    command = ["--ckpt", tmp_path / "char.ckpt", "--device", "cpu", "--beam-size", "1", "--metrics", "bleu"]
+    command += ["--cache", tmp_path / "cache", "--data", "files", f"test={tmp_path / 'test'}"]
+    assert "tok:char" in report(capsys, *command)["scores"][0]["signature"]
+
+
 def test_a_language_of_several_has_its_own_references(tmp_path, capsys):
     """References, tokenizer, convention and report are of the language that is translated to."""
     tokenizer = tiny.tokenizer(symbols=("<2en>", "<2zh>"))

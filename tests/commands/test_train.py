@@ -231,16 +231,19 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("signum", "batch", "accumulate", "optimizer"),
     [
-        (signal.SIGINT, 5, 2, "adam"),
-        (signal.SIGTERM, 8, 1, "muon"),
-        (signal.SIGINT, -1, 2, "adam"),
-        (signal.SIGTERM, 0, 2, "adam"),
+        (signal.SIGINT, 5, "2", "adam"),
+        (signal.SIGTERM, 8, "1", "muon"),
+        (signal.SIGINT, -1, "2", "adam"),
+        (signal.SIGTERM, 0, "2", "adam"),
+        (signal.SIGTERM, 3, "2 trainer.accumulate_start=1", "adam"),
+        (signal.SIGTERM, 8, "2 trainer.accumulate_start=1", "adam"),  # the update after which the batch grows
+        (signal.SIGTERM, 11, "2 trainer.accumulate_start=1", "adam"),
     ],
-    ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating"],
+    ids=["mid-epoch", "mid-epoch-sigterm", "last-batch-of-epoch", "validating", "small", "growing", "grown"],
 )
 def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, batch, accumulate, optimizer):
-    given = (f"trainer.accumulate={accumulate}", "trainer.test=false", "trainer.max_steps=14", "trainer.val_steps=5",
-             "trainer.log_steps=1", f"optim.name={optimizer}")  # fmt: skip
+    given = (*f"trainer.accumulate={accumulate}".split(), "trainer.test=false", "trainer.max_steps=14",
+             "trainer.val_steps=5", "trainer.log_steps=1", f"optim.name={optimizer}")  # fmt: skip
     whole, parts = Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
     # -1: the last batch of the epoch; 0: the first one of a validation
@@ -263,6 +266,36 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, bat
     first, second = (json.loads(each.folder.results.read_text()) for each in (run, resumed))
     for key in ("valid", "best_step", "steps", "epochs"):
         assert first[key] == second[key], key
+
+
+@pytest.mark.parametrize(("share", "windows"), [(0.5, [1, 1, 1, 1, 2, 2, 2, 2]), (0.3, [1, 1, 1, 1, 2, 2, 2, 2])])
+def test_a_batch_grows_from_its_share_on(corpus, tmp_path, share, windows):
+    """At 0.3 after four updates, too: the third leaves half of a larger window."""
+
+    class Windows(L.Callback):
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            self.steps.append(trainer.global_step)
+
+    seen = Windows()
+    growth = ("trainer.accumulate=2", "trainer.accumulate_start=1", f"trainer.accumulate_share={share}")
+    given = ("trainer.max_steps=8", "trainer.test=false", "trainer.val_sentences=4")
+    run = execute(toycorpus.settings(corpus, tmp_path, *growth, *given), seen)
+    assert len(seen.steps) <= run.data.batches_per_epoch
+    assert [seen.steps.count(step) for step in range(8)] == windows
+
+
+def test_a_batch_grows_where_an_epoch_has_less_than_one(corpus, tmp_path):
+    """Two pairs are too few for windows of three micro-batches: the last one of an epoch ends a window all the same."""
+    growth = ("trainer.accumulate=3", "trainer.accumulate_start=1", "trainer.accumulate_share=0.3", "data.limit=2")
+    growth += ("data.vocab_size=290",)
+    given = ("trainer.max_steps=4", "trainer.test=false", "trainer.val_steps=4", "data.max_tokens=4096")
+    run = execute(toycorpus.settings(corpus, tmp_path, *growth, *given))
+    assert run.data.batches_per_epoch < 3
+    last = checkpoint.read(run.folder.path / "checkpoints" / "last.ckpt")
+    assert (last["global_step"], last["window"]) == (4, 3)
 
 
 @pytest.mark.parametrize("epoch_end", [False, True])
@@ -314,6 +347,22 @@ def test_an_interrupted_validation_is_made_up_for(corpus, tmp_path, batch, crash
     rows = list(csv.DictReader((checkpoints.parent / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["val/bleu"]] == (["3", "5"] if crash else ["3"])
     assert all(float(row["train/loss"]) > 0 for row in rows if row["train/loss"])
+
+
+def test_a_signal_in_a_validation_of_the_average_leaves_the_weights_of_training(corpus, tmp_path):
+    """The average has a step for each update, of however many micro-batches."""
+
+    class Trained(L.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            self.weights = {name: weight.clone() for name, weight in pl_module.state_dict().items()}
+
+    trained = Trained()
+    given = ("run=it", "trainer.test=false", "trainer.max_steps=3", "trainer.accumulate=2", "trainer.ema=0.9")
+    with pytest.raises(SystemExit):
+        execute(toycorpus.settings(corpus, tmp_path, *given), trained, Signal(signal.SIGINT, during="valid"))
+    last = checkpoint.read(tmp_path / "runs" / "it" / "checkpoints" / "last.ckpt")
+    assert_same(last["state_dict"], trained.weights)
+    assert last["callbacks"]["AverageWeights"]["average"]["updates"] == 3
 
 
 def test_a_validation_made_up_for_at_the_end_of_an_epoch_changes_nothing(corpus, tmp_path):
@@ -885,9 +934,12 @@ def test_without_a_bound_the_run_says_that_it_has_six_epochs(corpus, tmp_path):
 
 
 def test_an_annealed_rate_follows_the_clock_only_where_nothing_else_bounds_the_run():
-    trainer: Any = SimpleNamespace(global_step=10, world_size=1)
-    for bounds, expected in (({"max_steps": 100, "max_time": "1000s"}, 0.1), ({"max_time": "1000s"}, 0.9)):
-        settings = read_section(TrainerSettings, bounds, "trainer")
+    place = SimpleNamespace(epoch_loop=SimpleNamespace(batch_idx=4), restarted_mid_epoch=False)
+    trainer: Any = SimpleNamespace(
+        global_step=10, world_size=1, current_epoch=1, num_training_batches=10, fit_loop=place
+    )
+    for bounds, expected in (({"max_steps": 100}, 0.1), ({"max_epochs": 4}, 1.5 / 4), ({}, 0.9)):
+        settings = read_section(TrainerSettings, bounds | {"max_time": "1000s"}, "trainer")
         budget = Budget(settings)
         budget.clock.load(900.0)
         assert budget.schedule_share(trainer) == pytest.approx(expected)
@@ -904,6 +956,17 @@ def test_a_resumed_run_has_the_share_that_its_processes_agreed_on():
     # of an older checkpoint
     second.load_state_dict({key: value for key, value in first.state_dict().items() if key != "agreed_share"})
     assert second.schedule_share(trainer) == 0
+
+
+def test_a_resumed_run_has_used_what_its_earlier_parts_have():
+    """Of the time and of the patience; and it reserves the time of their last validation."""
+    settings = read_section(TrainerSettings, {"max_time": "1000s", "patience": 3}, "trainer")
+    first, second = Budget(settings), Budget(settings)
+    first.clock.load(70.0)
+    first.bad_validations = 2
+    first.reserve(9.0)
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
 
 
 def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path):
@@ -972,6 +1035,22 @@ def environment() -> dict[str, str]:
 
 def launch(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_settings_without_effect_are_refused_beside_an_experiment(corpus, tmp_path):
+    """Fine-tuning asks Hydra, by which the command runs, what the experiment sets."""
+    own = tmp_path / "own" / "experiment" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("# @package _global_\ndefaults:\n  - override /optim: adam\n")
+    for choice in ("experiment=tatoeba", "experiment=mine"):
+        given = (choice, "optim.rho=0.5", "--config-dir", str(tmp_path / "own"))
+        done = launch(tmp_path, command(corpus, *given))
+        name = "muon" if "tatoeba" in choice else "adam"
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"train: optim.rho=0.5 has no effect with optim.name={name}: leave it out, or")
+    given = ("experiment=mine", "init_from=lost.ckpt", "--config-dir", str(tmp_path / "own"))
+    done = launch(tmp_path, command(corpus, *given))
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (2, "train: init_from=lost.ckpt: no such file")
 
 
 def test_an_unknown_mixer_lists_the_known_ones(corpus, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import io
+import json
 import random
 import re
 import signal
@@ -406,6 +407,22 @@ def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatc
         "warning: line 6 was not translated and is empty (a kernel failed)\n"
         "error: 1 of 12 lines could not be translated and are empty\n"
     )
+
+
+def test_a_line_that_fails_has_no_score_and_a_blank_one_has(tmp_path, ckpt, monkeypatch):
+    def broken(*_, **__):
+        yield from ()
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr(inference, "search_stream", broken)
+    status, out = run_main(tmp_path, ckpt, b"der Hund\n\n", "--format", "json", "--pieces", "--align")
+    assert status == 1
+    empty = {"translation": "", "pieces": [], "alignment": ""}
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"line": 1, "score": None, **empty}, {"line": 2, "score": 0.0, **empty},
+    ]  # fmt: skip
+    _, out = run_main(tmp_path, ckpt, b"der Hund\n\n", "--n-best", "2")
+    assert out == b"1\t-inf\t\n" * 2 + b"2\t0.0000\t\n" * 2
 
 
 def test_scores_that_are_not_finite_end_the_translation(tmp_path, ckpt, capsys, monkeypatch):

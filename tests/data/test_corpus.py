@@ -478,6 +478,11 @@ def test_duplicates_are_found_across_blocks(numbers, size):
     assert cleaner.dropped["duplicates"].pairs == len(pairs) - len(kept)
 
 
+def test_pairs_that_are_cut_at_another_place_are_no_duplicates():
+    block = ["ab", "a"], ["c", "bc"]
+    assert Cleaner(CleanSettings())(block) == block
+
+
 def test_rules_can_be_turned_off():
     cleaner = Cleaner(OFF)
     block = (["", "x", "x"], ["", "x", "x"])
@@ -499,11 +504,11 @@ def test_null_and_false_turn_every_rule_off(off):
 
 
 def test_length_rules_count_each_pair_once():
-    src, tgt = np.array([5, 300, 2, 90, 10]), np.array([5, 5, 9, 90, 41])
+    src, tgt = np.array([5, 300, 2, 90, 10, 8]), np.array([5, 5, 9, 90, 41, 2])
     clean = CleanSettings(max_length=250, length_ratio=4.0)
     masks = length_rules(src, tgt, settings=clean, max_tokens=80)
-    assert masks["max_length"].tolist() == [False, True, False, True, False]  # 90 alone exceeds max_tokens=80
-    assert masks["length_ratio"].tolist() == [False, False, True, False, True]
+    assert masks["max_length"].tolist() == [False, True, False, True, False, False]  # 90 alone exceeds max_tokens=80
+    assert masks["length_ratio"].tolist() == [False, False, True, False, True, False]  # 8 to 2 is 4 and no more
     free = replace(clean, max_length=None, length_ratio=None)
     assert length_rules(src, tgt, settings=free, max_tokens=500)["max_length"].sum() == 0
 

@@ -465,19 +465,18 @@ def test_a_run_reads_pictures_and_leaves_what_translation_needs(run, drawn, tmp_
     nasty = [source[0], "", "no picture", source[1], write_picture(np.zeros((8, 8), dtype=np.uint8)), *source[2:]]
     (tmp_path / "in").write_text("\n".join(nasty) + "\n")
     command = ["--ckpt", str(best), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
-    status = translate.main(
-        [*command, "--beam-size", "2", "--max-len-ratio", "0", "--max-len-extra", "12", "--max-len", "9"]
-    )
+    limits = ["--beam-size", "2", "--max-len-ratio", "0", "--max-len-extra", "12", "--max-len", "9"]
+    status = translate.main([*command, *limits, "--format", "tsv"])
     assert status == 1
     told = capsys.readouterr().err
     assert "line 3 was not translated and is empty (it is not base64" in told
     assert "line 5 was not translated and is empty (it has 8 x 8 pixels instead of 24 x 8" in told
     assert "cut" not in told  # half a picture is none
-    out = (tmp_path / "out").read_text().split("\n")
-    assert len(out) == len(nasty) + 1
-    assert out[1] == out[2] == out[4] == ""
+    rows = [line.split("\t") for line in (tmp_path / "out").read_text().split("\n")[:-1]]
+    assert [row[0] for row in rows] == [str(number) for number in range(1, len(nasty) + 1)]
+    assert [rows[i][1:] for i in (1, 2, 4)] == [["0.0000", ""], ["-inf", ""], ["-inf", ""]]
     hypotheses = (run / "test.hyp").read_text().split("\n")[:6]
-    assert [out[0], out[3], *out[5:-1]] == hypotheses
+    assert [row[2] for row in (rows[0], rows[3], *rows[5:])] == hypotheses
 
 
 def test_many_bad_lines_cost_no_good_one(run):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import toycorpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from seq2seq.data.corpus import validate_section
 from seq2seq.data.multi_corpus import Mixture, parts_of
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
+from seq2seq.data.token_cache import Encoder, read_ids, write_ids
+from seq2seq.files import Pace
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.training import run
@@ -109,6 +112,16 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
     assert "<bt>" not in tokenizer.decode([[tag, *tokenizer.encode_tgt(["the dog"])[0]]])[0]
     for loader in (made.val_dataloader(), made.test_dataloader()):
         assert all(tag not in batch.src[:, 0].tolist() for batch in loader)
+
+
+@pytest.mark.parametrize("num_proc", [1, 2])
+def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
+    block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)
+    encoder = Encoder(tokenizer=tiny.tokenizer(), tags=[5])
+    write_ids(tmp_path, [block, block], encoder=encoder, num_proc=num_proc, pace=Pace("pairs"))
+    src, tgt = read_ids(tmp_path)
+    assert (src.ids[src.starts] == 5).all()
+    assert len(src.starts) == len(tgt.starts) == 18
 
 
 def test_one_corpus_by_another_name_is_the_same_as_before(folder):
@@ -208,6 +221,12 @@ def test_a_pair_comes_again_when_all_of_its_corpus_have_come(sizes, seed, temper
             assert max(times) - min(times) <= 1
             assert sum(times) == (epoch + 1) * mixture.counts[i]
             assert abs(mixture.counts[i] - share[i]) <= 1
+
+
+def test_the_order_of_a_mixture_follows_the_seed():
+    one, other = (Mixture([50], weights=None, temperature=1, seed=seed).rows(0).tolist() for seed in (1, 2))
+    assert sorted(one) == sorted(other)
+    assert one != other
 
 
 @fast
@@ -333,6 +352,12 @@ def test_an_entry_inherits_all_but_its_place():
     assert (other.corpus.clean.same, other.corpus.clean.empty, train.corpus.clean.empty) == (False, False, True)
     (alone, evaluation) = parts_of(data | {"train": None, "path": None, "corpora": {"bt": {"train": "x"}}})
     assert (alone.name, evaluation.corpus.splits, evaluation.corpus.train) == ("bt", ("valid", "test"), None)
+
+
+def test_the_tag_of_the_language_stands_before_that_of_the_corpus():
+    data = {"src": "de", "tgt": "en", "train": "a", "valid": "b", "test": "c", "tag_target": True}
+    data["corpora"] = {"bt": {"train": "x", "tag": "<bt>"}}
+    assert [part.tags for part in parts_of(data)] == [("<2en>",), ("<2en>", "<bt>")]
 
 
 def test_an_entry_for_train_keeps_the_sets_that_are_scored():

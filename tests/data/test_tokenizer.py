@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import TokenizerSettings
-from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, train_tokenizer
+from seq2seq.data.tokenizer import Tokenizer, _reservoir, load_tokenizer, train_tokenizer
 
 
 def sentences(syllables: str, seed: int) -> list[str]:
@@ -94,6 +94,23 @@ def test_a_sample_of_lines_is_drawn_by_seed():
     few = replace(SMALL, vocab_size=80, input_sentence_size=150)
     first, again, other = train(few), train(few), train(replace(few, seed=2))
     assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_a_sample_is_drawn_from_the_whole_text_alike():
+    """Of 1000 lines a third from the first third, give or take 5 standard deviations."""
+    kept = _reservoir(map(str, range(196_608)), 1000, 1)
+    assert len(set(kept)) == 1000
+    assert abs(sum(int(line) < 65_536 for line in kept) - 333) < 75
+
+
+@pytest.mark.parametrize(
+    ("lines", "rare"),
+    [pytest.param(4000, "ж", id="rare"), pytest.param(20, "ж " * 2000, id="in a long line")],
+)
+def test_a_coverage_of_one_leaves_no_character_out(lines, rare):
+    text = ["a b c d e"] * lines + [rare]
+    tokenizer = train(TokenizerSettings(vocab_size=11, byte_fallback=False, character_coverage=1.0), text, text)
+    assert tokenizer.unk_id not in tokenizer.encode_tgt(["ж"])[0]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

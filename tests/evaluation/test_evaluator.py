@@ -71,6 +71,26 @@ def test_ids_and_text_are_decoded_alike(translator):
     assert (by_ids.loss, by_ids.nll) == (2.0, 1.5)
 
 
+def test_scores_are_by_the_tokenizer_that_is_asked_for(translator):
+    result = filled(translator, list(range(16)), tokenize="char").result()
+    assert result.bleu == metrics.bleu(result.hypotheses, REFERENCES, tokenize="char")
+
+
+def test_a_source_of_which_no_piece_is_left_is_blank(tmp_path):
+    """A space of width zero, which this normalizer drops."""
+    t = Translator.load(tiny.save(tmp_path, t=tiny.tokenizer(normalizer="nmt_nfkc")), device="cpu")
+    lines, references = ["der Hund", "\u200b"], ["the dog", "x"]
+    ids = t.tokenizer.encode_src(lines)
+    assert ids[1] == [t.tokenizer.eos_id]
+    sides = Ragged.from_rows(ids), Ragged.from_rows(t.tokenizer.encode_tgt(references))
+    batch = collate(*sides, np.arange(2), pad_id=t.tokenizer.pad_id, bos_id=t.tokenizer.bos_id)
+    by_ids, by_text = (Evaluator(t, lines, references) for _ in range(2))
+    by_ids.add(batch, losses)
+    by_text.translate(lambda note: None)
+    assert by_ids.texts() == by_text.texts()
+    assert by_ids.texts().hypotheses[1] == ""
+
+
 def test_ranks_are_merged_and_a_sentence_counts_once(translator):
     whole = filled(translator, list(range(16))).result()
     ranks = [filled(translator, rows) for rows in ([0, 2, 4, 6, 8, 10, 12, 14], [1, 3, 5, 7, 9, 11, 13, 15, 0])]

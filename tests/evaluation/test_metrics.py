@@ -119,6 +119,8 @@ def test_lowercase_is_seen_and_signed():
     assert folded.value == pytest.approx(100)
     assert "case:mixed" in sensitive.signature
     assert "case:lc" in folded.signature
+    (chrf,) = metrics.scores(["THE CAT SAT ON"], ["the cat sat on"], metrics=["chrf"], lowercase=True)
+    assert chrf.value == pytest.approx(100)
 
 
 def test_wrong_input_names_the_numbers():
@@ -173,6 +175,23 @@ def test_resamples_are_those_of_sacrebleu():
         expected = theirs[row.name][list(systems).index(row.system)]
         assert (row.value, row.mean, row.interval) == pytest.approx((expected.score, expected.mean, expected.ci))
         assert row.signature == str(signatures[row.name])
+
+
+@pytest.mark.parametrize("how", [{"tokenize": "char"}, {"lowercase": True}], ids=str)
+def test_the_bootstrap_scores_as_asked(how):
+    references = sentences(7, 20)
+    given = [line.replace("the", "The") for line in noisy(references, 8, 0.2)]
+    found, _ = metrics.paired_bootstrap(
+        {"one": given, "two": references}, references, samples=5, metrics=["bleu"], **how
+    )
+    expected = metrics.bleu(given, references, **how)
+    assert found.value == pytest.approx(expected.value) != metrics.bleu(given, references).value
+    assert set(expected.signature.split("|")) < set(found.signature.split("|"))
+
+
+def test_no_p_value_is_zero():
+    """What was seen counts as one more sample."""
+    assert metrics._p_value(5.0, np.zeros(99)) == pytest.approx(1 / 100)
 
 
 def test_systems_that_do_not_differ_are_told_apart_as_often_as_the_level_says():

@@ -156,17 +156,36 @@ def test_a_damaged_record_is_a_failed_job(tmp_path, record):
 
 def test_job_without_its_process_has_failed(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    here = dataclasses.replace(Process.here(), pid=process.pid, slurm="")
+    here = Process.on_this_host(process.pid)
     job = Job(tmp_path / "0", (), "running", process=here)
     job.write()
     assert job.checked() == job
     # the process ends, and its record does not
     process.communicate(b"\n")
     assert job.checked().state == "failed"
-    elsewhere = dataclasses.replace(job, process=Process("elsewhere", process.pid))
+    elsewhere = dataclasses.replace(job, process=dataclasses.replace(here, host="elsewhere"))
     assert elsewhere.checked() == elsewhere  # a process of another host cannot be checked
     dataclasses.replace(job, state="finished").write()
     assert job.checked().state == "finished"  # it ended after its record was read
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="the system does not say when a process started")
+def test_another_process_with_the_same_id_is_not_the_job(tmp_path):
+    here = Process.here()
+    assert here.alive()
+    # this process has the id, but started at another time than the one of the record
+    job = Job(tmp_path / "0", (), "running", process=dataclasses.replace(here, slurm="", started=here.started + 1))
+    job.write()
+    assert "its process is gone" in job.checked().error
+
+
+def test_process_without_a_start_is_known_by_its_id(tmp_path):
+    """Records of older versions, and of systems that do not say it."""
+    here = Process.here()
+    record = {"host": here.host, "pid": here.pid}
+    assert Process.of(record).alive()
+    with pytest.raises(TypeError, match="no process"):
+        Process.of({**record, "started": "today"})
 
 
 def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
@@ -228,7 +247,7 @@ def test_local_job_that_is_killed_before_it_starts_is_reported(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     job = Job(tmp_path / "0", (), "waiting")
     job.write()
-    job.submitted(dataclasses.replace(Process.here(), pid=process.pid, slurm=""))
+    job.submitted(Process.on_this_host(process.pid))
     assert [each.checked().state for each in read_jobs(tmp_path)] == ["waiting"]
     process.communicate(b"\n")
     assert [each.checked().error for each in read_jobs(tmp_path)] == ["ended before it started (its process is gone)"]
@@ -324,7 +343,11 @@ def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str |
 
 def test_job_below_the_median_stops(tmp_path):
     write_peers(tmp_path, [10.0, 20.0, 30.0])
-    Job(tmp_path / "0", (), "running", tmp_path / "own").write()
+    # its own scores are not among the others'
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "metrics.csv").write_text("step,val/bleu\n2,1.0\n4,1.0\n6,1.0\n")
+    Job(tmp_path / "0", (), "running", own).write()
     assert stopped(tmp_path, 19.9) == "BLEU 19.90 is below the other jobs' median, 20.00, at this point"
     assert stopped(tmp_path, 20.0) is None
     assert stopped(tmp_path, 1.0, count=4) is None

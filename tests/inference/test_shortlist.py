@@ -184,9 +184,9 @@ def test_translations_have_the_pieces_of_their_own_lists(ckpt, made):
             assert [each.score for each in alone] == pytest.approx([each.score for each in together[number]], abs=1e-4)
     plain = Translator.load(ckpt, device="cpu", settings=HOW)
     assert texts(plain.translate(LINES)) != texts(translator.translate(LINES))
-    (ids,) = translator.tokenizer.encode_src(LINES[:1])
-    src = torch.tensor([ids])
-    assert translator.decode(src, src > 0)[0][0].text == translator.translate(LINES[:1])[0][0].text
+    rows = [torch.tensor(row) for row in translator.tokenizer.encode_src(LINES[:-1])]
+    src = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    assert texts(translator.decode(src, src > 0)) == texts(translator.translate(LINES[:-1]))
 
 
 def test_the_command_takes_it(ckpt, made, tmp_path):

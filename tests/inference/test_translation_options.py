@@ -20,7 +20,7 @@ from seq2seq.inference.forced_text import force_lines
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import expected_utilities, utility
 from seq2seq.inference.translator import Candidate, Translator
-from seq2seq.search import Specials
+from seq2seq.search import Ensemble, Specials
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
 # short translations: the random model hardly ever ends by itself
@@ -131,6 +131,24 @@ def test_an_ensemble_needs_one_direction(ckpt, tmp_path):
         Translator.load(ckpt, device="cpu", ensemble=[tmp_path / "back.ckpt"])
 
 
+def test_an_ensemble_has_the_fewest_positions_of_its_models(tmp_path):
+    paths = []
+    for size in (64, 32):
+        (tmp_path / str(size)).mkdir()
+        paths.append(tiny.save(tmp_path / str(size), positions="learned", max_len=size))
+    for one, other in (paths, paths[::-1]):
+        both = Translator.load(one, device="cpu", ensemble=[other])
+        assert (both.settings.max_len, both.max_len) == (32, 32)
+
+
+def test_settings_of_a_call_keep_the_positions_of_the_model(tmp_path):
+    learned = Translator.load(tiny.save(tmp_path, positions="learned", max_len=16), device="cpu")
+    notes = []
+    (row,) = learned.translate(["der Hund"], settings=SearchSettings(beam_size=1, min_len=30), note=notes.append)
+    assert row[0].text
+    assert not notes
+
+
 @pytest.mark.parametrize("given", [{"prefixes": ["Ж the dog", "the"]}, {"phrases": [["dog Ж"], ["the"]]}], ids=str)
 def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
     """Without byte pieces, a character that it lacks would vanish from a translation that must have it."""
@@ -141,7 +159,9 @@ def test_what_the_vocabulary_cannot_write_is_told(given, tmp_path):
     weights = {f"model.{name}": value for name, value in model.state_dict().items()}
     checkpoint.save(tmp_path / "a.ckpt", {"state_dict": weights, "seq2seq": described})
     notes = []
-    Translator.load(tmp_path / "a.ckpt", device="cpu").translate(["der Hund", "der Hund"], note=notes.append, **given)
+    translator = Translator.load(tmp_path / "a.ckpt", device="cpu")
+    (refused, _), (good, _) = translator.translate(["der Hund", "der Hund"], settings=HOW, note=notes.append, **given)
+    assert (refused.score, math.isfinite(good.score)) == (-math.inf, True)
     assert [(note.position, "a character that the vocabulary lacks" in note.error) for note in notes] == [(0, True)]
 
 
@@ -164,6 +184,31 @@ def test_alignments_are_shares_whatever_the_weights_sum_to(name, translator):
     for found in force(model, pairs, special=special, device=torch.device("cpu"), align=True):
         assert found.weights is not None
         torch.testing.assert_close(found.weights.sum(-1), torch.ones(len(found.weights)))
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_an_alignment_is_the_mean_of_all_layers_and_models(translator, monkeypatch, ensemble):
+    config = tiny.model_config(translator.tokenizer, decoder_layers=1 if ensemble else 2)
+    models = [build_model(config).eval() for _ in range(2 if ensemble else 1)]
+    for place, layer in enumerate(layer for model in models for layer in model.decoder.layers):
+        # all of its attention is on one position
+        weights = torch.eye(5)[place].expand(1, 2, 2, 5)
+        monkeypatch.setattr(layer.cross_mixer, "read_weights", lambda x, context, weights=weights: weights)
+    model = Ensemble(models) if ensemble else models[0]
+    pairs = [([5, 6, 7, 8, 3], [9, 3])]
+    (found,) = force(model, pairs, special=translator.special, device=torch.device("cpu"), align=True)
+    torch.testing.assert_close(found.weights, torch.tensor([[0.5, 0.5, 0, 0, 0]] * 2))
+
+
+def test_no_word_is_aligned_with_the_tag_of_the_language(tmp_path):
+    payload = tiny.payload(t=tiny.tokenizer(symbols=("<2en>", "<2zh>")))
+    payload["seq2seq"]["tgt_langs"] = ["en", "zh"]
+    checkpoint.save(tmp_path / "several.ckpt", payload)
+    chinese = Translator.load(tmp_path / "several.ckpt", device="cpu", tgt_lang="zh")
+    (found,) = force_lines(chinese, [("der Hund geht", "the dog")], note=print, align=True)
+    assert (found.words.source, found.words.target) == (["der", "Hund", "geht"], ["the", "dog"])
+    assert {source for source, _ in found.words.links} <= {0, 1, 2}
+    assert [len(row) for row in found.words.weights] == [3, 3]
 
 
 def test_forced_log_probabilities_are_the_searchs(translator):

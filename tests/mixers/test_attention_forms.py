@@ -289,3 +289,15 @@ def test_settings_that_cannot_be(name, settings, message):
     values["mixer"]["encoder"] |= settings
     with pytest.raises(ValueError, match=f"encoder: .*{message}"):
         build_model(values)
+
+
+def test_the_mean_of_a_long_block_does_not_stop_moving_in_bfloat16():
+    """Its last steps move the mean by less than bfloat16 tells apart."""
+    mixer = Pyramid(dim=8, causal=True, num_heads=2, reduction=512).bfloat16().eval()
+    x = torch.randn(1, 512, 8) + torch.linspace(-3, 3, 512)[:, None]
+    x = x.bfloat16()
+    state = mixer.init_state(1, 512, device=x.device, dtype=x.dtype)
+    for t in range(512):
+        _, state = mixer.step(x[:, t], state, torch.tensor([t]))
+    wanted = mixer.key_value(x).float().mean(1)
+    torch.testing.assert_close(state.running.float(), wanted, atol=5e-3, rtol=0)

@@ -191,9 +191,10 @@ def test_location_bounds_the_source():
 # ---- without content
 
 
-def test_fixed_gaussian_by_hand():
+@pytest.mark.parametrize("start", [1.0, 0.5])
+def test_fixed_gaussian_by_hand(start):
     """M_ts = softmax_s(-a (s - r t - o)^2) per head; the target's own content counts for nothing."""
-    mixer = jiggle(FixedGaussian(dim=6, memory_dim=4, num_heads=3).double())
+    mixer = jiggle(FixedGaussian(dim=6, memory_dim=4, num_heads=3, rate=start).double())
     x, memory = wide(3, 7, 6), wide(3, 5, 4)
     context = mixer.project(memory, MASK)
     y, weights = mixer(x, context), mixer.read_weights(x, context)
@@ -203,12 +204,18 @@ def test_fixed_gaussian_by_hand():
         for t in range(7):
             heads = []
             for head in range(3):
-                rate, center = 1 + mixer.rate_offsets[head], mixer.centers[head]
+                rate, center = start + mixer.rate_offsets[head], mixer.centers[head]
                 energy = [-mixer.log_sharpness[head].exp() * (s - rate * t - center) ** 2 for s in range(length)]
                 own = torch.stack(energy).softmax(0)
                 close(weights[row, head, t, :length], own)
                 heads.append(own @ z[:, 2 * head : 2 * head + 2])
             close(y[row, t], mixer.out.weight @ torch.cat(heads))
+
+
+def test_rates_that_go_nowhere_are_refused():
+    for cls, more in ((FixedGaussian, {}), (CrossConvolution, {"kernel_size": 3})):
+        with pytest.raises(ValueError, match="rate is 0; choose more than 0 positions of the source"):
+            cls(dim=4, memory_dim=4, num_heads=2, rate=0, **more)
 
 
 def test_fixed_gaussian_in_bfloat16_reads_where_it_did():
@@ -247,7 +254,7 @@ def test_cross_convolution_by_hand(predicted, kernel_size, rate):
         for t in range(7):
             logits = (mixer.kernel.weight @ x[row, t]).view(2, kernel_size) if predicted else mixer.weight
             taps, heads = logits.softmax(1), torch.zeros(2, 3, dtype=torch.float64)
-            first = min(round(rate * t), length - 1) - kernel_size // 2
+            first = min(round(rate * (t + 0.5) - 0.5), length - 1) - kernel_size // 2
             for k in range(kernel_size):
                 if 0 <= first + k < length:
                     heads = heads + taps[:, k, None] * z[first + k].view(2, 3)

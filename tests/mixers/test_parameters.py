@@ -156,8 +156,21 @@ def fixed_context(m: Any) -> int:
 
 
 # The same of cross mixers, with a memory of another width: m.memory_dim is M.
+def additive(m: Any, query_dim: int) -> int:
+    hidden = m.key.out_features
+    return query_dim * hidden + m.memory_dim * hidden + 2 * hidden
+
+
+def bahdanau(m: Any) -> int:
+    h = m.start.out_features
+    gates = 3 * (m.dim + m.memory_dim + h + 2) * h
+    return (m.memory_dim + 1) * h + additive(m, h) + gates + (h + m.memory_dim + 1) * m.out_dim
+
+
 CROSS_COUNTS = {
     "attention": lambda m: 2 * m.dim**2 + 2 * m.dim * m.memory_dim,
+    "additive": lambda m: additive(m, m.dim) + m.memory_dim * m.dim,
+    "bahdanau": bahdanau,
     "coverage": recurrent_luong,
     "dynamicconv": cross_convolution,
     "fixed_context": fixed_context,

@@ -90,13 +90,16 @@ def test_an_update_that_is_not_finite_changes_nothing(name):
 
 
 def test_a_run_skips_and_counts(corpus, tmp_path):
-    given = ("trainer.test=false", "trainer.max_steps=6")
-    run = execute(toycorpus.settings(corpus, tmp_path, *given), Poison(2, 3))
+    given = ("run=it", "trainer.test=false", "optim.schedule=constant", "resume=auto")
+    run = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=6"), Poison(2, 3))
     results = json.loads(run.folder.results.read_text())
     assert (results["skipped_updates"], results["steps"]) == (2, 6)
     assert all(weight.isfinite().all() for weight in saved(run)["state_dict"].values())
     assert saved(run)["skipped"] == 2
     assert all(torch.isfinite(torch.tensor(saved(run)["train_sums"])))
+    again = execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=7"))
+    results = json.loads(again.folder.results.read_text())
+    assert (results["skipped_updates"], results["steps"]) == (2, 7)
 
 
 def test_too_many_end_the_run_and_name_the_sentences(corpus, tmp_path):

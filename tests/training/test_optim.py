@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import math
 
@@ -35,6 +36,7 @@ def test_warm_up_then_inverse_square_root():
     assert found.index(max(found)) == 9
     steps = [b - a for a, b in itertools.pairwise(found[:10])]
     assert max(steps) == pytest.approx(min(steps))
+    assert learning_rate(10**8, dataclasses.replace(settings, min_lr=1e-5)) == 1e-5
 
 
 def test_cosine_goes_to_the_minimum_and_stays():
@@ -53,6 +55,7 @@ def test_anneal_follows_the_budget_whatever_the_updates():
     assert learning_rate(6, settings, 0.2) == pytest.approx(1.0)
     assert learning_rate(6, settings, 0.6) == learning_rate(600, settings, 0.6) == pytest.approx(0.55)
     assert learning_rate(60, settings, 1.0) == pytest.approx(0.1)
+    assert learning_rate(1, dataclasses.replace(settings, warmup_init_lr=0.4), 0.1) == pytest.approx(0.7)
 
 
 def test_the_rate_may_stay_before_it_falls():
@@ -160,6 +163,16 @@ def test_wrong_settings_are_named(values, word):
         read_section(OptimSettings, values, "optim")
 
 
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("adam", {"betas": (0.7, 0.8), "eps": 1e-3}), ("adadelta", {"rho": 0.8, "eps": 1e-3})],
+)
+def test_settings_reach_the_optimizer(name, given):
+    settings = OptimSettings(name=name, weight_decay=0.5, **given)
+    (group,) = build_optimizer([nn.Parameter(torch.ones(3))], settings).param_groups
+    assert {key: group[key] for key in (*given, "weight_decay")} == {**given, "weight_decay": 0.5}
+
+
 def test_weight_decay_is_decoupled():
     settings = OptimSettings(lr=0.1, warmup_steps=0, schedule="constant", weight_decay=0.5)
     weight = nn.Parameter(torch.ones(1))
@@ -185,10 +198,13 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
     rates = {"lr": 0.1, "weight_decay": 0.01}
     scale = 3
     blocks = {own[0]: (8,), own[1]: (8,), own[2]: (4,), own[5]: last}
-    optimizer = build_optimizer(own, OptimSettings(name="muon", warmup_steps=0, adam_lr_scale=scale, **rates), blocks)
+    # none of them the default
+    how = {"betas": (0.7, 0.8), "eps": 1e-2}
+    settings = OptimSettings(name="muon", warmup_steps=0, adam_lr_scale=scale, momentum=0.6, **how, **rates)
+    optimizer = build_optimizer(own, settings, blocks)
     assert isinstance(optimizer, MuonWithAdam)
-    theirs = torch.optim.Muon([*twin[:3], *twin[5:]], adjust_lr_fn="match_rms_adamw", **rates)
-    adam = torch.optim.AdamW(twin[3:5], betas=(0.9, 0.98), eps=1e-9, **rates)
+    theirs = torch.optim.Muon([*twin[:3], *twin[5:]], adjust_lr_fn="match_rms_adamw", momentum=0.6, **rates)
+    adam = torch.optim.AdamW(twin[3:5], **how, **rates)
     for turn, rate in enumerate((0.1, 0.1, 0.05)):
         for group in (*optimizer.param_groups, *theirs.param_groups, *adam.param_groups):
             group["lr"] = rate

@@ -10,12 +10,14 @@ import torch
 from composed import settings_of
 from omegaconf import OmegaConf
 
-from seq2seq.config.chosen import chosen_settings
+from seq2seq.config.chosen import typed_settings
 from seq2seq.config.compose import resolved_settings
+from seq2seq.config.dicts import differences
 from seq2seq.config.durations import seconds
 from seq2seq.config.sections import read_sections
-from seq2seq.config.settings import read_section
+from seq2seq.config.settings import read_section, require_used
 from seq2seq.config.trainer import DEFAULT_EPOCHS, TrainerSettings, bounded
+from seq2seq.resources import conf_dir
 from seq2seq.training.hardware import resolve_accelerator, resolve_precision
 from seq2seq.training.plan import make_plan
 
@@ -163,9 +165,74 @@ def test_a_whole_number_may_be_written_as_a_float():
 
 def test_a_peak_that_no_schedule_reads_is_refused():
     def plan(*words: str) -> float:
-        return make_plan(resolved_settings(words), mixer="transformer", chosen=chosen_settings(words)).optim.lr
+        return make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words)).optim.lr
 
     assert plan("optim.peak_lr=1e-2") == plan("optim=muon", "optim.peak_lr=1e-2") == 1e-2
     for words in (["optim=adam"], ["optim.lr=1e-3"]):
         with pytest.raises(ValueError, match=r"optim\.peak_lr=0\.01 has no effect, .* is optim\.lr=.*: set optim\.lr"):
             plan(*words, "optim.peak_lr=1e-2")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["optim.warmup_steps=9"],
+            "optim.warmup_steps=9 .* optim.schedule=anneal: .* to inverse_sqrt or cosine or const",
+        ),
+        (
+            ["optim=adam", "optim.momentum=0.9"],
+            "optim.momentum=0.9 has no effect with optim.name=adam: leave it out, or",
+        ),
+        (["optim.rho=0.5"], "optim.rho=0.5 has no effect with optim.name=muon: .* set optim.name to adadelta"),
+        (["optim=adadelta", "optim.betas=[0.9,0.99]"], r"betas=\[0.9, 0.99\] has no effect with optim.name=adadelta"),
+        (["optim=adadelta", "optim.min_lr=1e-5"], "optim.min_lr=1e-05 has no effect with optim.schedule=constant"),
+        (["optim=adam", "optim.period=5"], "optim.period=5 has no effect with optim.schedule=inverse_sqrt"),
+        (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 has no effect with data.streaming=false: .* to true"),
+        (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
+        (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
+        (["search.diversity=3"], "search.diversity=3.0 has no effect with search.beam_groups=1: .* to 2 or more"),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(words, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+    # from Python, where nobody knows what was typed, and in a run that was begun with it, it is ignored
+    make_plan(resolved_settings(words), mixer="transformer")
+    make_plan(resolved_settings([*words, "resume=auto"]), mixer="transformer", typed=typed_settings(words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optim=adam", "optim.momentum=0.95"],  # the default
+        ["experiment=multi30k_en_de", "data.convention=null"],  # the experiment sets data.lowercase
+        ["optim=adadelta"],  # optim/adadelta.yaml sets what other optimizers read
+    ],
+)
+def test_what_was_not_typed_may_be_without_effect(words):
+    make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+
+
+def test_a_batch_grows_by_a_whole_factor():
+    with pytest.raises(ValueError, match=r"accumulate_start=3 is not a divisor of trainer.accumulate=4; choose one"):
+        TrainerSettings(max_steps=1, accumulate=4, accumulate_start=3)
+    assert TrainerSettings(max_steps=1, accumulate=4, accumulate_start=2).first_window == 2
+    assert TrainerSettings(max_steps=1, accumulate=4).first_window == 4
+
+
+def test_settings_that_need_others_are_taken_with_them():
+    words = ["optim=cosine", "optim.period=5", "optim.warmup_steps=7", "optim.min_lr=1e-6", "optim.betas=[0.9,0.99]"]
+    words += ["search.beam_size=4", "search.beam_groups=2", "search.diversity=1", "data.convention=tokenized"]
+    words += ["data.lowercase=true"]
+    plan = make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+    assert (plan.optim.period, plan.search.diversity, plan.data.lowercase) == (5, 1, True)
+
+
+def test_no_experiment_sets_what_it_does_not_use():
+    for path in sorted((conf_dir() / "experiment").glob("*.yaml")):
+        words = [f"experiment={path.stem}"]
+        settings = resolved_settings(words)
+        typed = {key for key, _, _ in differences(resolved_settings(), settings)}
+        for section in (read_sections(settings).data, read_sections(settings).search):
+            require_used(section, typed)

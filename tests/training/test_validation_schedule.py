@@ -93,3 +93,10 @@ def test_a_share_of_one_is_no_limit():
     schedule = Clocked(max_time=360.0, val_steps=5)
     schedule.validate(at=10, took=100)
     assert not schedule.due(5, at=111)
+
+
+def test_a_resumed_run_knows_its_validations():
+    first, second = (Clocked(max_time=360.0, val_time=30.0) for _ in range(2))
+    first.validate(at=100, took=4)
+    second.schedule.load_state_dict(first.schedule.state_dict())
+    assert second.schedule.state_dict() == {"validated": 104.0, "spent": 4.0}

@@ -245,6 +245,13 @@ def write_onnx(
             "model.encoder_stages halves the grid of a picture, of which there is no ONNX graph: export a model of one "
             "stage, or to another format"
         )
+    # the longest source that graphs are traced with
+    least = _SIZES[1][2]
+    if positions is not None and positions < least:
+        raise ValueError(
+            f"model.max_len={positions}: ONNX graphs need a model of at least {least} positions; train with more, or "
+            "with model.positions=sinusoidal"
+        )
     with torch.no_grad():
         one, other = samples(loaded.model, positions)
     notes = {**beginning(one), "dtype": dtype}

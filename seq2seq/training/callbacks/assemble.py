@@ -11,6 +11,7 @@ from rich.console import Console
 from seq2seq import distributed
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
+from seq2seq.training.callbacks.batch_growth import BatchGrowth
 from seq2seq.training.callbacks.checkpointing import (
     KeepBest,
     KeepLast,
@@ -81,6 +82,7 @@ def make_callbacks(
     validation = Validation(state, settings, last)
     signals = Signals(state, last, agreement)
     save_last = SaveLast(last, state, origin)
+    growth = [BatchGrowth(settings, state.budget)] if settings.accumulate_start else []
     # Those of every run.
     callbacks: list[L.Callback] = [
         SetResultsAside(folder, config_yaml),
@@ -93,7 +95,8 @@ def make_callbacks(
         validation,
         save_last,
         # A signal is obeyed after the decision to validate, so that a resumed run makes up for the validation.
-        WindowEnd([stopping, validation, signals, save_last], agreement),
+        # The batch grows before anything is saved, so that a resumed run goes on with the same.
+        WindowEnd([*growth, stopping, validation, signals, save_last], agreement),
     ]
     # Those that settings ask for.
     if average:

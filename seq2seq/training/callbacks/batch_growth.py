@@ -1,0 +1,36 @@
+"""Let updates have more micro-batches from a share of the budget on: `trainer.accumulate_start`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import lightning as L
+
+from seq2seq.config.trainer import TrainerSettings
+from seq2seq.training.budget import Budget
+
+
+class BatchGrowth:
+    """Decider that lets updates have all of `trainer.accumulate` micro-batches once `trainer.accumulate_share` is used.
+
+    A larger batch lowers the noise of the gradient as a lower rate does, and small ones make more of the first tokens.
+
+    Reference:
+        Smith et al. 2018, Don't Decay the Learning Rate, Increase the Batch Size.
+    """
+
+    def __init__(self, settings: TrainerSettings, budget: Budget) -> None:
+        self.settings = settings
+        self.budget = budget
+
+    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+        """Return nothing: the share of the schedule is the same on all ranks."""
+        return ()
+
+    def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
+        """Grow the batch where a window of the larger size may begin, so that windows divide the epoch evenly."""
+        full = self.settings.accumulate
+        # the next epoch begins one, too, whatever this one is long
+        begins = trainer.is_last_batch or (trainer.fit_loop.epoch_loop.batch_idx + 1) % full == 0
+        if begins and self.budget.schedule_share(trainer) >= self.settings.accumulate_share:
+            trainer.accumulate_grad_batches = full

@@ -1,0 +1,41 @@
+"""What a run says of its progress: averages since the last row, the best validation, and what a resumed run knows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from seq2seq.config.trainer import TrainerSettings
+from seq2seq.training.callbacks.progress import ProgressLog, Reading
+from seq2seq.training.run_state import BestScore, RunState
+
+
+def test_a_reading_is_of_what_came_since_the_last_one():
+    """Sums of loss, nll and tokens, and another that it does not read."""
+    reading = Reading()
+    task: Any = SimpleNamespace(train_sums=torch.tensor([6.0, 3.0, 2.0, 1.0]))
+    assert reading.take(task, 4.0) == pytest.approx({"loss": 3.0, "nll": 1.5, "tokens_per_second": 0.5})
+    task.train_sums = torch.tensor([10.0, 5.0, 6.0, 2.0])
+    assert reading.take(task, 6.0) == pytest.approx({"loss": 1.0, "nll": 0.5, "tokens_per_second": 2.0})
+
+
+def test_a_resumed_log_goes_on_from_its_last_row():
+    settings = TrainerSettings(max_steps=9)
+    log = ProgressLog(state=RunState(settings), settings=settings, console=Console(quiet=True))
+    state = log.state_dict() | {"seconds": 70.0, "cpu_seconds": 60.0, "logged": [8.0, 6.0, 4.0, 2.0]}
+    log.load_state_dict(state)
+    assert log.state_dict() == state
+    assert log.watch.seconds == 70
+
+
+def test_of_validations_with_equal_bleu_the_likelier_is_the_best():
+    best, found = BestScore(), []
+    for step, (bleu, nll) in enumerate([(0.0, 5.0), (0.0, 4.0), (0.0, 4.5), (1.0, 9.0), (1.0, 9.0)], 1):
+        best.add(step, bleu, {"nll": nll})
+        found.append(best.improved)
+    assert found == [True, True, False, True, False]
+    assert (best.step, best.bleu, best.report) == (4, 1.0, {"nll": 9.0})
