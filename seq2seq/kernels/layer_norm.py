@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.precision import without_autocast
 
 
 class LayerNorm(nn.LayerNorm):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.average import running_mean
 
@@ -64,7 +65,7 @@ class AAN(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> AAN.State:
         """Return a sum of nothing."""
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        wide = at_least_float32(dtype)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
     def step(self, x: Tensor, state: AAN.State, position: Tensor) -> tuple[Tensor, AAN.State]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention, packed_attention
 from seq2seq.kernels.attention.weights import allow, normalize, require_weights
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import CrossMixer, SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import HeadCache, NoState
@@ -22,7 +23,7 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
 
     x (..., heads * d) at position (...): products of turned vectors depend on the difference of their positions alone.
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    dtype = at_least_float32(x.dtype)
     rate = torch.arange(0, head_dim, 2, device=x.device, dtype=dtype) * (-math.log(10000.0) / head_dim)
     angle = (position[..., None].to(dtype) * rate.exp())[..., None, :]  # (..., 1, d / 2)
     first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)  # (..., heads, d / 2) each

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer
 
 
 def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
     """Average the real positions of x (B, T, D): those up to each position if causal, else all."""
     # sums over a long sequence lose digits in half precision
-    wide = torch.promote_types(x.dtype, torch.float32)
+    wide = at_least_float32(x.dtype)
     x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
     if causal:
         # padding is on the right, so before any real position all t are real
@@ -62,7 +63,7 @@ class Average(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Average.State:
         """Return a sum of nothing."""
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        wide = at_least_float32(dtype)
         return self.State(torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
     def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:

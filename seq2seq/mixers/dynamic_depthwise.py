@@ -12,6 +12,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer
 from seq2seq.mixers.projections import glu_input
 
@@ -76,7 +77,7 @@ class DynamicDepthwise(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         z = self._inner(x).masked_fill(~mask[:, :, None], 0.0)
-        exact = torch.promote_types(z.dtype, torch.float32)  # means in float32 at least
+        exact = at_least_float32(z.dtype)  # means in float32 at least
         if not self.causal:
             mean = z.sum(1, dtype=exact) / mask.sum(1, keepdim=True)  # p, (B, D)
             return self.out(self._homogeneous(z, mark_mixing(self._weights(mean.to(z.dtype)))))
@@ -96,7 +97,7 @@ class DynamicDepthwise(SelfMixer):
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> DynamicDepthwise.State:
         """Return zeros, which stand before the sentence, and nothing is summed yet."""
         past = torch.zeros(batch_size, self.kernel_size - 1, self.dim, device=device, dtype=dtype)
-        wide = torch.promote_types(past.dtype, torch.float32)
+        wide = at_least_float32(past.dtype)
         return self.State(past, torch.zeros(batch_size, self.dim, device=device, dtype=wide))
 
     def step(self, x: Tensor, state: DynamicDepthwise.State, position: Tensor) -> tuple[Tensor, DynamicDepthwise.State]:

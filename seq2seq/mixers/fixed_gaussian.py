@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import mark_mixing
 from seq2seq.kernels.attention.weights import allow, weigh
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import CrossMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.state import NoState
@@ -103,7 +104,7 @@ class FixedGaussian(CrossMixer):
 
     def _scores(self, position: Tensor, length: int) -> Tensor:
         """Compute -a (s - r t - o)^2 of t = position (B or 1, n), (B or 1, H, n, S), in float32 at least."""
-        dtype = torch.promote_types(self.centers.dtype, torch.float32)
+        dtype = at_least_float32(self.centers.dtype)
         offsets, centers, log_sharpness = (
             part.to(dtype)[:, None, None] for part in (self.rate_offsets, self.centers, self.log_sharpness)
         )  # (H, 1, 1) each

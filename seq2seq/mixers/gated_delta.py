@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.gru import reverse_index
@@ -104,7 +105,7 @@ class GatedDelta(SelfMixer):
         """Return an empty memory, in float32 at least, and zeros before the first position."""
         recent = torch.zeros(batch_size, self.kernel_size - 1, 3 * self.dim, device=device, dtype=dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
-        wide = torch.promote_types(recent.dtype, torch.float32)
+        wide = at_least_float32(recent.dtype)
         return self.State(torch.zeros(shape, device=device, dtype=wide), recent)
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
@@ -124,7 +125,7 @@ class GatedDelta(SelfMixer):
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return log a and b of x (..., D), each (..., H), in float32 at least."""
         rates = self.rates(x)
-        rate, speed = rates.to(torch.promote_types(rates.dtype, torch.float32)).chunk(2, -1)
+        rate, speed = rates.to(at_least_float32(rates.dtype)).chunk(2, -1)
         return -self.log_speed.exp() * F.softplus(speed + self.rate_bias), rate.sigmoid()
 
     def _finish(self, y: Tensor, x: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ class GatedDelta(SelfMixer):
 
 def _unit(x: Tensor) -> Tensor:
     """Scale x (..., d) to length 1, in float32 at least."""
-    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1, eps=EPSILON)
+    return F.normalize(x.to(at_least_float32(x.dtype)), dim=-1, eps=EPSILON)
 
 
 def _turned(x: Tensor, index: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixer import SelfMixer, in_blocks
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
-from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention import retention, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -73,7 +73,7 @@ class LinearAttention(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LinearAttention.State:
         """Return an empty memory, in float32 at least."""
-        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
+        dtype = at_least_float32(dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim + 1)
         return self.State(torch.zeros(shape, device=device, dtype=dtype))
 
@@ -94,10 +94,10 @@ class LinearAttention(SelfMixer):
 
 
 def _features(x: Tensor) -> Tensor:
-    return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1.0
+    return F.elu(x.to(at_least_float32(x.dtype))) + 1.0
 
 
 def _with_ones(value: Tensor) -> Tensor:
     """Append ones to (..., d): their weighed sum is the sum of the weights."""
-    value = value.to(torch.promote_types(value.dtype, torch.float32))
+    value = value.to(at_least_float32(value.dtype))
     return torch.cat([value, torch.ones_like(value[..., :1])], -1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
@@ -100,7 +101,7 @@ class LowRank(SelfMixer):
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRank.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         self._require_fits(max_len)
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        wide = at_least_float32(dtype)
         empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)
         return self.State(empty, empty.clone(), torch.zeros(batch_size, self.rank, device=device, dtype=torch.bool))
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.mlp import check_length, mix_positions, require_max_len
 
@@ -84,7 +85,7 @@ class LowRankMLP(SelfMixer):
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRankMLP.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
         check_length(max_len, self.max_len)
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        wide = at_least_float32(dtype)
         sizes = batch_size, self.num_heads, self.rank, self.dim // self.num_heads
         return self.State(torch.zeros(sizes, device=device, dtype=wide))
 

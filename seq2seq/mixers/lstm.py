@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.precision import without_autocast
 from seq2seq.kernels.recurrence import over_positions
 from seq2seq.mixer import SelfMixer, in_blocks
 from seq2seq.mixers.gru import both_ways

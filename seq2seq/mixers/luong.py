@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import CrossMixer
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
@@ -118,7 +119,7 @@ class LuongRead(nn.Module):
     def _weights(self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None) -> Tensor:
         energy = self._energy(query, context.keys, coverage)
         # positions need more than the 8 bits of bfloat16
-        energy = energy.to(torch.promote_types(energy.dtype, torch.float32))
+        energy = energy.to(at_least_float32(energy.dtype))
         allowed = context.mask[:, None]  # (B, 1, S)
         if self.scope == "global":
             return energy.masked_fill(~allowed, float("-inf")).softmax(-1)
@@ -145,7 +146,7 @@ class LuongRead(nn.Module):
             # beyond its end a source has no window
             return torch.minimum(position, length - 1)
         place = self.place_score(torch.tanh(self.place(query))).squeeze(-1)  # (B, n)
-        return length * torch.sigmoid(place.to(torch.promote_types(place.dtype, torch.float32)))
+        return length * torch.sigmoid(place.to(at_least_float32(place.dtype)))
 
 
 def require_equal_lengths(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,7 +371,7 @@ class Luong(CrossMixer):
         """Return the state before the first position, (B, 1, ...)."""
         hidden = context.start[:, None]  # (B, 1, D)
         # sums of many small parts
-        wide = torch.promote_types(hidden.dtype, torch.float32)
+        wide = at_least_float32(hidden.dtype)
         return self.State(hidden, torch.zeros_like(hidden), torch.zeros_like(context.mask, dtype=wide)[:, None])
 
     def _advance(self, gates: Tensor, state: Luong.State, context: Luong.Context, position: Tensor) -> Luong.State:

@@ -11,6 +11,7 @@ from torch import Tensor
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
@@ -81,8 +82,7 @@ class Pyramid(SelfMixer):
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
         """Return an empty cache of a slot for each block, and an empty block."""
         # in float32 at least: in bf16 the mean of a long block would stop moving
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
-        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=wide)
+        running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))
         blocks = -(-max_len // self.reduction)
         past = Cache.empty(batch_size, blocks, 2 * self.dim, stride=self.reduction, device=device, dtype=dtype)
         return self.State(past, running)

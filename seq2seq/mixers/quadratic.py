@@ -13,6 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -160,7 +161,7 @@ class Quadratic(SelfMixer):
 
     def _scores(self, offset: Tensor) -> Tensor:
         """Compute -a |d - c|^2 of d (axes, ..., 1, T, S): (..., H, T, S), in float32 at least, as d^2 is large."""
-        dtype = torch.promote_types(self.centers.dtype, torch.float32)
+        dtype = at_least_float32(self.centers.dtype)
         centers = self.centers.to(dtype)
         sharpness = self.sharpness.to(dtype)
         # (axes, ..., H, T, S)

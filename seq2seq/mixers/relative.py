@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.weights import weigh
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
 from seq2seq.mixer import SelfMixer, require_divisible, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -176,7 +177,7 @@ class Relative(SelfMixer):
 
 def _sinusoids(position: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     """Compute [sin(p w_i); cos(p w_i)], w_i = 10000^(-2i/dim), of position (M,): (M, dim)."""
-    exact = torch.promote_types(dtype, torch.float32)
+    exact = at_least_float32(dtype)
     rate = torch.arange(0, dim, 2, device=position.device, dtype=exact) * (-math.log(10000.0) / dim)  # log w
     angle = position[:, None] * rate.exp()  # (M, dim / 2)
     return torch.cat([angle.sin(), angle.cos()], -1).to(dtype)

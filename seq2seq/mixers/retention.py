@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from seq2seq.introspection import MixingProperties, mark_mixing
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.retention import retention, retention_parallel, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
@@ -83,7 +84,7 @@ class Retention(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Retention.State:
         """Return an empty memory, in float32 at least."""
-        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
+        dtype = at_least_float32(dtype)
         shape = (batch_size, self.num_heads, self.head_dim, self.head_dim)
         return self.State(torch.zeros(shape, device=device, dtype=dtype))
 
@@ -106,7 +107,7 @@ class Retention(SelfMixer):
 
         Both sides are scaled by (D / H)^(-1/4), their product by (D / H)^(-1/2).
         """
-        wide = torch.promote_types(x.dtype, torch.float32)
+        wide = at_least_float32(x.dtype)
         channel = torch.arange(0, self.head_dim, 2, device=x.device, dtype=wide)
         # (..., d / 2)
         angle = position[..., None].to(wide) * (channel * (-math.log(1e4) / self.head_dim)).exp()

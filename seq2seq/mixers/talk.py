@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import glu_input
 
@@ -75,7 +76,7 @@ class TaLK(SelfMixer):
         z = self._inner(x)  # (B, T, D)
         left, right = self._sizes(mark_mixing(z))  # (B, T, H)
         z = z.masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
-        sums = z.cumsum(1, dtype=torch.promote_types(z.dtype, torch.float32))
+        sums = z.cumsum(1, dtype=at_least_float32(z.dtype))
         sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t
         start = torch.arange(x.shape[1], device=x.device)[:, None]
         # sum of the window: prefix sum after its right end, less that before its left end
@@ -110,7 +111,7 @@ class TaLK(SelfMixer):
         """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""
         sizes = self.size(z)
         # of the most that a side can reach
-        share = sizes.to(torch.promote_types(sizes.dtype, torch.float32)).sigmoid()
+        share = sizes.to(at_least_float32(sizes.dtype)).sigmoid()
         if not self.right:
             return share * self.left, None
         left, right = share.chunk(2, -1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from seq2seq.kernels.cross_entropy import cross_entropy_, is_served
+from seq2seq.kernels.precision import at_least_float32
 
 
 class LossSums(NamedTuple):
@@ -234,7 +235,7 @@ class _Total:
         self.weight = weight.detach().to(features.dtype)  # (V, R)
         self.bias = None if bias is None else bias.detach().to(features.dtype)  # (V,)
         # Sums are in float32, or in float64 for gradient checks.
-        self.wide = torch.promote_types(features.dtype, torch.float32)
+        self.wide = at_least_float32(features.dtype)
         # The mean logit of a row is mean . x + mean_bias: the smoothing needs no sum over V.
         self.mean = weight.detach().mean(0, dtype=self.wide)  # (R,)
         self.mean_bias = 0.0 if bias is None else bias.detach().mean(dtype=self.wide)  # scalar

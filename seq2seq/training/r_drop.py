@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from seq2seq.config.optim import OptimSettings
 from seq2seq.data.batching import Batch
+from seq2seq.kernels.precision import at_least_float32
 from seq2seq.model import Seq2Seq
 from seq2seq.training.loss import LossSums, apply_projected, hand_over, projected_cross_entropy
 
@@ -107,7 +108,7 @@ class _Projected(torch.autograd.Function):
         weight: float,
         chunk: int,
     ) -> tuple[Tensor, Tensor]:
-        wide, dtype = torch.promote_types(features.dtype, torch.float32), features.dtype
+        wide, dtype = at_least_float32(features.dtype), features.dtype
         narrow = matrix.to(dtype)  # (V, R)
         added = None if bias is None else bias.to(dtype)
         dx = torch.empty_like(features)  # (2, N, R)
@@ -144,7 +145,7 @@ def _costs_(logits: Tensor, target: Tensor, smoothing: float, weight: float) -> 
     With d = log p - log q, KL(p || q) + KL(q || p) = sum_v p_v d_v - sum_v q_v d_v. Its gradient with respect to the
     logits of p is p (d - sum_v p_v d_v) + p - q, and with -d for d that with respect to those of q.
     """
-    vocab, wide = logits.shape[-1], torch.promote_types(logits.dtype, torch.float32)
+    vocab, wide = logits.shape[-1], at_least_float32(logits.dtype)
     block = max(1, _CPU_CELLS // vocab) if logits.device.type == "cpu" else logits.shape[1]
     costs = torch.empty(2, logits.shape[1], dtype=wide, device=logits.device)
     for start in range(0, logits.shape[1], block):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels.dropout import dropout as dropout_
+from seq2seq.kernels.precision import at_least_float32
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
 # Computed by an optional package.
@@ -41,7 +42,7 @@ def normalize(scores: Tensor, weights: str) -> Tensor:
         return scores.relu()
     function = getattr(importlib.import_module("entmax"), weights)
     # thresholds of sorted sums need more than the 8 bits of bfloat16
-    return function(scores.to(torch.promote_types(scores.dtype, torch.float32)), dim=-1)
+    return function(scores.to(at_least_float32(scores.dtype)), dim=-1)
 
 
 def weigh(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.precision import at_least_float32
+
 
 def conv_step_reference(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
     """Compute y_{n,h,r} = sum_k w_{n,h,k} v_{n,h,position_n+k-K+1,r}; arguments as `conv_step`'s."""
     if softmax:
-        weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
+        weights = weights.softmax(-1, dtype=at_least_float32(weights.dtype))
     rows = owner.shape[0]  # N
     _, _, slots, beam, _ = values.shape
     taps = weights.shape[-1]

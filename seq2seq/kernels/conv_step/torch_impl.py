@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from seq2seq.kernels.precision import at_least_float32
+
 
 def conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, *, softmax: bool) -> Tensor:
     """Compute `reference.conv_step_reference`: weights move to the slots, instead of slots to the weights."""
     if softmax:
-        weights = weights.softmax(-1, dtype=torch.promote_types(weights.dtype, torch.float32))
+        weights = weights.softmax(-1, dtype=at_least_float32(weights.dtype))
     slots = values.shape[2]
     slot = torch.arange(slots, device=position.device)
     age = (position[:, None] - slot) % slots  # (N, L): positions since the slot was written

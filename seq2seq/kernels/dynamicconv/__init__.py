@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels import padding
-from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words
 from seq2seq.kernels.dynamicconv import torch_impl
+from seq2seq.kernels.precision import at_least_float32, without_autocast
 
 
 def dynamicconv(
@@ -113,7 +113,7 @@ def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, soft
 @_forward.register_fake
 def _(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     # the shapes, types and layouts that a compiled graph plans with
-    wide = torch.promote_types(logits.dtype, torch.float32)
+    wide = at_least_float32(logits.dtype)
     return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
 
 

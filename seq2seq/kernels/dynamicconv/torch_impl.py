@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from seq2seq.kernels.band_matrix import band_conv, band_conv_transposed, band_weight_gradient, left_padding
 from seq2seq.kernels.dropconnect import drop_weights
 from seq2seq.kernels.padding import within
+from seq2seq.kernels.precision import at_least_float32
 
 
 def convolve(
@@ -68,7 +68,7 @@ def backward(
 
 
 def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return logits.to(at_least_float32(logits.dtype))
 
 
 def _heads(x: Tensor, logits: Tensor) -> Tensor:

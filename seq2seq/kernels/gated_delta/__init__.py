@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.gated_delta.reference import gated_delta_step
+from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.recurrence import over_positions
 
 __all__ = ["gated_delta", "gated_delta_step"]
@@ -28,7 +28,7 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     Reference:
         Yang et al. 2024, 'Gated Delta Networks: Improving Mamba2 with Delta Rule'.
     """
-    wide = torch.promote_types(q.dtype, torch.float32)  # float32 at least
+    wide = at_least_float32(q.dtype)
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
     state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])  # (B, H, d, e)
     # an exported graph has neither a loop over chunks, whose number it would fix, nor triangular systems

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from seq2seq.kernels import padding
-from seq2seq.kernels.autocast import without_autocast
 from seq2seq.kernels.dispatch import is_plain, takes_triton
 from seq2seq.kernels.dropconnect import check_words, drop_weights
 from seq2seq.kernels.launch_config import MAX_KERNELS
 from seq2seq.kernels.lightconv import torch_impl
+from seq2seq.kernels.precision import without_autocast
 
 
 def lightconv(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from seq2seq.kernels.autocast import without_autocast
+from seq2seq.kernels.precision import at_least_float32, without_autocast
 from seq2seq.kernels.retention.reference import retention_step
 
 __all__ = ["retention", "retention_parallel", "retention_step"]
@@ -91,4 +91,4 @@ def _states(k: Tensor, v: Tensor, decay: Tensor | None, chunk: int) -> Tensor:
 
 
 def _wide(*parts: Tensor) -> list[Tensor]:
-    return [part.to(torch.promote_types(part.dtype, torch.float32)) for part in parts]
+    return [part.to(at_least_float32(part.dtype)) for part in parts]

@@ -1,4 +1,4 @@
-"""Operations that must choose their own precision."""
+"""The precision of operations that must choose their own."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def without_autocast(x: Tensor) -> Any:
     """
     none = x.is_meta or torch.compiler.is_exporting()
     return contextlib.nullcontext() if none else torch.autocast(x.device.type, enabled=False)
+
+
+def at_least_float32(dtype: torch.dtype | None) -> torch.dtype:
+    """Return the type in which numbers of `dtype` are added up or exponentiated; None stands for the default type."""
+    return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
