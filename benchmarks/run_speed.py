@@ -38,6 +38,7 @@ from seq2seq.experiments.results import RunResult, collect
 from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
 from seq2seq.training.assembly import prepare_for_training
+from seq2seq.training.hardware import keep_freed_memory
 from seq2seq.training.optim import build_optimizer, scale_and_clip
 from seq2seq.training.r_drop import sum_losses
 
@@ -138,6 +139,7 @@ def main() -> int:
         reason = "no run is" if not runs else "one has not saved its text" if None in digests else "theirs differ"
         parser.error(f"name finished runs with one test set: {reason}")
     torch.set_num_threads(1)
+    keep_freed_memory()
     contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:
         contestants[run.folder.path, "training"] = Training(run, options.sentences, options.updates)

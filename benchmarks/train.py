@@ -4,27 +4,29 @@
     python -m benchmarks.train --only base --steps 20 --peers fairseq --out benchmarks/results/train
 
 Forward and backward pass of batches of 32 x (25 + 25) random tokens, label smoothing 0.1, every dropout on, models of
-the same sizes. Steps of all contestants take turns in one process, since a shared machine's speed drifts. A peer takes
-part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights (its DynamicConv
-unfolded as well as by its default), Marian in both. "here" is bf16 autocast over float32 weights, as `seq2seq.train`
-does it. Each row has our rate as a multiple of its own. Run with OMP_NUM_THREADS=1.
+the same sizes. Each contestant has a process of its own, and their steps take turns, since a shared machine's speed
+drifts. A peer takes part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights
+(its DynamicConv unfolded as well as by its default), Marian in both. A step with bf16 weights includes the copies to
+and from float32 weights that training needs, one each way in an update, as autocast includes its own. "here" is bf16
+autocast over float32 weights, with the settings of memory that `seq2seq.train` makes; peers run as they are installed,
+or, with --same-memory, with the same settings. Each row has our rate as a multiple of its own. Run with
+OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib.util
+import multiprocessing
 import os
 import statistics
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
-
-# as seq2seq.train sets them, before torch is imported
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,7 @@ from benchmarks import harness
 from seq2seq.build import build_model
 from seq2seq.config.compose import resolved_settings
 from seq2seq.training.flops import training_flops
+from seq2seq.training.hardware import keep_freed_memory
 from seq2seq.training.loss import projected_cross_entropy
 
 # Sentences in a batch, and tokens on either side of a pair.
@@ -42,8 +45,9 @@ SMOOTHING = 0.1
 # Source and target vocabularies, as published.
 JOINT, IWSLT = (32768, 32768), (8848, 6632)
 NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
-# By name: settings, vocabularies, fairseq's architecture, and what its command line would set
-MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, dict[str, Any]]] = {
+# Settings, vocabularies, fairseq's architecture, and what its command line would set
+Model = tuple[tuple[str, ...], tuple[int, int], str, dict[str, Any]]
+MODELS: dict[str, Model] = {
     "base": (
         ("mixer=transformer", "model=base"),
         JOINT,
@@ -74,6 +78,8 @@ MODELS: dict[str, tuple[tuple[str, ...], tuple[int, int], str, dict[str, Any]]] 
     },
 }
 PEERS = {"fairseq": "fairseq", "marian": "transformers"}
+# as seq2seq.train sets them, before torch is imported
+MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
 
 
 class Batch:
@@ -93,10 +99,12 @@ class Contestant:
     Args:
         model: The model, with float32 weights.
         loss: Computes the loss.
-        autocast: bf16 by autocast; otherwise the weights become bf16.
+        autocast: bf16 by autocast; otherwise the weights become bf16, beside their float32 values.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[[], Tensor], *, autocast: bool) -> None:
+        # float32 weights and gradients beside bf16 ones
+        self._masters = [] if autocast else [(p.detach().clone(), torch.empty_like(p)) for p in model.parameters()]
         self.model = (model if autocast else model.to(torch.bfloat16)).train()
         self._loss = loss
         self._autocast = autocast
@@ -106,7 +114,17 @@ class Contestant:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._autocast):
             loss = self._loss()
         loss.backward()
+        if self._masters:
+            self._copy()
         self.model.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        """Copy gradients to float32 and weights back, as an optimizer of float32 weights does around its update."""
+        for parameter, (weight, gradient) in zip(self.model.parameters(), self._masters, strict=True):
+            if parameter.grad is not None:
+                gradient.copy_(parameter.grad)
+                parameter.copy_(weight)
 
 
 def settings(overrides: tuple[str, ...], vocabularies: tuple[int, int]) -> dict[str, Any]:
@@ -128,14 +146,14 @@ def ours(config: dict[str, Any], batch: Batch) -> Contestant:
     return Contestant(model, loss, autocast=True)
 
 
-def fairseq_model(name: str) -> nn.Module:
+def fairseq_model(model: Model) -> nn.Module:
     """Build fairseq's model of the same size."""
     from fairseq.data import Dictionary
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
     from fairseq.models import lightconv as _lightconv  # noqa: F401 registers its architectures
     from fairseq.models import transformer as _transformer  # noqa: F401
 
-    _, vocabularies, architecture, values = MODELS[name]
+    _, vocabularies, architecture, values = model
     dictionaries = []
     for size in vocabularies:
         dictionary = Dictionary()
@@ -150,7 +168,7 @@ def fairseq_model(name: str) -> nn.Module:
     return ARCH_MODEL_REGISTRY[architecture].build_model(args, task)
 
 
-def fairseq_contestant(name: str, batch: Batch, *, autocast: bool, unfold: bool = False) -> Contestant:
+def fairseq_contestant(sizes: Model, batch: Batch, *, autocast: bool, unfold: bool = False) -> Contestant:
     """Build fairseq's model with its own smoothed loss.
 
     Args:
@@ -158,7 +176,7 @@ def fairseq_contestant(name: str, batch: Batch, *, autocast: bool, unfold: bool 
     """
     from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 
-    model: Any = fairseq_model(name)
+    model: Any = fairseq_model(sizes)
     if unfold:
         from fairseq.modules.dynamic_convolution import DynamicConv1dTBC
 
@@ -208,20 +226,72 @@ def marian_contestant(batch: Batch, *, autocast: bool) -> Contestant:
     return Contestant(model, loss, autocast=autocast)
 
 
-def contestants(name: str, peers: list[str]) -> dict[str, Contestant]:
-    """Build all contestants of a model, by their name and way; "here" is the first."""
-    overrides, vocabularies, *_ = MODELS[name]
-    batch = Batch(vocabularies)
-    found = {"here": ours(settings(overrides, vocabularies), batch)}
-    for autocast, way in ((True, "autocast"), (False, "bf16 weights")):
+def ways(name: str, peers: list[str]) -> list[str]:
+    """Return the names of all contestants of a model; "here" is the first."""
+    found = ["here"]
+    for weights in ("autocast", "bf16 weights"):
         if "fairseq" in peers:
-            found[f"fairseq, {way}"] = fairseq_contestant(name, batch, autocast=autocast)
-            if name == "dynamicconv":
-                unfolded = fairseq_contestant(name, batch, autocast=autocast, unfold=True)
-                found[f"fairseq, {way}, unfolded"] = unfolded
+            found += [f"fairseq, {weights}"]
+            found += [f"fairseq, {weights}, unfolded"] if name == "dynamicconv" else []
         if "marian" in peers and name == "base":
-            found[f"marian, {way}"] = marian_contestant(batch, autocast=autocast)
+            found += [f"marian, {weights}"]
     return found
+
+
+def contestant(model: Model, way: str) -> Contestant:
+    """Build the contestant of that name, one of `ways`."""
+    overrides, vocabularies, *_ = model
+    batch = Batch(vocabularies)
+    if way == "here":
+        return ours(settings(overrides, vocabularies), batch)
+    autocast = "autocast" in way
+    if way.startswith("marian"):
+        return marian_contestant(batch, autocast=autocast)
+    return fairseq_contestant(model, batch, autocast=autocast, unfold=way.endswith("unfolded"))
+
+
+class Entrant:
+    """A contestant in a process of its own, which does a step when it is told to.
+
+    Args:
+        memory: Run with the settings of memory that `seq2seq.train` makes.
+    """
+
+    def __init__(self, model: Model, way: str, *, memory: bool) -> None:
+        self._pipe, theirs = multiprocessing.Pipe()
+        with mock.patch.dict(os.environ, MEMORY if memory else {}):
+            # spawned, not forked: it reads the environment when it imports torch
+            process = multiprocessing.get_context("spawn").Process(
+                target=_take_turns, args=(model, way, memory, theirs), daemon=True
+            )
+            process.start()
+        theirs.close()
+        self.parameters: int = self._pipe.recv()
+
+    def step(self) -> float:
+        """Do one step, and return its CPU seconds."""
+        self._pipe.send("step")
+        return self._pipe.recv()
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+
+
+def _take_turns(model: Model, way: str, memory: bool, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    if memory:
+        keep_freed_memory()
+    running = contestant(model, way)
+    pipe.send(sum(p.numel() for p in running.model.parameters()))
+    while True:
+        try:
+            pipe.recv()
+        except EOFError:
+            return
+        start = time.process_time()
+        running()
+        pipe.send(time.process_time() - start)
 
 
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
@@ -235,20 +305,22 @@ def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
     return 2e-9 * size**3 * repeats / (time.process_time() - start)
 
 
-def measure(name: str, peers: list[str], *, steps: int) -> list[dict[str, Any]]:
+def measure(name: str, peers: list[str], *, steps: int, same_memory: bool) -> list[dict[str, Any]]:
     """Measure the steps of all contestants of one model, which take turns."""
-    running = contestants(name, peers)
+    model = MODELS[name]
+    running = {way: Entrant(model, way, memory=same_memory or way == "here") for way in ways(name, peers)}
     seconds: dict[str, list[float]] = {way: [] for way in running}
     rates = []
     for turn in range(steps + 2):
         rates.append(matrix_gflops())
-        for way, contestant in running.items():
-            start = time.process_time()
-            contestant()
+        for way, entrant in running.items():
+            taken = entrant.step()
             # two steps to warm up
             if turn > 1:
-                seconds[way].append(time.process_time() - start)
-    overrides, vocabularies, *_ = MODELS[name]
+                seconds[way].append(taken)
+    for entrant in running.values():
+        entrant.close()
+    overrides, vocabularies, *_ = model
     flops = training_flops(settings(overrides, vocabularies))
     assert flops is not None
     here = statistics.median(seconds["here"])
@@ -256,7 +328,8 @@ def measure(name: str, peers: list[str], *, steps: int) -> list[dict[str, Any]]:
         {
             "model": name,
             "way": way,
-            "parameters": sum(p.numel() for p in running[way].model.parameters()),
+            "same_memory": same_memory,
+            "parameters": running[way].parameters,
             "tokens_per_cpu_second": round(ROWS * LENGTH / statistics.median(times), 1),
             "best": round(ROWS * LENGTH / min(times), 1),
             "ratio": round(statistics.median(times) / here, 2),
@@ -277,6 +350,9 @@ def main() -> int:
     parser.add_argument(
         "--peers", nargs="*", choices=tuple(PEERS), default=installed, help="to compare with (those installed)"
     )
+    parser.add_argument(
+        "--same-memory", action="store_true", help="give peers the settings of memory that seq2seq.train makes"
+    )
     options = parser.parse_args()
     for peer in options.peers:
         if peer not in installed:
@@ -288,7 +364,7 @@ def main() -> int:
         f"{'product GFLOP/s':>17}"
     )
     for name in options.only:
-        for result in measure(name, options.peers, steps=options.steps):
+        for result in measure(name, options.peers, steps=options.steps, same_memory=options.same_memory):
             results.append(result)
             print(
                 f"{name:<13}{result['way']:<34}{result['parameters'] / 1e6:>10.1f}M"

@@ -110,6 +110,8 @@ class Run:
                 if self.plan.job and distributed.is_first_process():
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
+                if self.accelerator == "cpu":
+                    hardware.keep_freed_memory()
                 # For training and the test alike: the number of threads changes rounding.
                 with use_threads(self._threads()):
                     return self._train()

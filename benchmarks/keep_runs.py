@@ -1,0 +1,115 @@
+"""Keep what `seq2seq.compare` reads from finished runs, without checkpoints and without the corpus.
+
+    python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/runs
+    python -m seq2seq.compare 'benchmarks/results/runs/tatoeba-*' --figure --against cpu --out comparison
+
+Of each run its settings, results, test translations, and the rows of metrics.csv that its curves are made of. Paths
+that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as it was,
+but for p values: these need the sources and references, `test.src` and `test.ref`, which belong to the corpus.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import harness
+from seq2seq.config.yaml_file import read_yaml
+from seq2seq.experiments.json_file import read_json
+from seq2seq.experiments.results import RunResult, collect
+from seq2seq.files import atomic_folder, write_json, write_text
+
+# Settings that say where a run was, not what it was.
+_PLACES = {"runs": "runs", "cache": ".cache"}
+# Columns of metrics.csv: positions on an axis, and validation scores.
+_AXES = ("step", "epoch", "train/seconds", "train/cpu_seconds")
+_SCORES = "val/"
+
+
+def keep(run: RunResult, out: Path) -> Path:
+    """Write what a comparison reads from a run into `out`/<its name>, and return that folder.
+
+    Raises:
+        FileExistsError: There is such a folder.
+    """
+    target = out / run.name
+    if target.exists():
+        raise FileExistsError(f"{target} exists: remove it, or choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    results = read_json(run.folder.results)
+    with atomic_folder(target) as folder:
+        write_text(folder / run.folder.config.name, _settings(run.folder.config))
+        write_json(folder / run.folder.results.name, results | {"command": _command(str(results.get("command", "")))})
+        write_text(folder / "metrics.csv", _curves(run.folder.path / "metrics.csv"))
+        if run.folder.test_file("hyp").is_file():
+            shutil.copyfile(run.folder.test_file("hyp"), folder / run.folder.test_file("hyp").name)
+    return target
+
+
+def _settings(path: Path) -> str:
+    """Return config.yaml without the places of the machine."""
+    config = _shortened(read_yaml(path))
+    return yaml.safe_dump(config | {key: value for key, value in _PLACES.items() if key in config}, sort_keys=False)
+
+
+def _command(command: str) -> str:
+    """Return a command without the places of the machine."""
+    words = [word for word in shlex.split(command) if word.partition("=")[0] not in _PLACES]
+    return shlex.join(map(_short, words))
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    return _short(value) if isinstance(value, str) else value
+
+
+def _short(word: str) -> str:
+    """Cut an absolute path, also behind `setting=`, to its last two parts."""
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}{'/'.join(Path(value).parts[-2:])}" if value.startswith("/") else word
+
+
+def _curves(path: Path) -> str:
+    """Return the rows of metrics.csv of every validated update, without columns about training alone."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    validated = {row["step"] for row in rows if row.get("val/bleu")}
+    columns = [name for name in (rows[0] if rows else {}) if name in _AXES or name.startswith(_SCORES)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for row in rows if row["step"] in validated)
+    return text.getvalue()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Keep the runs, and print their folders; exit status 1 if one could not be kept."""
+    parser = harness.parser_for("keep_runs", __doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, folders of runs, or globs")
+    parser.set_defaults(out=Path("benchmarks/results/runs"))
+    options = parser.parse_args(argv)
+    collected = collect(options.runs, "test")
+    for item in collected.unusable:
+        print(f"left out: {item.name}: {item.reason}")
+    failed = bool(collected.unusable) or not collected.runs
+    for run in collected.runs:
+        try:
+            print(keep(run, options.out))
+        except OSError as error:
+            print(f"left out: {run.name}: {error}")
+            failed = True
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,75 @@
+"""Kept runs: compared as the runs themselves, without the machine's paths and the corpus."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from benchmarks import keep_runs
+from seq2seq.experiments.folder import RunFolder
+from seq2seq.experiments.results import collect
+
+METRICS = """\
+step,train/loss,train/seconds,train/cpu_seconds,val/bleu,val/perplexity
+50,6.1,10,9,,
+100,5.1,20,18,,
+100,,,,12.5,20.1
+200,4.1,40,36,,
+200,,,,25.0,9.5
+"""
+
+
+@pytest.fixture
+def run(tmp_path) -> RunFolder:
+    """A finished run of a corpus at an absolute path."""
+    folder = RunFolder(tmp_path / "runs" / "toy-gru-1")
+    data = {"name": "toy", "train": "/home/me/toy/train", "test": ["/home/me/toy/test.de", "/home/me/toy/test.en"]}
+    folder.create(
+        yaml.safe_dump({"seed": 1, "runs": "/home/me/runs", "cache": "/tmp/cache", "data": data, "mixer": {}})
+    )
+    command = "python -m seq2seq.train runs=/home/me/runs data.train=/home/me/toy/train 'mixer=glob(*)' seed=1"
+    score = {"bleu": 20.5, "chrf": 40.0}
+    folder.results.write_text(json.dumps({"mixer": "gru", "command": command, "test": score, "valid": score}))
+    (folder.path / "metrics.csv").write_text(METRICS)
+    for side in ("src", "ref", "hyp"):
+        folder.test_file(side).write_text(f"{side} of a line\n")
+    return folder
+
+
+def test_a_kept_run_has_its_scores_curves_and_translations(run, tmp_path):
+    out = tmp_path / "kept"
+    assert keep_runs.main([str(run.path), "--out", str(out)]) == 0
+    (before,), (after,) = (collect([str(path)], "test").runs for path in (run.path, out))
+    assert (after.name, after.mixer, after.seed) == (before.name, before.mixer, before.seed)
+    assert after.score("test", "bleu") == before.score("test", "bleu")
+    for axis, points in (("cpu", [(18.0, 12.5), (36.0, 25.0)]), ("updates", [(100.0, 12.5), (200.0, 25.0)])):
+        assert after.curve(axis) == before.curve(axis) == points
+    assert after.test_lines("hyp") == ["hyp of a line"]
+
+
+def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
+    keep_runs.main([str(run.path), "--out", str(tmp_path / "kept")])
+    kept = tmp_path / "kept" / run.path.name
+    assert sorted(path.name for path in kept.iterdir()) == ["config.yaml", "metrics.csv", "results.json", "test.hyp"]
+    config = yaml.safe_load((kept / "config.yaml").read_text())
+    assert config["data"] == {"name": "toy", "train": "toy/train", "test": ["toy/test.de", "toy/test.en"]}
+    assert (config["runs"], config["cache"]) == ("runs", ".cache")
+    command = json.loads((kept / "results.json").read_text())["command"]
+    assert command == "python -m seq2seq.train data.train=toy/train 'mixer=glob(*)' seed=1"
+    assert not any("/home/me" in path.read_text() for path in kept.iterdir())
+
+
+def test_what_cannot_be_kept_is_named(run, tmp_path, capsys):
+    out = tmp_path / "kept"
+    assert keep_runs.main([str(run.path), "--out", str(out)]) == 0
+    # again: what is there stays
+    (out / run.path.name / "test.hyp").write_text("mine\n")
+    assert keep_runs.main([str(run.path), "--out", str(out)]) == 1
+    assert "exists: remove it" in capsys.readouterr().out
+    assert (out / run.path.name / "test.hyp").read_text() == "mine\n"
+    run.results.unlink()
+    assert keep_runs.main([str(run.path), "--out", str(tmp_path / "other")]) == 1
+    assert "unfinished" in capsys.readouterr().out
+    assert not (tmp_path / "other").exists()
