@@ -139,7 +139,7 @@ def main() -> int:
         reason = "no run is" if not runs else "one has not saved its text" if None in digests else "theirs differ"
         parser.error(f"name finished runs with one test set: {reason}")
     torch.set_num_threads(1)
-    keep_freed_memory()
+    keep_freed_memory("cpu")
     contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:
         contestants[run.folder.path, "training"] = Training(run, options.sentences, options.updates)

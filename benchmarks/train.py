@@ -281,7 +281,7 @@ class Entrant:
 def _take_turns(model: Model, way: str, memory: bool, pipe: Connection) -> None:
     torch.set_num_threads(1)
     if memory:
-        keep_freed_memory()
+        keep_freed_memory("cpu")
     running = contestant(model, way)
     pipe.send(sum(p.numel() for p in running.model.parameters()))
     while True:

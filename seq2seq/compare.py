@@ -71,6 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--figure needs --out DIR")
     if options.by_length and options.split != "test":
         parser.error("--by-length needs translations, and runs save those of the test set alone")
+    for name, needed in (("against", "figure"), ("interval", "watch")):
+        if getattr(options, name) != parser.get_default(name) and not getattr(options, needed):
+            parser.error(f"--{name} goes with --{needed}")
     return exit_status(lambda: _run(options))
 
 

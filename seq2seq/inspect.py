@@ -26,6 +26,7 @@ NEEDS = {
     "--text": "--ckpt",
     "--target": "--ckpt",
     "--tgt-lang": "--ckpt",
+    "--trust": "--ckpt",
     "--length": "mixer=<name>",
     "--mixers": "--atlas",
     "--seconds": "--atlas",
@@ -76,10 +77,9 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
     for name, needed in NEEDS.items():
         # "--tgt-lang" -> options.tgt_lang
-        value = getattr(options, name[2:].replace("-", "_"))
+        option = name[2:].replace("-", "_")
         there = options.overrides if needed == "mixer=<name>" else getattr(options, needed[2:])
-        # None or False: the option was left out
-        if value not in (None, False) and not there:
+        if getattr(options, option) != parser.get_default(option) and not there:
             parser.error(f"{name} goes with {needed}")
     if options.ckpt is not None and not (options.text or "").strip():
         parser.error("--ckpt needs a sentence to look at: --text TEXT" + (", which is empty" if options.text else ""))

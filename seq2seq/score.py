@@ -23,7 +23,7 @@ from seq2seq.cli import (
     whole_number,
 )
 from seq2seq.evaluation.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
-from seq2seq.translation_options import add_model_options, load_translator
+from seq2seq.translation_options import add_model_options, load_translator, require_used_options
 
 EPILOG = """\
 Examples:
@@ -41,6 +41,21 @@ empty; 2 wrong options or files; 130 interrupted."""
 
 # Options that are ScoreSettings.
 SETTINGS = ("metrics", "tokenize", "lang", "lowercase", "convention")
+# Options of a model that computes log-probabilities of given translations (--force); all others would have no effect.
+FORCED = (
+    "ckpt",
+    "force",
+    "json",
+    "align",
+    "max_tokens",
+    "max_len",
+    "ensemble",
+    "tgt_lang",
+    "device",
+    "dtype",
+    "threads",
+    "trust",
+)
 
 
 def _parser() -> Parser:
@@ -111,8 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--compare needs two files or more")
     if options.align and not (options.force and options.json):
         parser.error("--align goes with --force and --json")
-    if options.force and (options.data or options.save or options.limit):
-        parser.error("--force takes its text from two files; leave out --data, --limit and --save")
     _refuse_idle(parser, options)
     if options.convention and options.compare:
         parser.error("--convention goes with --hypotheses or --ckpt; --compare resamples sacreBLEU's scores")
@@ -122,13 +135,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
-    """Refuse options that what is scored has no use for: those of a model without one, and --resamples."""
+    """Refuse options without a use: of a model where files are scored, --resamples elsewhere, most with --force."""
     if not options.compare and options.resamples != parser.get_default("resamples"):
         parser.error("--resamples goes with --compare")
     groups = [group for group in parser._action_groups if (group.title or "").endswith("with --ckpt")]
     for action in () if options.ckpt else [action for group in groups for action in group._group_actions]:
         if getattr(options, action.dest) != action.default:
             parser.error(f"{action.option_strings[-1]} goes with --ckpt; files are scored as they are")
+    for action in parser._actions if options.force else ():
+        if action.dest not in FORCED and getattr(options, action.dest, action.default) != action.default:
+            option = action.option_strings[-1]
+            parser.error(
+                f"{option} has no effect with --force, which neither searches nor compares; leave {option} out"
+            )
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -191,10 +210,12 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     read_words(options.data)
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
+    translator = load_translator(options)
+    require_used_options(options, translator.settings)
     # options that have the name of the argument
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
     save = Path(options.save) if options.save else None
-    return score_checkpoint(load_translator(options), settings, warn=warn, cache=Path(options.cache), save=save, **rest)
+    return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)
 
 
 if __name__ == "__main__":

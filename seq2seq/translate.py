@@ -34,7 +34,13 @@ from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.progress import ProgressLine, count_lines
 from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
-from seq2seq.translation_options import add_model_options, load_translator, search_range, value_of
+from seq2seq.translation_options import (
+    add_model_options,
+    load_translator,
+    require_used_options,
+    search_range,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from seq2seq.inference.translator import Translator
@@ -48,8 +54,9 @@ that should be a picture (base64 of a PNG of the size trained on) and is none st
 out for each line in.
 
 With --n-best N there are N lines for each, best first, in three columns set apart by tabs (--format tsv): the line's
-number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. --format json prints
-one object a line for each line in: line, translation, score, and alternatives with --n-best.
+number from 1, the score (log-probability, natural logarithm, normalized by length), and the text. A line of which there
+are fewer translations has empty ones with the score -inf after them; one that failed has these alone. --format json
+prints one object a line for each line in: line, translation, score, and alternatives with --n-best.
 
 Exit status: 0 done; 1 some lines failed, are empty and were named; 2 wrong options or files; 130 interrupted."""
 
@@ -124,8 +131,8 @@ def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"--{given[0].replace('_', '-')} goes with --samples")
     if not options.samples:
         return
-    for name in ("beam_size", "beam_groups", "phrases"):
-        if getattr(options, name):
+    for name in ("beam_size", "beam_groups", "diversity", "phrases"):
+        if getattr(options, name) is not None:
             parser.error(f"--{name.replace('_', '-')} is of a search, and --samples draws; leave one out")
     if options.n_best > options.samples:
         parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
@@ -144,6 +151,7 @@ def _run(options: argparse.Namespace) -> int:
         beside = {name: _open(getattr(options, name), stack) for name in ("prefixes", "phrases")}
         _check_counts(options, source, beside)
         translator = load_translator(options, options.n_best)
+        require_used_options(options, translator.settings)
         _check_model(options, translator)
         partial: PartialOutput | None = None
         if options.resume:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seq2seq.cli import UsageError, nonempty, number, positive, whole_number
 from seq2seq.config.search import KEPT, SearchSettings
-from seq2seq.config.settings import keys
+from seq2seq.config.settings import keys, require_used
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     for name, field in keys(SearchSettings).items():
         if name in KEPT:
             text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
-            add(f"--{name.replace('_', '-')}", help=text, **value_of(SearchSettings, name))
+            add(_option(name), help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
@@ -62,6 +62,20 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     add("--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="CPU threads (torch's choice)")
     text = "package, besides seq2seq, whose mixers a checkpoint may name; may be repeated"
     add("--trust", action="append", default=[], metavar="PACKAGE", help=text)
+
+
+def require_used_options(options: argparse.Namespace, settings: SearchSettings) -> None:
+    """Check that each option of a search that was given has an effect beside the others and the checkpoint's settings.
+
+    Raises:
+        ValueError: One has none.
+    """
+    given = [_option(name) for name in KEPT if getattr(options, name) is not None]
+    require_used(settings, given, written=_option)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:

@@ -58,8 +58,8 @@ class Section(NamedTuple):
 MATRIX = (
     "A row is a position that is computed, a column one that it reads; a row sums to 1. The shade is the share of the "
     "block d y_i / d x_j in the norms of row i, with what decides the mixing (queries, keys, predicted kernels) held. "
-    "'all' is the whole mixer with its output projection; a head is what reaches the output projection from it, which "
-    "for attention is the attention weight itself."
+    "'all' is the whole mixer with its output projection; a head is what reaches the output projection from it, or the "
+    "norm before that, which for attention is the attention weight itself, as a share of the row's."
 )
 
 

@@ -245,17 +245,20 @@ def _view(
 def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
     """Compute the mixing matrix of each head, (H, T, S), from the input of the last projection `out`.
 
-    The heads lie side by side there. Of attention these are its weights: a head's blocks are w_ij W_v, so their norms
-    are in proportion to w_ij, and the w_ij of a row sum to 1.
+    The heads lie side by side there, or at the input of the norm that precedes it, which would mix them. Of attention
+    these are its weights: a head's blocks are w_ij W_v, so their norms are in proportion to w_ij, as shares of their
+    row, which those of a softmax are by themselves.
 
     Returns:
         None for a mixer without several heads, or without such a projection.
     """
     heads = getattr(mixer, "num_heads", 1)
     out = getattr(mixer, "out", None)
-    # by the convention of this project's mixers: `num_heads`, and a last projection `out`
+    # by the convention of this project's mixers: `num_heads`, a last projection `out`, at times a `norm` before it
     if heads < 2 or not isinstance(out, nn.Linear) or out.in_features % heads:
         return None
+    norm = getattr(mixer, "norm", None)
+    entry = norm if isinstance(norm, nn.Module) else out
     width = out.in_features // heads
     # together the heads cost about as much as the whole mixer
     basis = _directions(width, x, most=max(1, DIRECTIONS // heads))
@@ -264,17 +267,17 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         # unit vectors of this head's channels, zero in those of the others
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
-        matrices.append(shares(jacobian(_input_of(out, function), x, directions)))
+        matrices.append(shares(jacobian(_input_of(entry, function), x, directions)))
     return torch.stack(matrices)  # (H, T, S)
 
 
-def _input_of(out: nn.Linear, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function whose result is the input of `out` while `function` runs."""
+def _input_of(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the function whose result is the input of a module while `function` runs."""
 
     def inner(z: Tensor) -> Tensor:
         inputs: list[Tensor] = []
         # a hook, since the mixers have no other way to return what precedes the projection
-        handle = out.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+        handle = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
             function(z)
         finally:

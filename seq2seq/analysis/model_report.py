@@ -143,11 +143,10 @@ def of_checkpoint(
         seed: Seed of torch's random numbers.
 
     Raises:
-        UsageError: The file does not exist, the folder cannot be written, or a sentence is too long for the model.
+        UsageError: There is no such file, the folder cannot be written, or a sentence is too long for the model.
     """
     require_matplotlib("a report")
-    if not path.is_file():
-        raise UsageError(f"no such checkpoint: {path}")
+    _require_file(path)
     # <run>/checkpoints/best.ckpt goes by the run's name, any other file by its own
     parent = path.resolve().parent
     name = parent.parent.name if parent.name == "checkpoints" else path.stem
@@ -181,6 +180,13 @@ def of_checkpoint(
     # one checkpoint is not an ensemble
     assert isinstance(translator.model, Seq2Seq)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
+
+
+def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; inspect takes the file of a checkpoint, such as best.ckpt")
+    if not path.is_file():
+        raise UsageError(f"no such checkpoint: {path}")
 
 
 def _require_short(what: str, ids: Sequence[int], most: int) -> None:

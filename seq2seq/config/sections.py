@@ -8,7 +8,7 @@ from typing import Any
 
 from seq2seq.config.data import DataSettings
 from seq2seq.config.dicts import flat
-from seq2seq.config.extensions import require_classes
+from seq2seq.config.extensions import class_name, entries, require_classes
 from seq2seq.config.mixer import check_mixer
 from seq2seq.config.model import ModelSettings
 from seq2seq.config.moved import modernize
@@ -72,12 +72,22 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
             f"optim.r_drop={read['optim'].r_drop} compares two passes with dropout, and none is set but, at most, that "
             "of kernels (weight_dropout), which passes may share: set model.dropout=0.1, or optim.r_drop=0"
         )
+    if read["trainer"].median_stop and not _has_curve(config["logger"]):
+        raise ValueError(
+            f"trainer.median_stop={read['trainer'].median_stop} compares the metrics.csv of jobs, and none is written: "
+            "add logger=csv or logger=default, or leave trainer.median_stop out"
+        )
     return Sections(run=run, **read)
 
 
 def _bounded(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
     # With the default bound, which the class itself requires.
     return bounded(section) if name == "trainer" else section
+
+
+def _has_curve(loggers: Mapping[str, Any]) -> bool:
+    """Say whether a logger writes metrics.csv."""
+    return any(class_name(node) == "CsvLogger" for node in entries(loggers).values())
 
 
 def _has_dropout(model: Mapping[str, Any], mixer: Mapping[str, Any]) -> bool:

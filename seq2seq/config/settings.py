@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from seq2seq.config.durations import seconds
@@ -148,14 +148,19 @@ def nested_class(cls: type, name: str) -> type | None:
     return found[0] if found else None
 
 
-def require_used(settings: Section, typed: Collection[str]) -> None:
+def require_used(settings: Section, typed: Collection[str], *, written: Callable[[str], str] | None = None) -> None:
     """Check that each setting of a section that the user typed has an effect beside the section's other settings.
+
+    Args:
+        typed: What the user typed, in the form that `written` gives.
+        written: Returns how the user writes a setting, by its name (default: section.name).
 
     Raises:
         ValueError: One that is not the default has none: another optimizer's momentum, for example.
     """
+    written = written or functools.partial(join, settings.section)
     for name, field in keys(type(settings)).items():
-        key = join(settings.section, name)
+        key = written(name)
         if key not in typed or getattr(settings, name) == field.default:
             continue
         for other, values in field.metadata.get("needs", {}).items():
@@ -165,8 +170,8 @@ def require_used(settings: Section, typed: Collection[str]) -> None:
                 # as it is written
                 value = list(value) if isinstance(value, tuple) else value
                 raise ValueError(
-                    f"{key}={shown(value)} has no effect with {join(settings.section, other)}="
-                    f"{shown(present)}: leave it out, or set {join(settings.section, other)} to {these}"
+                    f"{key}={shown(value)} has no effect with {written(other)}={shown(present)}: leave it out, or set "
+                    f"{written(other)} to {these}"
                 )
 
 

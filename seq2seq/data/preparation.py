@@ -200,8 +200,10 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
                 encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
         # in the order of the parts, on which `directions` and `Mixture` rely
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
-    fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded])
-    whole = _fingerprint(plan, [each.whole_fingerprint or each.fingerprint for each in loaded])
+    stream = plan.stream
+    fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
+    unlimited = [each.whole_fingerprint or each.fingerprint for each in loaded]
+    whole = _fingerprint(plan, unlimited, stream and stream.whole_fingerprint)
     prepared = PreparedData(plan, tokenizer, splits, fingerprint, whole, folders)
     log.info("%s", _summary(prepared))
     return prepared
@@ -236,8 +238,8 @@ def _label(name: str, part: Part, plan: DataPlan) -> str:
     return name if len(plan.parts) == 1 else f"{name} of {part.name}"
 
 
-def _fingerprint(plan: DataPlan, corpora: Sequence[str]) -> str:
-    """Hash the fingerprints of the corpora, and tags; a single corpus without tags keeps its own."""
+def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> str:
+    """Hash the fingerprints of the corpora, and tags; a single corpus without tags keeps its own; add the stream's."""
     parts = plan.parts
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = corpora[0]
@@ -245,7 +247,7 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str]) -> str:
         # order counts: it decides the rows of the mixture
         text = repr([(corpus, part.tags) for part, corpus in zip(parts, corpora, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"{fingerprint}-{plan.stream.fingerprint}" if plan.stream else fingerprint
+    return f"{fingerprint}-{stream}" if stream else fingerprint
 
 
 # Checks

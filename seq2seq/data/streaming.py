@@ -64,10 +64,15 @@ class StreamSettings:
         return self.part.corpus
 
     @property
+    def whole_fingerprint(self) -> str:
+        """Hash of the whole text and its rules."""
+        return corpus_fingerprint(self.corpus)
+
+    @property
     def fingerprint(self) -> str:
-        """Hash of the text and its rules, and the size of the pools."""
+        """Hash of the text and its rules, with the size of the pools and the limit."""
         # the pool's size decides which pairs are batched together
-        text = f"{corpus_fingerprint(self.corpus)}-{self.pool}"
+        text = f"{self.whole_fingerprint}-{self.pool}"
         return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
 
     def blocks(self) -> Iterator[Pairs]:

@@ -34,33 +34,33 @@ def score_checkpoint(
     Args:
         data: A data set's name, then settings key=value; empty for the data of the checkpoint's run.
         cache: Folder of prepared data.
-        warn: Called with one line of text for every source line that is cut or fails.
+        warn: Called with one line of text for every source line that is split, cut or fails.
         limit: Number of sentences, from the first (default: all).
         save: File that the translations are written to.
 
     Returns:
-        The report that `report_text` formats and `--json` prints: plain types only.
+        The report that `report_text` formats and `--json` prints: plain types only. Its time is that of decoding alone.
 
     Raises:
         ValueError: The data does not fit the checkpoint, cannot be found, or would be overwritten.
     """
     meta, lang = translator.meta, translator.tgt_lang
+    languages = meta["src_lang"], lang
     # all checks come before the decoding, which may take long
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
     section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
     if save:
-        _require_free(save, section)
+        _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
     own = meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
     settings = settings.resolved(tokenize=own, lang=lang)
-    sources, references = load_pairs(section, split, cache=cache, limit=limit)
+    sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
     # decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
-    errors: list[str] = []
+    failed: set[int] = set()
     began = time.perf_counter()
-    evaluator.translate(lambda note: _report(note, errors, warn))
-    # decoding alone: neither loading the model nor scoring counts
+    evaluator.translate(lambda note: _report(note, failed, warn))
     seconds = time.perf_counter() - began
     hypotheses = evaluator.texts().hypotheses
     if save:
@@ -69,9 +69,9 @@ def score_checkpoint(
         "checkpoint": ckpt,
         "data": section["name"],
         "split": split,
-        "direction": f"{section['src']}-{section['tgt']}",
+        "direction": "-".join(languages),
         "lines": len(sources),
-        "failed": sum(map(bool, errors)),
+        "failed": len(failed),
         "seconds": round(seconds, 2),
         "beam_size": translator.settings.beam_size,
         "length_penalty": translator.settings.length_penalty,
@@ -79,14 +79,14 @@ def score_checkpoint(
     }
 
 
-def _require_free(save: Path, section: dict[str, Any]) -> None:
+def _require_free(save: Path, section: dict[str, Any], languages: Sequence[str]) -> None:
     """Refuse a file that belongs to a corpus, the one that is scored or another."""
-    corpus = [file for split in ("train", "valid", "test") for file in data_files(section, split)]
-    require_output(save, "--save", inputs=corpus, what="corpus")
-    require_no_corpus(save, "--save", [section["src"], section["tgt"]])
+    require_output(save, "--save", inputs=data_files(section), what="corpus")
+    require_no_corpus(save, "--save", languages)
 
 
-def _report(note: Note, errors: list[str], warn: Warn) -> None:
-    """Warn of a line that is cut or fails, and keep its error, which is empty for one that is cut."""
-    errors.append(note.error)
+def _report(note: Note, failed: set[int], warn: Warn) -> None:
+    """Warn of a line that is split, cut or fails, and add one that fails, of which several parts may, to `failed`."""
+    if note.error:
+        failed.add(note.position)
     warn(f"sentence {note.position + 1} {note}")

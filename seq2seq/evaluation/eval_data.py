@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from seq2seq.config.compose import compose_settings
-from seq2seq.config.data import corpus_settings
+from seq2seq.config.data import SPLITS
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
 from seq2seq.data.loading import open_split
+from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
 from seq2seq.resources import conf_dir
 
@@ -45,14 +46,17 @@ def data_settings(
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
     try:
-        # languages before changes: a change that contradicts the translation is refused below
-        data = OmegaConf.to_container(OmegaConf.merge(section, languages, changes), resolve=True)
+        several = changes.get("corpora", section.get("corpora"))
+        # several corpora keep the languages by which `load_pairs` chooses among them
+        parts = (languages, section) if several else (section, languages)
+        # changes last: one that contradicts the translation is refused below
+        data = OmegaConf.to_container(OmegaConf.merge(*parts, changes), resolve=True)
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {str(error).partition(chr(10))[0]}") from None
     # OmegaConf types the container as dict, list or scalar
     assert isinstance(data, dict)
     for side, language in languages.items():
-        if data[side] != language:
+        if side in changes and data[side] != language:
             # imports torch, which whoever has read the checkpoint has loaded
             from seq2seq.inference.translator import target_languages
 
@@ -117,12 +121,15 @@ def _mapping(section: Any, path: object) -> dict[str, Any]:
 
 
 def load_pairs(
-    data: dict[str, Any], split: str, *, cache: Path, limit: int | None = None
+    data: dict[str, Any], split: str, *, languages: tuple[str, str], cache: Path, limit: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Read the raw source and reference lines of a split; one that training holds out, by preparing the corpus.
 
+    Of several corpora it is those of one direction that have the split, in the order of a run's own test.
+
     Args:
         data: The section `data`, as `data_settings` returns it.
+        languages: Those of the translation, source and target.
         cache: Folder of prepared data.
         limit: Number of pairs, from the first (default: all).
 
@@ -130,34 +137,43 @@ def load_pairs(
         Source lines and reference lines, of equal number.
 
     Raises:
-        ValueError: The split is empty, or the settings do not say where it is.
+        ValueError: The split is empty, no corpus of the direction has it, or the settings do not say where it is.
     """
-    settings = corpus_settings(data)
-    # without its own files the split is cut from the training text, which preparation alone decides
-    if settings.place(split) is None:
-        if settings.train is None:
-            raise ValueError(
-                f"--data {data['name']}: say where the text is, as in --data {data['name']} {split}=<path>"
-            )
-        rows = load_corpus(settings, cache_dir=cache).splits[split][:limit]
-        pairs = list(zip(rows["src"], rows["tgt"], strict=True))
-    else:
-        # blocks are read lazily, so that --limit reads no more of a large file than it needs
-        blocks = open_split(split, settings, cache_dir=cache)
-        pairs = list(islice((pair for block in blocks for pair in zip(*block, strict=True)), limit))
+    of_languages = [part for part in parts_of(data) if (part.corpus.src, part.corpus.tgt) == languages]
+    parts = [part for part in of_languages if split in part.corpus.splits]
+    if not parts:
+        src, tgt = languages
+        raise ValueError(
+            f"--data {data['name']}: no corpus of {src}-{tgt} has a {split} split; say where the text is, as in "
+            f"--data src={src} tgt={tgt} {split}=<path>"
+        )
+    pairs = list(islice(chain.from_iterable(_part_pairs(part, split, data["name"], cache) for part in parts), limit))
     if not pairs:
         raise ValueError(f"--data {data['name']}: its {split} split is empty")
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
-def data_files(data: dict[str, Any], split: str) -> list[str]:
-    """List the files that `load_pairs` reads; none for what is on the hub, or is missing."""
-    settings = corpus_settings(data)
-    # a split cut from the training text reads the training files
-    read = split if settings.place(split) is not None else "train"
-    if settings.path or settings.place(read) is None:
-        return []
-    # what is missing is refused where it is read
-    with contextlib.suppress(ValueError, OSError):
-        return find_source(read, settings).files
-    return []
+def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tuple[str, str]]:
+    """Iterate over the pairs of a corpus; blocks are read lazily, so that --limit reads little of a large file."""
+    corpus = part.corpus
+    with naming(part.name):
+        if corpus.place(split) is not None:
+            for block in open_split(split, corpus, cache_dir=cache):
+                yield from zip(*block, strict=True)
+            return
+        # without its own files the split is cut from the training text, which preparation alone decides
+        if corpus.train is None:
+            raise ValueError(f"--data {name}: say where the text is, as in --data {name} {split}=<path>")
+        rows = load_corpus(corpus, cache_dir=cache).splits[split][:]
+        yield from zip(rows["src"], rows["tgt"], strict=True)
+
+
+def data_files(data: dict[str, Any]) -> list[str]:
+    """List the files of all corpora and splits; none for what is on the hub, or is missing."""
+    files = []
+    for corpus in (part.corpus for part in parts_of(data)):
+        for split in SPLITS if not corpus.path else ():
+            # what is missing is refused where it is read
+            with contextlib.suppress(ValueError, OSError):
+                files += find_source(split, corpus).files if corpus.place(split) is not None else []
+    return files

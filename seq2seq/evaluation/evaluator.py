@@ -149,9 +149,12 @@ class Evaluator:
         self._hypotheses |= self._decode(batch)
 
     def translate(self, note: Callable[[Note], None]) -> None:
-        """Decode the whole split from its text; `note` is called for every line that is cut or fails."""
-        # cut as the batches of a loader are
-        found = self.translator.translate(self.sources, note=note, most_parts=1)
+        """Decode the whole split from its text, long lines in parts, which batches of a loader are cut to.
+
+        Args:
+            note: Called for every line that is split, cut or fails.
+        """
+        found = self.translator.translate(self.sources, note=note)
         self._hypotheses = {number: candidates[0].text for number, candidates in enumerate(found)}
 
     def partial(self) -> Partial:

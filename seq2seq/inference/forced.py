@@ -20,7 +20,8 @@ class Forced(NamedTuple):
 
     Attributes:
         log_probs: log p of each piece and of the end, in nats.
-        weights: How much each piece of the source counts for each of them, (T, S), rows summing to 1, or None.
+        weights: How much each piece of the source counts for each of them, (T, S), or None. Rows sum to 1; one for
+            which no head reads anything is 0.
     """
 
     log_probs: list[float]
@@ -54,7 +55,8 @@ def force(
     # nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
     if not log_probs[mask].isfinite().all():
         raise NotFiniteScoresError
-    weights = torch.stack([weight for _, weight in parts if weight is not None]).mean(0) if align else None
+    # a head that reads nothing, as relu's may, is a row of zeros in the mean
+    weights = _shares(torch.stack([weight for _, weight in parts if weight is not None]).mean(0)) if align else None
     found = []
     for row, (source, target) in enumerate(pairs):
         own = None if weights is None else weights[row, : len(target), : len(source)].cpu()
@@ -92,7 +94,10 @@ def _of_member(
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Scale rows to a sum of 1: where weights have another sum, a head counts no more for the size of its weights."""
+    """Scale rows to a sum of 1: where weights have another sum, a head counts no more for the size of its weights.
+
+    A row of zeros stays.
+    """
     size = weights.abs()
     return size / size.sum(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
 

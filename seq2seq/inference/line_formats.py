@@ -20,8 +20,9 @@ def as_text(number: int, candidates: Sequence[Candidate], details: Mapping[str, 
 
 
 def as_columns(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:
-    """Return a line for each candidate: number, score and text, set apart by tabs."""
-    return "".join(f"{number}\t{candidate.score:.4f}\t{candidate.text}\n" for candidate in candidates)
+    """Return a line for each candidate: number, score and text, set apart by tabs; one in the text becomes a space."""
+    rows = ((candidate.score, candidate.text.replace("\t", " ")) for candidate in candidates)
+    return "".join(f"{number}\t{score:.4f}\t{text}\n" for score, text in rows)
 
 
 def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, Any]) -> str:

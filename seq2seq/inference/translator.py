@@ -16,6 +16,7 @@ from torch import Tensor
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.config.values import shown
 from seq2seq.data.tokenizer import Tokenizer, language_tag
 from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_parts, halves
@@ -173,6 +174,8 @@ class Translator:
             For every line exactly `n_best` candidates, best first; those of a blank line are empty with the score 0,
             those of one that fails are empty with the score -inf.
         """
+        _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, phrases=phrases)
+        _require_lists(**{f"phrases[{number}]": each for number, each in enumerate(phrases or ())})
         _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
         # the caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
@@ -238,6 +241,13 @@ class Translator:
         """Ids of the special tokens."""
         tokenizer = self.tokenizer
         return Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.byte_of)
+
+
+def _require_lists(**given: object) -> None:
+    """Check that no text stands where a list of texts should; ValueError if one does."""
+    for name, value in given.items():
+        if isinstance(value, str):
+            raise ValueError(f"{name} is the str '{shown(value)}', each character of which would count; give a list")
 
 
 def _require_one_each(count: int, **beside: Sequence[object] | None) -> None:

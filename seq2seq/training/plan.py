@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from seq2seq.config.mixer import check_mixer, packages_of
 from seq2seq.config.sections import SECTIONS, Sections, read_sections
 from seq2seq.config.settings import require_used, with_whole_numbers
 from seq2seq.config.trainer import bounded
+from seq2seq.experiments.folder import RunFolder, folder_of
 from seq2seq.files import require_creatable
 
 
@@ -71,9 +72,6 @@ def make_plan(
         ValueError: a key or value is wrong; the message names it and what to write instead.
     """
     sections = read_sections(config)
-    # A resumed run goes on with what it was begun with.
-    for each in (sections.data, sections.optim, sections.search, sections.trainer) if not sections.run.resume else ():
-        require_used(each, typed)
     # The same section serves `translate`, where more than one is allowed.
     if sections.search.n_best != 1:
         raise ValueError(
@@ -84,11 +82,6 @@ def make_plan(
         raise ValueError(
             "optim.name=muon updates whole matrices, of which trainer.strategy=fsdp gives each process a part: set "
             "trainer.strategy=ddp, or optim.name=adam"
-        )
-    if "optim.peak_lr" in typed and sections.optim.lr != sections.optim.peak_lr:
-        raise ValueError(
-            f"optim.peak_lr={sections.optim.peak_lr:g} has no effect, for the highest rate of these settings is "
-            f"optim.lr={sections.optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
         )
     start = sections.run.init_from
     if start is not None and not os.path.exists(start):
@@ -103,6 +96,9 @@ def make_plan(
     for name in filter(None, SECTIONS):
         plain[name] = with_whole_numbers(getattr(sections, name), plain[name])
     plain["mixer"] = check_mixer(plain["mixer"], plain["model"])
+    # A resumed run goes on with what it was begun with.
+    if not _resumes(plain, mixer):
+        _require_effect(sections, typed)
     return RunPlan(
         config={**plain, "trainer": bounded(plain["trainer"])},
         mixer=mixer,
@@ -111,3 +107,31 @@ def make_plan(
         chosen=chosen,
         **vars(sections),
     )
+
+
+def _resumes(config: Mapping[str, Any], mixer: str) -> bool:
+    """Say whether the run goes on from a checkpoint: one that is named, or with `auto` the last one of its folder."""
+    # A link that leads nowhere, too, as in `resolve_resume`.
+    auto = config["resume"] == "auto"
+    return os.path.lexists(RunFolder(folder_of(config, mixer)).last) if auto else config["resume"] is not None
+
+
+def _require_effect(sections: Sections, typed: Collection[str]) -> None:
+    """Check that each setting that the user typed has an effect beside the others.
+
+    Raises:
+        ValueError: One has none.
+    """
+    for each in (sections.data, sections.optim, sections.search, sections.trainer):
+        require_used(each, typed)
+    optim, trainer = sections.optim, sections.trainer
+    if "optim.peak_lr" in typed and optim.lr != optim.peak_lr:
+        raise ValueError(
+            f"optim.peak_lr={optim.peak_lr:g} has no effect, for the highest rate of these settings is "
+            f"optim.lr={optim.lr:g}: set optim.lr, or choose optim=anneal or optim=muon"
+        )
+    if "trainer.accumulate_start" in typed and trainer.accumulate_start == trainer.accumulate:
+        raise ValueError(
+            f"trainer.accumulate_start={trainer.accumulate_start} has no effect with trainer.accumulate="
+            f"{trainer.accumulate}: leave it out, or set trainer.accumulate to a multiple of it"
+        )

@@ -110,8 +110,7 @@ class Run:
                 if self.plan.job and distributed.is_first_process():
                     record_run(self.plan.job, self.folder.path)
                 self.data = self._prepared_data()
-                if self.accelerator == "cpu":
-                    hardware.keep_freed_memory()
+                hardware.keep_freed_memory(self.accelerator)
                 # For training and the test alike: the number of threads changes rounding.
                 with use_threads(self._threads()):
                     return self._train()
@@ -205,10 +204,9 @@ class Run:
         """Choose the number of threads of a run on a CPU; None leaves it to torch."""
         if self.accelerator != "cpu":
             return None
-        settings = self.plan.trainer
-        count = known_threads(settings.threads, self.resumed.threads if self.resumed else None)
+        count = known_threads(self.plan.trainer.threads, self.resumed.threads if self.resumed else None)
         # Several processes share the cores, and compiling takes longer than a wrong choice costs.
-        if count is not None or settings.processes > 1 or self.compile:
+        if count is not None or self.plan.trainer.processes > 1 or self.compile:
             return count
         shape = typical_shape(self.prepared)
         self._batch_shape = lambda: shape

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from seq2seq.checkpoint import search_settings
 from seq2seq.evaluation.evaluator import EvalData, Evaluation, Evaluator
 from seq2seq.inference.limits import LONGEST_SOURCE
 from seq2seq.inference.translator import Translator
@@ -62,7 +63,9 @@ def log_lengths(evaluator: Evaluator, split: str) -> None:
         )  # fmt: skip
     if len(evaluator.beyond) > _MANY * size:
         search = translator.settings
-        prefix = "trainer.val_" if split == "valid" else "search."
+        # A validation has the lower of its own limit and the test's, which the checkpoint keeps.
+        own = search.max_len_ratio < search_settings(translator.meta).max_len_ratio
+        prefix = "trainer.val_" if own else "search."
         log.warning(
             "%s set: %d of %d references are longer than a translation may be (%g * source + %d pieces): "
             "raise %smax_len_ratio",

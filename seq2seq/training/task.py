@@ -213,7 +213,7 @@ class TranslationTask(L.LightningModule):
         # A GPU's verdicts are read late; the count in the file must include them.
         self.skipped.settle()
         checkpoint["skipped"] = self.skipped.count
-        checkpoint |= window_state(self.trainer)
+        checkpoint |= window_state(self.trainer, self.budget)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Take up the sums, and let the data continue after the last batch of the checkpoint."""
@@ -237,15 +237,19 @@ class TranslationTask(L.LightningModule):
             self._data.seek(epoch=epoch, step=batches["processed"])
 
 
-def window_state(trainer: L.Trainer) -> dict[str, int]:
-    """Return the number of ranks, and the micro-batches of an update over all of them, for a checkpoint."""
-    return {"processes": trainer.world_size, "window": trainer.accumulate_grad_batches * trainer.world_size}
+def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
+    """Return the number of ranks, and whether the batch has grown, for a checkpoint."""
+    grown = budget is not None and trainer.accumulate_grad_batches > budget.settings.first_window
+    return {"processes": trainer.world_size, "grown": grown}
 
 
 def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
-    """Let a batch that has grown stay so; without growth the settings have said the same."""
+    """Let a batch that has grown stay so, in a run whose settings let it grow."""
     if budget and budget.settings.accumulate_start:
-        trainer.accumulate_grad_batches = checkpoint["window"] // trainer.world_size
+        # Older checkpoints have the micro-batches of an update over all ranks, or neither.
+        grown = checkpoint.get("window", 0) > budget.settings.first_window * trainer.world_size
+        if checkpoint.get("grown", grown):
+            trainer.accumulate_grad_batches = budget.settings.accumulate
 
 
 def rescale(progress: dict[str, Any], factor: float, window: int) -> None:

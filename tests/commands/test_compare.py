@@ -625,6 +625,8 @@ def test_figure_of_bleu_by_source_length(tmp_path):
     [
         (["runs", "--figure"], "--figure needs --out"),
         (["runs", "--by-length", "10", "--split", "valid"], "--by-length needs translations"),
+        (["runs", "--against", "cpu"], "--against goes with --figure"),
+        (["runs", "--interval", "5"], "--interval goes with --watch"),
         ([], "required"),
         (["runs", "--resamples", "0"], "whole number"),
     ],

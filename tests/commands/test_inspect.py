@@ -37,25 +37,33 @@ def rows_sum_to_one(matrix: Tensor) -> None:
     torch.testing.assert_close(matrix.sum(-1), torch.ones(matrix.shape[:-1]).to(matrix))
 
 
-def test_heads_of_attention_are_its_weights():
-    """Also of the causal and of the cross form: softmax of scaled products, written out."""
-    model = composed_tiny("mixer=transformer", "model.dim=24", "model.num_heads=3").double()
+def shares_of_relu(scores: Tensor) -> Tensor:
+    weights = scores.relu()
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-300)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "normalize"), [("transformer", lambda scores: scores.softmax(-1)), ("relu_attention", shares_of_relu)]
+)
+def test_heads_of_attention_are_its_weights(mixer, normalize):
+    """Also of the causal and of the cross form, and before a norm that mixes heads: scaled products, written out."""
+    model = composed_tiny(f"mixer={mixer}", "model.dim=24", "model.num_heads=3").double()
     given: dict[str, Tensor] = {}
     layer = model.decoder.layers[1]
     layer.self_mixer.register_forward_pre_hook(lambda _, args: given.update(x=args[0]))
     layer.cross_mixer.register_forward_pre_hook(lambda _, args: given.update(y=args[0]))
     src, tgt = pair()
     found = mixing_matrix.views(model, src, tgt)
-    # softmax of scaled products of the recorded input, causal
+    # weights of the scaled products of the recorded input, causal
     q, k, _ = (part.unflatten(-1, (3, 8)).transpose(1, 2) for part in layer.self_mixer.qkv(given["x"]).chunk(3, -1))
     future = torch.ones(5, 5).triu(1).bool()
-    weights = (q @ k.mT / 8**0.5).masked_fill(future, -torch.inf).softmax(-1)[0]
+    weights = normalize((q @ k.mT / 8**0.5).masked_fill(future, -torch.inf))[0]
     torch.testing.assert_close(view(found, "decoder", 2).heads, weights.detach())
     # the cross form: keys of the memory, queries of the recorded input
     memory, _ = model.encoder(src, torch.ones_like(src).bool())
     k = layer.cross_mixer.key_value(memory).chunk(2, -1)[0].unflatten(-1, (3, 8)).transpose(1, 2)
     q = layer.cross_mixer.query(given["y"]).unflatten(-1, (3, 8)).transpose(1, 2)
-    torch.testing.assert_close(view(found, "cross", 2).heads, (q @ k.mT / 8**0.5).softmax(-1)[0].detach())
+    torch.testing.assert_close(view(found, "cross", 2).heads, normalize(q @ k.mT / 8**0.5)[0].detach())
 
 
 def test_total_is_the_norm_of_blocks():
@@ -251,7 +259,10 @@ def test_refusals(tmp_path, capsys, monkeypatch):
         (["--ckpt", ckpt, "--text", "Hund", "--target", ""], "--target is empty"),
         (["--atlas", "--text", "Hund"], "--text goes with --ckpt"),
         (["mixer=lightconv", "--figure"], "--figure goes with --atlas"),
+        (["mixer=lightconv", "--trust", "mine"], "--trust goes with --ckpt"),
+        (["mixer=lightconv", "--seconds", "0"], "--seconds goes with --atlas"),
         (["--ckpt", "nowhere.ckpt", "--text", "Hund"], "no such checkpoint: nowhere.ckpt"),
+        (["--ckpt", str(tmp_path), "--text", "Hund"], "is a folder; inspect takes the file of a checkpoint"),
         (["--ckpt", str(tmp_path / "file"), "--text", "Hund", "--out", str(tmp_path / "o")], "file"),
         (["--ckpt", ckpt, "--text", long, "--out", str(tmp_path / "o")], "pieces, the most are"),
         (["mixer=lihgtconv"], "unknown mixer 'lihgtconv'; did you mean lightconv"),

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from conftest import child_cpu_seconds
 
-from seq2seq import checkpoint, score
+from seq2seq import checkpoint, score, translate
 from seq2seq.build import build_model
 from seq2seq.config.search import SearchSettings
 from seq2seq.evaluation import eval_data, metrics
@@ -173,6 +173,7 @@ def test_what_it_refuses(files, tmp_path, ckpt, capsys):
         (["--ckpt", ckpt, "--data", "files"], "say where the text is"),
         (["--ckpt", ckpt, "--data", good + ".yaml"], "No such file"),
         (["--ckpt", ckpt, "--device", "gpu"], "unknown device 'gpu'"),
+        (["--ckpt", ckpt, "--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out"),
         (["--ckpt", ckpt, "--save", tmp_path / "no" / "x"], "no such folder"),
     ]:
         assert message in refusal(capsys, *options)
@@ -216,6 +217,57 @@ def test_a_checkpoint_on_local_files(ckpt, tmp_path, capsys):
     few = report(capsys, *common, *data, "--limit", "5", "--metrics", "chrf")
     assert few["lines"] == 5
     assert few["scores"][0]["value"] == metrics.chrf(expected[:5], reference[:5]).value
+
+
+def test_a_long_line_is_translated_in_parts_as_translate_does(ckpt, tmp_path, capsys):
+    source = [*tiny.sentences(tiny.GERMAN, 2, seed=4), " ".join(tiny.sentences(tiny.GERMAN, 6, seed=6))]
+    written = write(tmp_path / "test.de", source)
+    write(tmp_path / "test.en", tiny.sentences(tiny.ENGLISH, 3, seed=5))
+    common = ["--ckpt", str(ckpt), "--max-len", "12", "--device", "cpu"]
+    scored, translated = str(tmp_path / "scored"), str(tmp_path / "translated")
+    data = ["--data", "files", f"data.test={tmp_path / 'test'}", "--cache", str(tmp_path / "cache")]
+    assert score.main([*common, *data, "--save", scored]) == 0
+    assert "sentence 3 is split: " in capsys.readouterr().err
+    assert translate.main([*common, "--input", written, "--output", translated]) == 0
+    assert Path(scored).read_bytes() == Path(translated).read_bytes()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--data", "x"],
+        ["--split", "valid"],
+        ["--limit", "3"],
+        ["--save", "x"],
+        ["--cache", "x"],
+        ["--metrics", "bleu"],
+        ["--tokenize", "char"],
+        ["--lang", "zh"],
+        ["--lowercase"],
+        ["--convention", "tokenized"],
+        ["--beam-size", "3"],
+        ["--diversity", "0"],
+        ["--no-repeat-ngram", "2"],
+        ["--shortlist", "x"],
+        ["--cuda-graphs"],
+    ],
+)
+def test_force_refuses_what_it_has_no_use_for(ckpt, option, capsys):
+    message = f"{option[0]} has no effect with --force, which neither searches nor compares; leave {option[0]} out"
+    assert message in refusal(capsys, "--ckpt", ckpt, "--force", "a", "b", *option)
+
+
+def test_a_line_counts_as_failed_once_however_many_of_its_parts_fail(ckpt, tmp_path, capsys, monkeypatch):
+    def broken(*_: object, **__: object) -> Iterator[tuple[int, list[Hypothesis]]]:
+        yield from ()
+        raise RuntimeError("a kernel failed")
+
+    monkeypatch.setattr("seq2seq.inference.translator.search_stream", broken)
+    write(tmp_path / "test.de", ["der Hund " * 20])
+    write(tmp_path / "test.en", ["the dog"])
+    common = ["--ckpt", ckpt, "--device", "cpu", "--cache", tmp_path / "cache", "--max-len", "12"]
+    assert score.main([*map(str, common), "--data", "files", f"data.test={tmp_path / 'test'}"]) == 1
+    assert "error: 1 of 1 sentences could not be translated" in capsys.readouterr().err
 
 
 def test_what_is_read_is_not_overwritten(ckpt, tmp_path, capsys):

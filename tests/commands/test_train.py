@@ -268,17 +268,19 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, bat
         assert first[key] == second[key], key
 
 
+class Windows(L.Callback):
+    """Keeps the update of every micro-batch."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.steps.append(trainer.global_step)
+
+
 @pytest.mark.parametrize(("share", "windows"), [(0.5, [1, 1, 1, 1, 2, 2, 2, 2]), (0.3, [1, 1, 1, 1, 2, 2, 2, 2])])
 def test_a_batch_grows_from_its_share_on(corpus, tmp_path, share, windows):
     """At 0.3 after four updates, too: the third leaves half of a larger window."""
-
-    class Windows(L.Callback):
-        def __init__(self) -> None:
-            self.steps: list[int] = []
-
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            self.steps.append(trainer.global_step)
-
     seen = Windows()
     growth = ("trainer.accumulate=2", "trainer.accumulate_start=1", f"trainer.accumulate_share={share}")
     given = ("trainer.max_steps=8", "trainer.test=false", "trainer.val_sentences=4")
@@ -295,7 +297,17 @@ def test_a_batch_grows_where_an_epoch_has_less_than_one(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, *growth, *given))
     assert run.data.batches_per_epoch < 3
     last = checkpoint.read(run.folder.path / "checkpoints" / "last.ckpt")
-    assert (last["global_step"], last["window"]) == (4, 3)
+    assert (last["global_step"], last["grown"]) == (4, True)
+
+
+def test_a_batch_that_is_forced_to_grow_begins_small(corpus, tmp_path):
+    """The settings of the command count, where the run was begun without growth."""
+    given = ("run=it", "trainer.accumulate=2", "trainer.test=false", "trainer.val_sentences=4")
+    execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=2"))
+    seen = Windows()
+    more = ("resume=auto", "force=true", "trainer.accumulate_start=1", "trainer.max_steps=8")
+    execute(toycorpus.settings(corpus, tmp_path, *given, *more), seen)
+    assert [seen.steps.count(step) for step in range(2, 8)] == [1, 1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("epoch_end", [False, True])

@@ -219,7 +219,8 @@ def test_whatever_is_wrong_is_one_line_and_status_2(word, capsys):
 def test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong(capsys):
     refuse_mistakes("train", ["-m", "model.dim=0,64"])
     refuse_mistakes("train", ["-m", "seed=1,2", "model.dropout=0.1"])
-    for words in (["seed=1,2", "model.dim=0"], ["seed=1,2", "+foo=1"], ["seed=1,2", "run=../x"]):
+    blind = ["seed=1,2", "trainer.median_stop=2", "logger=tensorboard"]
+    for words in (["seed=1,2", "model.dim=0"], ["seed=1,2", "+foo=1"], ["seed=1,2", "run=../x"], blind):
         with pytest.raises(SystemExit):
             refuse_mistakes("train", ["-m", *words])
         assert words[1].lstrip("+").partition("=")[0] in capsys.readouterr().err

@@ -103,6 +103,16 @@ def test_r_drop_needs_a_dropout():
         read_sections(resolved_settings([*without, "optim.r_drop=5", "model.dropout=0"]))
 
 
+def test_median_stopping_needs_the_curves_of_jobs():
+    """Which the logger of metrics.csv writes, and no other."""
+    for loggers in (["logger=tensorboard"], ["~logger.csv"]):
+        with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv or logger=default"):
+            read_sections(resolved_settings([*loggers, "trainer.median_stop=2"]))
+        read_sections(resolved_settings(loggers))
+    for loggers in ("logger=csv", "logger=default"):
+        assert read_sections(resolved_settings([loggers, "trainer.median_stop=2"])).trainer.median_stop == 2
+
+
 def test_a_mixer_with_a_moved_key_is_refused_if_it_is_ours():
     config = resolved_settings(["mixer=dynamicconv"])
     config["mixer"]["encoder"]["kernel"] = "torch"

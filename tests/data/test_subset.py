@@ -118,7 +118,13 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
             break
     assert drawn == 50
     assert seen == set(range(25))
-    assert limited.fingerprint != prepare(corpus, limit=26, **options).fingerprint
+    other = prepare(corpus, limit=26, **options)
+    assert limited.fingerprint != other.fingerprint
+    # neither the limit nor the pool changes the corpus that is limited
+    whole = prepare(corpus, streaming=True)
+    assert limited.whole_fingerprint == other.whole_fingerprint == whole.whole_fingerprint
+    changed = prepare(corpus, train=str(corpus / "valid"), streaming=True)
+    assert whole.whole_fingerprint != changed.whole_fingerprint
     assert "data.limit" not in caplog.text
     blocks = plan(corpus, limit=100_000, **options).stream.blocks  # type: ignore[union-attr]
     for _ in range(2):

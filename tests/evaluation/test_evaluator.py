@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -56,18 +57,27 @@ def filled(t: Translator, rows: list[int], **options: Any) -> Evaluator:
 
 
 def test_ids_and_text_are_decoded_alike(translator):
-    """Batches of a loader, in any order, and lines: the same translations and scores; blank and cut lines too."""
-    by_ids = filled(translator, [15, 3, 14, *range(3), *range(4, 14)]).result()
+    """Batches of a loader, in any order, and lines: the same translations and scores; blank lines too."""
+    wide = copy.copy(translator)
+    wide.max_len = LONGEST_SOURCE
+    by_ids = filled(wide, [15, 3, 14, *range(3), *range(4, 14)]).result()
+    by_text = evaluator(wide)
+    by_text.translate(print)
+    assert by_text.texts() == (by_ids.sources, by_ids.references, by_ids.hypotheses)
+    assert by_ids.sources == SOURCES
+    assert by_ids.hypotheses[14] == ""
+    assert by_ids.bleu == metrics.bleu(by_ids.hypotheses, REFERENCES) == by_text.result().bleu
+
+
+def test_ids_of_long_lines_are_cut_and_text_is_translated_in_parts(translator):
+    by_ids = filled(translator, [*range(16)]).result()
+    assert by_ids.hypotheses == [best.text for best, *_ in translator.translate(SOURCES, most_parts=1)]
     by_text = evaluator(translator)
     notes: list[Any] = []
     by_text.translate(notes.append)
-    assert by_text.texts() == (by_ids.sources, by_ids.references, by_ids.hypotheses)
-    assert by_ids.sources == SOURCES
-    # most of them are too long here, and are cut
-    assert by_ids.hypotheses == [best.text for best, *_ in translator.translate(SOURCES, most_parts=1)]
-    assert by_ids.hypotheses[14] == ""
-    assert [note.position for note in notes if not note.error][-1] == 15
-    assert by_ids.bleu == metrics.bleu(by_ids.hypotheses, REFERENCES) == by_text.result().bleu
+    assert by_text.texts().hypotheses == translator.texts(SOURCES) != by_ids.hypotheses
+    assert notes[-1].position == 15
+    assert notes[-1].parts > 1
     assert (by_ids.loss, by_ids.nll) == (2.0, 1.5)
 
 

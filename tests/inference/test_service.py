@@ -148,6 +148,8 @@ def test_no_json(plain, body):
             "phrases are searched by one group; choose",
         ),
         ({"text": "a", "beam_groups": 2}, "beam_groups is 2; choose a divisor of beam_size (3)"),
+        ({"text": "a", "diversity": 3}, "diversity=3.0 has no effect with beam_groups=1: leave it out, or set"),
+        ({"text": "a", "samples": 2, "diversity": 3}, "diversity is of a search, and samples are drawn"),
         ({"text": "a", "temperature": 2}, "temperature goes with samples"),
         ({"text": "a", "mbr": "bleu"}, "mbr goes with samples"),
         ({"text": "a", "samples": 2, "beam_size": 2}, "beam_size is of a search, and samples are drawn"),

@@ -103,6 +103,22 @@ def test_each_line_has_a_prefix_and_phrases(translator, given):
         translator.translate(LINES[:2], **given)
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"lines": "ab"}, "lines"),
+        ({"prefixes": "ab"}, "prefixes"),
+        ({"suppress": "ab"}, "suppress"),
+        ({"phrases": "ab"}, "phrases"),
+        ({"phrases": [["dog"], "ab"]}, r"phrases\[1\]"),
+    ],
+)
+def test_a_text_is_no_list_of_texts(translator, given, name):
+    message = f"{name} is the str 'ab', each character of which would count; give a list"
+    with pytest.raises(ValueError, match=message):
+        translator.translate(**{"lines": LINES[:2], **given})
+
+
 def test_an_ensemble_averages_probabilities(ckpt, other, translator):
     both = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[other])
     twice = Translator.load(ckpt, settings=HOW, device="cpu", ensemble=[ckpt])
@@ -198,6 +214,17 @@ def test_an_alignment_is_the_mean_of_all_layers_and_models(translator, monkeypat
     pairs = [([5, 6, 7, 8, 3], [9, 3])]
     (found,) = force(model, pairs, special=translator.special, device=torch.device("cpu"), align=True)
     torch.testing.assert_close(found.weights, torch.tensor([[0.5, 0.5, 0, 0, 0]] * 2))
+
+
+def test_an_alignment_sums_to_one_where_a_head_reads_nothing(translator, monkeypatch):
+    """As ReLU's may; where no head reads anything, the row stays 0."""
+    model = build_model(tiny.model_config(translator.tokenizer, decoder_layers=1)).eval()
+    weights = torch.zeros(1, 2, 2, 5)
+    weights[0, 1, 0, :2] = torch.tensor([1.0, 3.0])
+    monkeypatch.setattr(model.decoder.layers[0].cross_mixer, "read_weights", lambda x, context: weights)
+    pairs = [([5, 6, 7, 8, 3], [9, 3])]
+    (found,) = force(model, pairs, special=translator.special, device=torch.device("cpu"), align=True)
+    torch.testing.assert_close(found.weights, torch.tensor([[0.25, 0.75, 0, 0, 0], [0] * 5]))
 
 
 def test_no_word_is_aligned_with_the_tag_of_the_language(tmp_path):
@@ -347,6 +374,10 @@ def test_a_line_that_failed_has_no_score():
     }  # fmt: skip
 
 
+def test_a_tab_in_a_translation_makes_no_column():
+    assert FORMATS["tsv"](2, [Candidate("a\tb", -0.5), Candidate("", -math.inf)], {}) == "2\t-0.5000\ta b\n2\t-inf\t\n"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -354,6 +385,8 @@ def test_a_line_that_failed_has_no_score():
         (["--align", "--format", "tsv"], "--align goes with --format json"),
         (["--seed", "1"], "--seed goes with --samples"),
         (["--samples", "2", "--beam-size", "3"], "--beam-size is of a search"),
+        (["--samples", "2", "--diversity", "0"], "--diversity is of a search"),
+        (["--diversity", "3"], "--diversity=3.0 has no effect with --beam-groups=1: leave it out, or set"),
         (["--samples", "2", "--n-best", "3"], "--n-best 3 needs as many --samples"),
         (["--samples", "2", "--top-p", "1.5"], "not a number from 0 to 1"),
         (["--beam-size", "5", "--beam-groups", "2"], "beam_groups is 2; choose a divisor of beam_size (5)"),

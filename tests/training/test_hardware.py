@@ -8,6 +8,11 @@ import sys
 
 import pytest
 
+from seq2seq.training import hardware
+from seq2seq.training.plan import make_plan
+from seq2seq.training.run import Run
+from tests import toycorpus
+
 # Page faults of four blocks of 64 MiB, one after the other, before and after.
 FAULTS = """
 import resource
@@ -20,7 +25,7 @@ def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 before = faults()
-keep_freed_memory()
+keep_freed_memory("cpu")
 faults()  # the heap grows
 print(before, faults())
 """
@@ -37,3 +42,13 @@ def test_freed_memory_is_kept_for_later_tensors(chosen):
     # a page of 4 KiB or of 2 MiB
     assert before >= 4 * 32
     assert after >= 4 * 32 if chosen else after < 32
+
+
+def test_a_run_keeps_freed_memory_before_it_measures_threads(tmp_path, monkeypatch):
+    corpus, events = toycorpus.write(tmp_path / "corpus"), []
+    monkeypatch.setattr(hardware, "keep_freed_memory", events.append)
+    monkeypatch.setattr("seq2seq.training.run.measure_threads", lambda *_, **__: events.append("threads"))
+    monkeypatch.setattr("seq2seq.training.run.known_threads", lambda *_: None)
+    words = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=1", "trainer.test=false", "trainer.accelerator=cpu")
+    Run(make_plan(words, mixer="transformer")).execute()
+    assert events == ["cpu", "threads"]

@@ -191,15 +191,40 @@ def test_a_peak_that_no_schedule_reads_is_refused():
         (["data.shuffle_buffer=9"], "data.shuffle_buffer=9 has no effect with data.streaming=false: .* to true"),
         (["data.lowercase=true"], "data.lowercase=true has no effect with data.convention=null: .* to tokenized or"),
         (["trainer.accumulate_share=0.3"], "accumulate_share=0.3 has no effect with trainer.accumulate_start=null"),
+        (
+            ["trainer.accumulate_start=1"],
+            "accumulate_start=1 has no effect with trainer.accumulate=1: .* to a multiple",
+        ),
+        (
+            ["trainer.accumulate=2", "trainer.accumulate_start=2"],
+            "accumulate_start=2 has no effect with trainer.accumulate=2: leave it out",
+        ),
         (["search.diversity=3"], "search.diversity=3.0 has no effect with search.beam_groups=1: .* to 2 or more"),
     ],
 )
 def test_a_setting_that_nothing_reads_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
         make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
-    # from Python, where nobody knows what was typed, and in a run that was begun with it, it is ignored
+    # from Python, where nobody knows what was typed, it is ignored
     make_plan(resolved_settings(words), mixer="transformer")
-    make_plan(resolved_settings([*words, "resume=auto"]), mixer="transformer", typed=typed_settings(words))
+
+
+@pytest.mark.parametrize("idle", ["data.shuffle_buffer=9", "trainer.accumulate_start=1"])
+def test_a_run_goes_on_with_a_setting_that_nothing_reads(tmp_path, idle):
+    """With resume=auto, too, if there is such a run."""
+
+    def plan(resume: str) -> None:
+        words = [idle, f"runs={tmp_path}", "run=it", f"resume={resume}"]
+        make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
+
+    for new in ("auto", "null"):
+        with pytest.raises(ValueError, match="has no effect"):
+            plan(new)
+    plan("other.ckpt")
+    last = tmp_path / "it" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    last.touch()
+    plan("auto")
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from seq2seq.build import build_model
 from seq2seq.checkpoint import describe
 from seq2seq.config.optim import OptimSettings
 from seq2seq.config.search import SearchSettings
+from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.batching import Batch, Ragged, collate
-from seq2seq.training.task import TranslationTask, micro_batch_seed
+from seq2seq.training.budget import Budget
+from seq2seq.training.task import TranslationTask, micro_batch_seed, restore_window, window_state
 
 TOKENIZER = tiny.tokenizer()
 
@@ -194,3 +196,35 @@ def test_a_blank_source_has_an_empty_translation():
     fit(task, Blank([batch([0, 1])], [batch([3]), batch(list(range(12)))]))
     assert task.evaluation is not None
     assert [i for i, line in enumerate(task.evaluation.hypotheses) if not line] == [3]
+
+
+def window(checkpoint: dict[str, Any], *, ranks: int, accumulate: int = 4, accumulate_start: int | None = 1) -> int:
+    """Micro-batches of an update on each rank that goes on from `checkpoint`."""
+    settings = TrainerSettings(max_steps=9, accumulate=accumulate, accumulate_start=accumulate_start)
+    trainer: Any = SimpleNamespace(world_size=ranks, accumulate_grad_batches=settings.first_window)
+    restore_window(trainer, checkpoint, Budget(settings))
+    return trainer.accumulate_grad_batches
+
+
+@pytest.mark.parametrize(("micro_batches", "resumed"), [(1, 1), (4, 4)])
+def test_a_batch_has_grown_on_any_number_of_ranks(micro_batches, resumed):
+    budget = Budget(TrainerSettings(max_steps=9, accumulate=4, accumulate_start=1))
+    trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=micro_batches)
+    saved = window_state(trainer, budget)
+    assert saved["processes"] == 1
+    # three ranks divide neither 1 nor 4
+    assert [window(saved, ranks=ranks) for ranks in (1, 3)] == [resumed, resumed]
+    assert window(saved, ranks=1, accumulate=6, accumulate_start=2) == (6 if micro_batches == 4 else 2)
+    assert window(saved, ranks=1, accumulate_start=None) == 4
+
+
+def test_a_checkpoint_of_a_run_without_growth_lets_the_batch_grow():
+    trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=4)
+    saved = window_state(trainer, Budget(TrainerSettings(max_steps=9, accumulate=4)))
+    assert window(saved, ranks=1) == 1
+    # of an older run nothing is known
+    assert window({"processes": 1}, ranks=1) == 1
+
+
+def test_an_older_checkpoint_has_the_micro_batches_of_an_update():
+    assert [window({"window": size}, ranks=2, accumulate=2) for size in (1, 2, 4)] == [1, 1, 2]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from seq2seq.config.names import suggestion
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
-from seq2seq.config.settings import keys
+from seq2seq.config.settings import keys, require_used
 from seq2seq.config.values import shown
 from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
 
@@ -219,6 +219,7 @@ def chosen_options(
         )
     try:
         settings = dataclasses.replace(defaults, **given)
+        require_used(settings, given, written=str)
     except ValueError as error:
         raise RefusedError(422, str(error)) from None
     return Options(
@@ -244,7 +245,7 @@ def _sampling(request: TranslateRequest) -> SamplingSettings | None:
         if alone:
             raise RefusedError(422, f"{alone[0]} goes with samples")
         return None
-    for name in ("beam_size", "beam_groups", "phrases"):
+    for name in ("beam_size", "beam_groups", "diversity", "phrases"):
         if getattr(request, name) is not None:
             raise RefusedError(422, f"{name} is of a search, and samples are drawn; leave one out")
     return SamplingSettings(**draws)

@@ -1,0 +1,101 @@
+"""The data that `score --ckpt` translates, where a run has several corpora: that of the run's own test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toycorpus
+
+from seq2seq.data.plan import DataPlan
+from seq2seq.data.preparation import prepare_corpora
+from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """The toy corpus, a further one with a test set, and one with French, which is English of other words."""
+    root = toycorpus.write(tmp_path_factory.mktemp("toy"))
+    for split in ("train", "test"):
+        german, english = ((root / f"{split}.{language}").read_text() for language in ("de", "en"))
+        (root / f"{split}-fr.de").write_text(german)
+        (root / f"{split}-fr.fr").write_text(english.replace("the", "la").replace("dog", "chien"))
+    for language in ("de", "en"):
+        (root / f"more.{language}").write_text("".join((root / f"valid.{language}").read_text().splitlines(True)[:7]))
+    return root
+
+
+def section(corpus: Path, **changes: Any) -> dict[str, Any]:
+    files = {split: str(corpus / split) for split in ("train", "valid", "test")}
+    return {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "corpora": None, **files, **changes}
+
+
+def found(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en") -> tuple[dict[str, Any], tuple[str, str]]:
+    """The section that a checkpoint of a run with `data` is scored on, and the languages of the translation."""
+    run = corpus / "run"
+    run.mkdir(exist_ok=True)
+    (run / "config.yaml").write_text(json.dumps({"data": data}))
+    meta = {"src_lang": "de", "tgt_lang": "en", "tgt_langs": ["en", "fr"], "data": "toy"}
+    ckpt = str(run / "checkpoints" / "best.ckpt")
+    return data_settings(words, ckpt=ckpt, meta=meta, tgt_lang=tgt, cache=corpus / "cache"), ("de", tgt)
+
+
+def scored(corpus: Path, data: dict[str, Any], *words: str, tgt: str = "en", **more: Any) -> tuple[list[str], ...]:
+    settings, languages = found(corpus, data, *words, tgt=tgt)
+    return load_pairs(settings, "test", languages=languages, cache=corpus / "cache", **more)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def of_run(corpus: Path, data: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The test set of a run with these settings."""
+    tokenizer = {"vocab_size": 60, "byte_fallback": False}
+    plan = DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=corpus / "cache")
+    prepared = prepare_corpora(plan)
+    return prepared.sources("test"), prepared.references("test")
+
+
+def test_a_further_corpus_with_a_test_set_is_scored_too(corpus):
+    data = section(corpus, corpora={"more": {"train": str(corpus / "train"), "test": str(corpus / "more")}})
+    assert scored(corpus, data) == of_run(corpus, data)
+    assert len(scored(corpus, data)[0]) == 15 + 7
+    assert scored(corpus, data, limit=17)[0] == [*lines(corpus / "test.de"), *lines(corpus / "more.de")[:2]]
+    # settings of the command line hold, and the files of all corpora are known
+    assert len(scored(corpus, data, "corpora=null")[0]) == 15
+    assert str(corpus / "more.en") in data_files(found(corpus, data)[0])
+
+
+def test_what_is_held_out_is_cleaned_as_the_run_cleaned_it(corpus, tmp_path):
+    """By the rules of the entry of data.train, which decide which pairs are left to choose from."""
+    for language in ("de", "en"):
+        text = (corpus / f"train.{language}").read_text()
+        (tmp_path / f"all.{language}").write_text(text + "".join(f"Nr. {i}\n" for i in range(200)))
+    held = {"train": str(tmp_path / "all"), "valid": None, "test": None, "holdout": 40}
+    data = section(corpus, **held, corpora={"train": {"clean": {"same": False}}})
+    assert scored(corpus, data) == of_run(corpus, data)
+    assert scored(corpus, data) != scored(corpus, data, "corpora=null")
+
+
+def test_each_target_language_has_the_references_of_its_corpora(corpus):
+    french = {"train": str(corpus / "train-fr"), "test": str(corpus / "test-fr"), "tgt": "fr"}
+    # files by position, which nothing but the settings tells the languages of
+    english = [str(corpus / "test.de"), str(corpus / "test.en")]
+    data = section(corpus, test=english, tag_target=True, corpora={"french": french})
+    assert scored(corpus, data)[1] == lines(corpus / "test.en")
+    assert scored(corpus, data, tgt="fr")[1] == lines(corpus / "test-fr.fr")
+    del french["test"]
+    message = r"no corpus of de-fr has a test split; .* --data src=de tgt=fr test=<path>"
+    with pytest.raises(ValueError, match=message):
+        scored(corpus, data, tgt="fr")
+    words = ("src=de", "tgt=fr", f"test={corpus / 'test-fr'}")
+    assert scored(corpus, data, *words, tgt="fr")[1] == lines(corpus / "test-fr.fr")
+
+
+def test_an_error_names_the_corpus(corpus):
+    data = section(corpus, corpora={"more": {"train": str(corpus / "train"), "test": str(corpus / "nowhere")}})
+    with pytest.raises(ValueError, match=r"^data\.corpora\.more: .*nowhere"):
+        scored(corpus, data)
