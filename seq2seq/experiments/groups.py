@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from seq2seq.config.data import SPLITS
 from seq2seq.config.dicts import UNSET
 from seq2seq.config.values import written
 from seq2seq.experiments.folder import HARMLESS
@@ -18,6 +19,8 @@ from seq2seq.experiments.results import RunResult
 _SLOW = ("accelerator", "checkpoint_activations", "lightning.detect_anomaly", "profile", "strategy")
 _COSTLY = {f"trainer.{key}" for key in _SLOW}
 _IGNORED = {*HARMLESS, "seed"} - _COSTLY
+# Where the text is; what it is, the fingerprint of the corpus says.
+_PLACES = {f"data.{split}" for split in SPLITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,9 +99,13 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
 def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[dict[str, Any], list[RunResult]]]:
     """Collect the runs of each mixer and identity, sorted by seed, and return them with that identity."""
     ignored = {*_IGNORED, *ignore}
-    if any(run.fingerprint is None for run in runs):
+    fingerprints = {run.fingerprint for run in runs}
+    if None in fingerprints:
         # an older run has not recorded the fingerprint of its corpus
         ignored.add("data.corpus")
+    elif len(fingerprints) == 1:
+        # one corpus, if under several paths
+        ignored |= _PLACES
     members: dict[str, list[RunResult]] = {}
     for run in runs:
         # a string, since settings hold lists and cannot be hashed

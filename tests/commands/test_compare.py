@@ -166,6 +166,18 @@ def test_runs_on_other_hardware_are_another_group(tmp_path):
     assert len(group_runs(collect([str(tmp_path)], "test").runs)) == 2
 
 
+def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
+    refs = references()
+    for number, place in enumerate(("/data/toy/train", "toy/train")):
+        run = write_run(tmp_path / str(number), refs, seed=number, data={"name": "toy", "train": place})
+        (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "abc"}))
+    assert [len(group.runs) for group in group_runs(collect([str(tmp_path)], "test").runs)] == [2]
+    # of another corpus the path says more than a fingerprint
+    (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "def"}))
+    groups = group_runs(collect([str(tmp_path)], "test").runs)
+    assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
+
+
 def rewrite(run: Path, **results: Any) -> None:
     (run / "results.json").write_text(json.dumps(results_of(run) | results))
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import toycorpus
 
 from seq2seq.training import hardware
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
-from tests import toycorpus
 
 # Page faults of four blocks of 64 MiB, one after the other, before and after.
 FAULTS = """
