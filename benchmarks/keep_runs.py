@@ -1,7 +1,7 @@
 """Keep what `seq2seq.compare` reads from finished runs, without checkpoints and without the corpus.
 
-    python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/runs
-    python -m seq2seq.compare 'benchmarks/results/runs/tatoeba-*' --figure --against cpu --out comparison
+    python -m benchmarks.keep_runs 'runs/tatoeba-*' --out benchmarks/results/kept/tatoeba
+    python -m seq2seq.compare benchmarks/results/kept/tatoeba --figure --against cpu --out comparison
 
 Of each run its settings, results, test translations, and the rows of metrics.csv that its curves are made of. Paths
 that begin at the root of the machine's file system are cut to their last two parts. A kept run is compared as it was,
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Keep the runs, and print their folders; exit status 1 if one could not be kept."""
     parser = harness.parser_for("keep_runs", __doc__)
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, folders of runs, or globs")
-    parser.set_defaults(out=Path("benchmarks/results/runs"))
+    parser.set_defaults(out=Path("benchmarks/results/kept"))
     options = parser.parse_args(argv)
     collected = collect(options.runs, "test")
     for item in collected.unusable:
