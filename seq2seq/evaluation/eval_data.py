@@ -45,6 +45,9 @@ def data_settings(
         known = ", ".join(str(key) for key in section)
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
+    # text that is named is all that is scored, not what the run's other corpora have
+    if "corpora" in section and not changes.keys().isdisjoint(("valid", "test")):
+        section.corpora = None
     try:
         several = changes.get("corpora", section.get("corpora"))
         # several corpora keep the languages by which `load_pairs` chooses among them

@@ -88,7 +88,9 @@ class RunResult:
     def fingerprint(self) -> str | None:
         """The fingerprint of the corpus, before `data.limit` and the seed chose from it; None in older runs."""
         limited = any(key.endswith("limit") and value for key, value in flat(self.config["data"]).items())
-        return self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
+        found = self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
+        # in older streamed runs the size of the pools and the limit follow two hashes
+        return found and "-".join(str(found).split("-")[:2])
 
     def number(self, key: str) -> float:
         """Return a number of results.json; nan where an older run has none."""
