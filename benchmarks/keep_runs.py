@@ -22,7 +22,6 @@ import yaml
 
 from benchmarks import harness
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.experiments.json_file import read_json
 from seq2seq.experiments.results import RunResult, collect
 from seq2seq.files import atomic_folder, write_json, write_text
 
@@ -42,14 +41,14 @@ def keep(run: RunResult, out: Path) -> Path:
     target = out / run.name
     if target.exists():
         raise FileExistsError(f"{target} exists: remove it, or choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    results = read_json(run.folder.results)
+    command = _command(str(run.results.get("command", "")))
+    translations = run.folder.test_file("hyp")
     with atomic_folder(target) as folder:
         write_text(folder / run.folder.config.name, _settings(run.folder.config))
-        write_json(folder / run.folder.results.name, results | {"command": _command(str(results.get("command", "")))})
+        write_json(folder / run.folder.results.name, run.results | {"command": command})
         write_text(folder / "metrics.csv", _curves(run.folder.path / "metrics.csv"))
-        if run.folder.test_file("hyp").is_file():
-            shutil.copyfile(run.folder.test_file("hyp"), folder / run.folder.test_file("hyp").name)
+        if translations.is_file():
+            shutil.copyfile(translations, folder / translations.name)
     return target
 
 
@@ -82,9 +81,10 @@ def _short(word: str) -> str:
 def _curves(path: Path) -> str:
     """Return the rows of metrics.csv of every validated update, without columns about training alone."""
     with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        rows = list(reader)
     validated = {row["step"] for row in rows if row.get("val/bleu")}
-    columns = [name for name in (rows[0] if rows else {}) if name in _AXES or name.startswith(_SCORES)]
+    columns = [name for name in reader.fieldnames or () if name in _AXES or name.startswith(_SCORES)]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()

@@ -109,6 +109,11 @@ class Parser(argparse.ArgumentParser):
         super().print_help(file)
 
 
+def option_name(name: str) -> str:
+    """Return a setting's option: --beam-size for beam_size."""
+    return f"--{name.replace('_', '-')}"
+
+
 def whole_number(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers in a range, for argparse."""
 

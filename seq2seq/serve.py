@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from seq2seq.cli import Parser, UsageError, exit_status, fail, nonempty, run_command
+from seq2seq.cli import Parser, UsageError, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
 from seq2seq.streams import print_error
@@ -40,8 +40,7 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         bounded = "most" in field.metadata
         kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": "ADDRESS"}
         default = "" if field.default is None else f" ({field.default})"
-        option = f"--{name.replace('_', '-')}"
-        group.add_argument(option, default=field.default, help=f"{field.metadata['help']}{default}", **kind)
+        group.add_argument(option_name(name), default=field.default, help=f"{field.metadata['help']}{default}", **kind)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

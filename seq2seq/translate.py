@@ -18,6 +18,7 @@ from seq2seq.cli import (
     exit_status,
     fail,
     nonempty,
+    option_name,
     require_no_corpus,
     require_output,
     require_standard_output,
@@ -97,7 +98,7 @@ def _parser() -> Parser:
     add("--samples", type=whole_number(1, most), metavar="N", help="draw so many translations of each line")
     for name, field in keys(SamplingSettings).items():
         help = f"{field.metadata['help']} ({field.default})"
-        add(f"--{name.replace('_', '-')}", help=help, **value_of(SamplingSettings, name))
+        add(option_name(name), help=help, **value_of(SamplingSettings, name))
     text = "print the samples that agree best with all of them, by sacreBLEU's chrF or BLEU (minimum Bayes risk)"
     add("--mbr", choices=("chrf", "bleu"), help=text)
     return parser
@@ -128,12 +129,12 @@ def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
     """Refuse options of draws without --samples, and with it those of a search."""
     given = [name for name in (*keys(SamplingSettings), "mbr") if getattr(options, name) is not None]
     if given and not options.samples:
-        parser.error(f"--{given[0].replace('_', '-')} goes with --samples")
+        parser.error(f"{option_name(given[0])} goes with --samples")
     if not options.samples:
         return
     for name in ("beam_size", "beam_groups", "diversity", "phrases"):
         if getattr(options, name) is not None:
-            parser.error(f"--{name.replace('_', '-')} is of a search, and --samples draws; leave one out")
+            parser.error(f"{option_name(name)} is of a search, and --samples draws; leave one out")
     if options.n_best > options.samples:
         parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
     # as many hypotheses as samples

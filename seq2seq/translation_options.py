@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from seq2seq.cli import UsageError, nonempty, number, positive, whole_number
+from seq2seq.cli import UsageError, nonempty, number, option_name, positive, whole_number
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import keys, require_used
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_SOURCE, MOST_THREADS
@@ -48,7 +48,7 @@ def add_model_options(parser: argparse._ActionsContainer) -> None:
     for name, field in keys(SearchSettings).items():
         if name in KEPT:
             text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
-            add(_option(name), help=text, **value_of(SearchSettings, name))
+            add(option_name(name), help=text, **value_of(SearchSettings, name))
     text = f"source pieces in a batch, padding counted ({CPU_TOKENS} on a CPU, {GPU_TOKENS} on a GPU)"
     add("--max-tokens", type=positive, metavar="N", help=text)
     text = f"longest source line in pieces ({LONGEST_SOURCE})"
@@ -70,12 +70,8 @@ def require_used_options(options: argparse.Namespace, settings: SearchSettings) 
     Raises:
         ValueError: One has none.
     """
-    given = [_option(name) for name in KEPT if getattr(options, name) is not None]
-    require_used(settings, given, written=_option)
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    given = [option_name(name) for name in KEPT if getattr(options, name) is not None]
+    require_used(settings, given, written=option_name)
 
 
 def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:

@@ -173,10 +173,12 @@ def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tupl
 
 def data_files(data: dict[str, Any]) -> list[str]:
     """List the files of all corpora and splits; none for what is on the hub, or is missing."""
-    files = []
+    files: list[str] = []
     for corpus in (part.corpus for part in parts_of(data)):
-        for split in SPLITS if not corpus.path else ():
+        for split in SPLITS:
+            if corpus.path or corpus.place(split) is None:
+                continue
             # what is missing is refused where it is read
             with contextlib.suppress(ValueError, OSError):
-                files += find_source(split, corpus).files if corpus.place(split) is not None else []
+                files += find_source(split, corpus).files
     return files

@@ -25,11 +25,11 @@ step,train/loss,train/seconds,train/cpu_seconds,val/bleu,val/perplexity
 def run(tmp_path) -> RunFolder:
     """A finished run of a corpus at an absolute path."""
     folder = RunFolder(tmp_path / "runs" / "toy-gru-1")
-    data = {"name": "toy", "train": "/home/me/toy/train", "test": ["/home/me/toy/test.de", "/home/me/toy/test.en"]}
-    folder.create(
-        yaml.safe_dump({"seed": 1, "runs": "/home/me/runs", "cache": "/tmp/cache", "data": data, "mixer": {}})
-    )
-    command = "python -m seq2seq.train runs=/home/me/runs data.train=/home/me/toy/train 'mixer=glob(*)' seed=1"
+    toy = str(tmp_path / "toy")
+    data = {"name": "toy", "train": f"{toy}/train", "test": [f"{toy}/test.de", f"{toy}/test.en"]}
+    places = {"runs": str(tmp_path / "runs"), "cache": str(tmp_path / "cache")}
+    folder.create(yaml.safe_dump({"seed": 1, **places, "data": data, "mixer": {}}))
+    command = f"python -m seq2seq.train runs={places['runs']} data.train={toy}/train 'mixer=glob(*)' seed=1"
     score = {"bleu": 20.5, "chrf": 40.0}
     folder.results.write_text(json.dumps({"mixer": "gru", "command": command, "test": score, "valid": score}))
     (folder.path / "metrics.csv").write_text(METRICS)
@@ -58,7 +58,7 @@ def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
     assert (config["runs"], config["cache"]) == ("runs", ".cache")
     command = json.loads((kept / "results.json").read_text())["command"]
     assert command == "python -m seq2seq.train data.train=toy/train 'mixer=glob(*)' seed=1"
-    assert not any("/home/me" in path.read_text() for path in kept.iterdir())
+    assert not any(str(tmp_path) in path.read_text() for path in kept.iterdir())
 
 
 def test_what_cannot_be_kept_is_named(run, tmp_path, capsys):
