@@ -19,9 +19,9 @@ import time
 from typing import Any
 
 from benchmarks import harness
+from seq2seq.training.environment import VARIABLES
 
-# as seq2seq.train sets it, before torch is imported
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+os.environ.update(VARIABLES | os.environ)
 
 WAYS = ("torch", "whole", "chunked")
 

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# as seq2seq.train sets them, before torch is imported
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
+from seq2seq.training.environment import VARIABLES
+
+os.environ.update(VARIABLES | os.environ)
 
 import torch
 

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from benchmarks import harness
 from seq2seq.build import build_model
 from seq2seq.config.compose import resolved_settings
+from seq2seq.training.environment import VARIABLES
 from seq2seq.training.flops import training_flops
 from seq2seq.training.hardware import keep_freed_memory
 from seq2seq.training.loss import projected_cross_entropy
@@ -78,8 +79,6 @@ MODELS: dict[str, Model] = {
     },
 }
 PEERS = {"fairseq": "fairseq", "marian": "transformers"}
-# as seq2seq.train sets them, before torch is imported
-MEMORY = {"THP_MEM_ALLOC_ENABLE": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8192"}
 
 
 class Batch:
@@ -259,7 +258,7 @@ class Entrant:
 
     def __init__(self, model: Model, way: str, *, memory: bool) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
-        with mock.patch.dict(os.environ, MEMORY if memory else {}):
+        with mock.patch.dict(os.environ, VARIABLES if memory else {}):
             # spawned, not forked: it reads the environment when it imports torch
             process = multiprocessing.get_context("spawn").Process(
                 target=_take_turns, args=(model, way, memory, theirs), daemon=True

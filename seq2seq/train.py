@@ -21,17 +21,10 @@ from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
 from seq2seq.resources import conf_dir
+from seq2seq.training.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, make_plan
 
-# Compiled matrix kernels that oneDNN keeps: its default, 1,024, is too few for the shapes of an epoch times the layers.
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
-# Large tensors in pages of 2 MiB: a step's fresh memory costs few page faults (without, 5 to 20% of a step's time).
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-# The profiler's library writes a line for every stage; 6 is above all its levels.
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-# Threads that wait for others sleep instead of spinning: beside other work, two spinning threads make a tenth of the
-# updates of one, since the one that has no core holds up the other (measured in docs/log.md).
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.update(VARIABLES | os.environ)
 
 
 @hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")

@@ -28,7 +28,7 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.config.search import SamplingSettings
+from seq2seq.config.search import SEARCH_ONLY, SamplingSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
 from seq2seq.inference.line_formats import FORMATS
@@ -132,7 +132,7 @@ def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
         parser.error(f"{option_name(given[0])} goes with --samples")
     if not options.samples:
         return
-    for name in ("beam_size", "beam_groups", "diversity", "phrases"):
+    for name in SEARCH_ONLY:
         if getattr(options, name) is not None:
             parser.error(f"{option_name(name)} is of a search, and --samples draws; leave one out")
     if options.n_best > options.samples:

@@ -20,6 +20,8 @@ KEPT = (
     "beam_groups",
     "diversity",
 )
+# Options of a translation, of a command or a request, that sampling has no use for.
+SEARCH_ONLY = ("beam_size", "beam_groups", "diversity", "phrases")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

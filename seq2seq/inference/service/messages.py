@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seq2seq.config.names import suggestion
-from seq2seq.config.search import SamplingSettings, SearchSettings
+from seq2seq.config.search import SEARCH_ONLY, SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys, require_used
 from seq2seq.config.values import shown
@@ -245,7 +245,7 @@ def _sampling(request: TranslateRequest) -> SamplingSettings | None:
         if alone:
             raise RefusedError(422, f"{alone[0]} goes with samples")
         return None
-    for name in ("beam_size", "beam_groups", "diversity", "phrases"):
+    for name in SEARCH_ONLY:
         if getattr(request, name) is not None:
             raise RefusedError(422, f"{name} is of a search, and samples are drawn; leave one out")
     return SamplingSettings(**draws)
