@@ -39,8 +39,8 @@ from seq2seq.experiments.tables import markdown_table
 from seq2seq.inference.translator import Translator
 from seq2seq.training.assembly import prepare_for_training
 from seq2seq.training.hardware import keep_freed_memory
+from seq2seq.training.objective import sum_losses
 from seq2seq.training.optim import build_optimizer, scale_and_clip
-from seq2seq.training.r_drop import sum_losses
 
 # Batches that the sentences fill at least.
 _FULL = 10

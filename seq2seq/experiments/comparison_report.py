@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from seq2seq.experiments.comparison import choose_baselines, significance
 from seq2seq.experiments.comparison_table import Table, as_csv, markdown, notes
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.plot import draw
-from seq2seq.experiments.results import CollectedRuns, collect
+from seq2seq.experiments.results import CollectedRuns, RunResult, collect
 from seq2seq.experiments.scored_sets import ScoredSet, differences, scored_sets
 from seq2seq.experiments.setting_scores import (
     SettingScores,
@@ -21,6 +22,43 @@ from seq2seq.experiments.setting_scores import (
 )
 from seq2seq.experiments.source_length import LengthScores, draw_by_length, length_table, score_by_length
 from seq2seq.files import write_text
+
+
+class _Report(NamedTuple):
+    """What is printed and drawn of one test set."""
+
+    table: Table
+    runs: Sequence[RunResult]
+    lengths: LengthScores | None
+    settings: SettingScores | None
+
+    def text(self, split: str, baseline: str | None, *, titled: bool) -> str:
+        """Format all tables with their notes, under a title if there are several test sets."""
+        title = f"## {self.table.title}\n\n" if titled else ""
+        text = f"{title}{markdown(self.table, split)}\n{notes(self.table.groups, self.runs, split)}"
+        if not self.table.baseline:
+            text += f"No run here is the baseline {baseline}, so there are no differences.\n"
+        if self.lengths:
+            text += f"\n{length_table(self.lengths)}"
+        if self.settings:
+            text += f"\n{setting_table(self.settings)}"
+        return text
+
+    def draw(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
+        """Draw the figures, and return their paths without suffix."""
+        groups, stems = self.table.groups, [stem]
+        draw(groups, split, stem, against, title=title)
+        missing = [group.label for group in groups if not all(run.curve(against) for run in group.runs)]
+        if missing and against == "cpu":
+            text = f"{stem.name}: no curve of {', '.join(missing)}, which counted no CPU time"
+            print(text, file=sys.stderr)
+        if self.lengths:
+            stems.append(stem.with_name(f"{stem.name}-length"))
+            draw_by_length(self.lengths, stems[-1], title=title)
+        if self.settings:
+            stems.append(stem.with_name(f"{stem.name}-{self.settings.key}"))
+            draw_by_setting(self.settings, stems[-1], title=title)
+        return stems
 
 
 def compare(
@@ -60,21 +98,23 @@ def compare(
     # an unknown setting is refused before any computation
     if by:
         require_setting(collected.runs, by)
-    settings = [score_by_setting(each.runs, by, split) if by else None for each in sets]
     tables = _tables(sets, split, baseline, samples)
-    texts = [
-        _text(table, each, split, baseline, titled=len(sets) > 1) for table, each in zip(tables, sets, strict=True)
+    reports = [
+        _Report(
+            table,
+            each.runs,
+            score_by_length(table.groups, by_length) if by_length else None,
+            score_by_setting(each.runs, by, split) if by else None,
+        )
+        for table, each in zip(tables, sets, strict=True)
     ]
-    lengths = [score_by_length(table.groups, by_length) if by_length else None for table in tables]
-    texts = [f"{text}\n{length_table(each)}" if each else text for text, each in zip(texts, lengths, strict=True)]
-    texts = [f"{text}\n{setting_table(each)}" if each else text for text, each in zip(texts, settings, strict=True)]
-    text = "\n".join(texts)
+    text = "\n".join(each.text(split, baseline, titled=len(reports) > 1) for each in reports)
     # of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
     # printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
-        print(f"written: {', '.join(map(str, _write(out, text, tables, split, figure_against, lengths, settings)))}")
+        print(f"written: {', '.join(map(str, _write(out, text, reports, split, figure_against)))}")
     return collected
 
 
@@ -90,44 +130,18 @@ def _tables(sets: Sequence[ScoredSet], split: str, baseline: str | None, samples
     return tables
 
 
-def _text(table: Table, runs: ScoredSet, split: str, baseline: str | None, *, titled: bool) -> str:
-    """Format a table with its notes, and a title if there are several."""
-    title = f"## {table.title}\n\n" if titled else ""
-    without = "" if table.baseline else f"No run here is the baseline {baseline}, so there are no differences.\n"
-    return f"{title}{markdown(table, split)}\n{notes(table.groups, runs.runs, split)}{without}"
-
-
-def _write(
-    out: Path,
-    text: str,
-    tables: Sequence[Table],
-    split: str,
-    figure_against: str | None,
-    lengths: Sequence[LengthScores | None],
-    settings: Sequence[SettingScores | None],
-) -> list[Path]:
+def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_against: str | None) -> list[Path]:
     """Write the comparison to a folder, and return the files."""
     out.mkdir(parents=True, exist_ok=True)
     files = [out / "comparison.csv", out / "comparison.md"]
-    write_text(files[0], as_csv(tables, split))
+    write_text(files[0], as_csv([each.table for each in reports], split))
     write_text(files[1], text)
     if figure_against is None:
         return files
     # the figure has the stem of the table, so that one glob names all files
-    for number, (table, by_length, by_setting) in enumerate(zip(tables, lengths, settings, strict=True), 1):
-        stem = out / (f"comparison-{number}" if len(tables) > 1 else "comparison")
-        title = table.title if len(tables) > 1 else None
-        stems = [stem]
-        draw(table.groups, split, stem, figure_against, title=title)
-        missing = [group.label for group in table.groups if not all(run.curve(figure_against) for run in group.runs)]
-        if missing and figure_against == "cpu":
-            text = f"{stem.name}: no curve of {', '.join(missing)}, which counted no CPU time"
-            print(text, file=sys.stderr)
-        if by_length:
-            stems.append(stem.with_name(f"{stem.name}-length"))
-            draw_by_length(by_length, stems[-1], title=title)
-        if by_setting:
-            stems.append(stem.with_name(f"{stem.name}-{by_setting.key}"))
-            draw_by_setting(by_setting, stems[-1], title=title)
+    for number, report in enumerate(reports, 1):
+        several = len(reports) > 1
+        stem = out / (f"comparison-{number}" if several else "comparison")
+        stems = report.draw(stem, split, figure_against, title=report.table.title if several else None)
         files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
     return files

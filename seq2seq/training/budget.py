@@ -38,11 +38,18 @@ class Stopwatch:
 
     @property
     def running(self) -> bool:
-        """True between `run(True)` and `run(False)`."""
+        """True between `start` and `stop`."""
         return self._running
 
-    def run(self, running: bool) -> None:
-        """Start or stop."""
+    def start(self) -> None:
+        """Count from now on; a stopwatch that runs goes on."""
+        self._switch(True)
+
+    def stop(self) -> None:
+        """Count no longer."""
+        self._switch(False)
+
+    def _switch(self, running: bool) -> None:
         # Read with the old marks, so before the marks are moved.
         self._total, self._cpu_total = self.seconds, self.cpu_seconds
         self._mark, self._cpu_mark = time.monotonic(), time.process_time()

@@ -9,33 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from seq2seq.config.optim import OptimSettings
-from seq2seq.data.batching import Batch
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.model import Seq2Seq
-from seq2seq.training.loss import LossSums, apply_projected, hand_over, projected_cross_entropy
+from seq2seq.training.loss import LossSums, apply_projected, hand_over
 
 # Positions whose logits exist at once, twice; and numbers of a softmax at once: what a CPU's cache holds.
 _CPU_CHUNK, _GPU_CHUNK = 512, 2048
 _CPU_CELLS = 1 << 17
-
-
-def sum_losses(model: Seq2Seq, batch: Batch, settings: OptimSettings) -> LossSums:
-    """Compute the summed losses of a batch, in training by R-Drop where the settings choose it.
-
-    By R-Drop one pass over the batch after itself, (2 B), has two dropouts. Static kernels have one DropConnect in it,
-    whose divergence is 0.
-    """
-    smoothing = settings.label_smoothing
-    if model.training and settings.r_drop:
-        src, src_mask, tgt_in, _, tgt_mask, _ = (torch.cat([part, part]) for part in batch)
-        both = model.features(src, src_mask, tgt_in, tgt_mask).unflatten(0, (2, -1))  # (2, B, T, R)
-        given = both, model.output, batch.tgt_out, batch.tgt_mask
-        return r_drop_cross_entropy(*given, smoothing=smoothing, weight=settings.r_drop)
-    features = model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)  # (B, T, R)
-    # All positions, padding too: their number takes few values, while that of real tokens is new in every batch,
-    # and oneDNN compiles its kernels anew for every size.
-    return projected_cross_entropy(features, model.output, batch.tgt_out, batch.tgt_mask, smoothing=smoothing)
 
 
 def r_drop_cross_entropy(

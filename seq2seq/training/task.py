@@ -27,8 +27,8 @@ from seq2seq.training.divergence import remedies, require_finite_loss, require_f
 from seq2seq.training.errors import SkippedUpdates
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums
+from seq2seq.training.objective import sum_losses
 from seq2seq.training.optim import Schedule, build_optimizer, scale_and_clip
-from seq2seq.training.r_drop import sum_losses
 from seq2seq.training.split_evaluation import log_lengths, make_evaluator, result_of_all_ranks
 
 # The name of this range in a profile; callbacks/profiler.py looks it up.

@@ -43,7 +43,7 @@ class LastCheckpoint:
         if self._average:
             self._average.swap_out()
         # Saving is not training; `ProgressLog` starts the watch again with the next micro-batch.
-        self._training_watch.run(False)
+        self._training_watch.stop()
         self.saved = self._clock.seconds
         # Lightning's own save would write loops that are half set up.
         if self._before_training:

@@ -85,7 +85,7 @@ class ProgressLog(L.Callback):
         # Forgets an earlier part's sums; those of the log go on, as its rows do.
         self._for_bar.take(pl_module, self.watch.seconds)
         self._begin(trainer)
-        self.watch.run(True)
+        self.watch.start()
         if self.console.is_terminal:
             words = [
                 TextColumn(t) for t in ("{task.description}", "{task.percentage:>3.0f}%", "{task.fields[left]} left")
@@ -99,7 +99,7 @@ class ProgressLog(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Restart the watch, which a validation or a save has stopped."""
-        self.watch.run(True)
+        self.watch.start()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -124,7 +124,7 @@ class ProgressLog(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the watch of training, and log a row about training for every validation."""
-        self.watch.run(False)
+        self.watch.stop()
         if trainer.state.fn != "fit":
             return
         assert isinstance(pl_module, TranslationTask)
@@ -158,7 +158,7 @@ class ProgressLog(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the watch, close the bar, and keep the tokens of the whole run for results.json."""
         assert isinstance(pl_module, TranslationTask)
-        self.watch.run(False)
+        self.watch.stop()
         self.state.target_tokens = float(pl_module.train_sums[2])
         self._close()
 

@@ -22,7 +22,7 @@ class Stopping(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start the clock."""
-        self.budget.clock.run(True)
+        self.budget.clock.start()
 
     def wishes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return the bound that is reached and the used share of the budget."""
@@ -50,7 +50,7 @@ class Stopping(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock: the final test is not part of the budget."""
-        self.budget.clock.run(False)
+        self.budget.clock.stop()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the budget."""
