@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.config.mixer import targets_of
+from seq2seq.config.mixer import mixers_of, targets_of
 from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
 from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
 
-# The slots of the section `mixer`, and what each takes.
-SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
+# The contract that each slot of the section `mixer` asks for.
+_CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 
 
 class TargetError(ValueError):
@@ -140,9 +140,9 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     # src_positions may be absent: then both sides have `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
-    for slot, path, values in _mixers(config["mixer"]):
+    for slot, path, values in mixers_of(config["mixer"]):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        for name in mixer_class(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
+        for name in mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust).length_arguments:
             # the shortest layer limits the stack
             if name in per_layer:
                 result[f"{path}.per_layer.{name}"] = min(per_layer[name])
@@ -154,19 +154,6 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
 def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
     """Return the longest sequence that the model can take on either side; None where there is no limit."""
     return min(bounds(config, trust=trust).values(), default=None)
-
-
-def _mixers(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the slot, the path and the settings of every mixer that the section names."""
-    # a slot is one mixer, or several `kinds` by a pattern, each of which may be either again
-    for slot in SLOTS:
-        parts = [(f"mixer.{slot}", section.get(slot))]
-        while parts:
-            path, values = parts.pop()
-            if isinstance(values, Mapping) and "kinds" in values:
-                parts += [(f"{path}.kinds.{kind}", each) for kind, each in values["kinds"].items()]
-            elif values and "_target_" in values:
-                yield slot, path, values
 
 
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
@@ -349,7 +336,7 @@ def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
 def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
     if "_target_" not in values:
         raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
-    return mixer_class(values["_target_"], SLOTS[slot], trust=trust)
+    return mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust)
 
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:

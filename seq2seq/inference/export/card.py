@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from seq2seq.config.mixer import class_names
+
 # Sections of a run's settings that are its recipe; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
 
@@ -53,14 +55,8 @@ def _header(languages: list[str]) -> str:
 
 
 def _mixers(meta: Mapping[str, Any]) -> str:
-    section = meta["model"]["mixer"]
-    names = []
-    for slot in ("encoder", "decoder", "cross"):
-        values = section.get(slot) or {}
-        kinds = values["kinds"].values() if "kinds" in values else [values]
-        classes = [str(kind.get("_target_", "none")).rpartition(".")[2] for kind in kinds]
-        names.append(f"{' and '.join(classes)} ({slot})")
-    return ", ".join(names)
+    names = class_names(meta["model"]["mixer"])
+    return ", ".join(f"{' and '.join(classes)} ({slot})" for slot, classes in names.items())
 
 
 def _usage(marian: bool) -> str:
