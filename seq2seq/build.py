@@ -102,33 +102,40 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
-    # checked before the import, which would already run the module's code
-    packages, allowed = _require_trusted(target, trust)
+    # before the import, which would already run the module's code
+    _require_trusted(target, trust)
     module_name, _, name = str(target).rpartition(".")
     try:
         # None if the module has no such name
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
-        raise TargetError(f"_target_ {target!r} cannot be imported ({error}); {allowed}") from None
+        raise _target_error(target, f"cannot be imported ({error})", trust) from None
     # its own module counts: what a trusted module merely imports is not the module's
-    if not isinstance(result, type) or result.__module__.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is not a class of a trusted package; {allowed}")
+    if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
+        raise _target_error(target, "is not a class of a trusted package", trust)
     if not issubclass(result, contract) or result is contract:
-        raise TargetError(f"_target_ {target!r} is no {contract.__name__}; {allowed}")
+        raise _target_error(target, f"is no {contract.__name__}", trust)
     return result
 
 
-def _require_trusted(target: str, trust: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the packages that are trusted, and a text that says so; TargetError if `target` is in none of them."""
-    packages = ("seq2seq", *trust)
-    allowed = (
-        f"allowed are mixers defined in {', '.join(packages)}: a checkpoint with mixers of another package needs "
-        "--trust PACKAGE (trust= in Python)"
-    )
+def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
+    """Return the packages whose mixers may be built: this one, and those that the user trusts."""
+    return ("seq2seq", *trust)
+
+
+def _require_trusted(target: str, trust: Sequence[str]) -> None:
+    """Raise TargetError if `target` is in none of the trusted packages."""
     module_name, _, _ = str(target).rpartition(".")
-    if module_name.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
-    return packages, allowed
+    if module_name.split(".")[0] not in _trusted(trust):
+        raise _target_error(target, "is not trusted", trust)
+
+
+def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetError:
+    """Make the error of a `_target_` that has a problem, which also says what is allowed."""
+    return TargetError(
+        f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
+        "mixers of another package needs --trust PACKAGE (trust= in Python)"
+    )
 
 
 def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
@@ -233,7 +240,7 @@ class _Builder:
         return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
 
     def _stages(self, depth: int) -> list[bool]:
-        """Return for each layer of an encoder of this depth if a later stage begins there."""
+        """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
         # absent from older files
         stages = self.model.get("encoder_stages", 1)
         if stages > depth:
