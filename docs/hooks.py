@@ -28,7 +28,6 @@ CODE_MARK = re.compile(r"<!-- code: (\S+) -->")
 PRESETS_MARK = "<!-- table of presets -->"
 CROSS_MARK = "<!-- table of cross mixers -->"
 SETTINGS_MARK = "<!-- tables of settings -->"
-SLOTS = ("encoder", "decoder", "cross")
 # A paper as docstrings name it, and its title where it follows in quotation marks.
 PAPER = re.compile(r"[A-Z]\w+(?:-[A-Z]\w+)*(?: et al\.| & [A-Z]\w+)?,? \d{4}(?: ?\(?,? ?'[^']+')?")
 SECTION = re.compile(r"^(?:Args|Attributes|Raises|References?|Returns|Shape|Yields):", re.MULTILINE)

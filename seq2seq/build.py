@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from seq2seq.config.mixer import targets_of
+from seq2seq.config.mixer import mixers_of, targets_of
 from seq2seq.config.model import NORMS, TIES
 from seq2seq.embedding import Embedding, GridPositions, PatchProjection, make_positions, make_table
 from seq2seq.mixer import CrossMixer, SelfMixer, blocks_of, require_probability
 from seq2seq.model import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, Seq2Seq
 from seq2seq.pooling import Halving, stage_begins
 
-# The slots of the section `mixer`, and what each takes.
-SLOTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
+# The contract that each slot of the section `mixer` asks for.
+_CONTRACTS: dict[str, type[nn.Module]] = {"encoder": SelfMixer, "decoder": SelfMixer, "cross": CrossMixer}
 
 
 class TargetError(ValueError):
@@ -102,33 +102,40 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
-    # checked before the import, which would already run the module's code
-    packages, allowed = _require_trusted(target, trust)
+    # before the import, which would already run the module's code
+    _require_trusted(target, trust)
     module_name, _, name = str(target).rpartition(".")
     try:
         # None if the module has no such name
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
-        raise TargetError(f"_target_ {target!r} cannot be imported ({error}); {allowed}") from None
+        raise _target_error(target, f"cannot be imported ({error})", trust) from None
     # its own module counts: what a trusted module merely imports is not the module's
-    if not isinstance(result, type) or result.__module__.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is not a class of a trusted package; {allowed}")
+    if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
+        raise _target_error(target, "is not a class of a trusted package", trust)
     if not issubclass(result, contract) or result is contract:
-        raise TargetError(f"_target_ {target!r} is no {contract.__name__}; {allowed}")
+        raise _target_error(target, f"is no {contract.__name__}", trust)
     return result
 
 
-def _require_trusted(target: str, trust: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return the packages that are trusted, and a text that says so; TargetError if `target` is in none of them."""
-    packages = ("seq2seq", *trust)
-    allowed = (
-        f"allowed are mixers defined in {', '.join(packages)}: a checkpoint with mixers of another package needs "
-        "--trust PACKAGE (trust= in Python)"
-    )
+def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
+    """Return the packages whose mixers may be built: this one, and those that the user trusts."""
+    return ("seq2seq", *trust)
+
+
+def _require_trusted(target: str, trust: Sequence[str]) -> None:
+    """Raise TargetError if `target` is in none of the trusted packages."""
     module_name, _, _ = str(target).rpartition(".")
-    if module_name.split(".")[0] not in packages:
-        raise TargetError(f"_target_ {target!r} is not trusted; {allowed}")
-    return packages, allowed
+    if module_name.split(".")[0] not in _trusted(trust):
+        raise _target_error(target, "is not trusted", trust)
+
+
+def _target_error(target: str, problem: str, trust: Sequence[str]) -> TargetError:
+    """Make the error of a `_target_` that has a problem, which also says what is allowed."""
+    return TargetError(
+        f"_target_ {target!r} {problem}; allowed are mixers defined in {', '.join(_trusted(trust))}: a checkpoint with "
+        "mixers of another package needs --trust PACKAGE (trust= in Python)"
+    )
 
 
 def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str, int]:
@@ -140,9 +147,9 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     # src_positions may be absent: then both sides have `positions`
     learned = "learned" in (model["positions"], model.get("src_positions"))
     result = {"model.max_len": model["max_len"]} if learned else {}
-    for slot, path, values in _mixers(config["mixer"]):
+    for slot, path, values in mixers_of(config["mixer"]):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
-        for name in mixer_class(values["_target_"], SLOTS[slot], trust=trust).length_arguments:
+        for name in mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust).length_arguments:
             # the shortest layer limits the stack
             if name in per_layer:
                 result[f"{path}.per_layer.{name}"] = min(per_layer[name])
@@ -154,19 +161,6 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
 def max_positions(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> int | None:
     """Return the longest sequence that the model can take on either side; None where there is no limit."""
     return min(bounds(config, trust=trust).values(), default=None)
-
-
-def _mixers(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the slot, the path and the settings of every mixer that the section names."""
-    # a slot is one mixer, or several `kinds` by a pattern, each of which may be either again
-    for slot in SLOTS:
-        parts = [(f"mixer.{slot}", section.get(slot))]
-        while parts:
-            path, values = parts.pop()
-            if isinstance(values, Mapping) and "kinds" in values:
-                parts += [(f"{path}.kinds.{kind}", each) for kind, each in values["kinds"].items()]
-            elif values and "_target_" in values:
-                yield slot, path, values
 
 
 def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[str, Any]:
@@ -246,7 +240,7 @@ class _Builder:
         return Encoder(embedding=embedding, layers=layers, final_norm=final_norm, halvings=halvings)
 
     def _stages(self, depth: int) -> list[bool]:
-        """Return for each layer of an encoder of this depth if a later stage begins there."""
+        """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
         # absent from older files
         stages = self.model.get("encoder_stages", 1)
         if stages > depth:
@@ -349,7 +343,7 @@ def _grid(patches: Mapping[str, Any]) -> tuple[int, int]:
 def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> type[Any]:
     if "_target_" not in values:
         raise ValueError(f"mixer.{slot} has no _target_: {dict(values)}")
-    return mixer_class(values["_target_"], SLOTS[slot], trust=trust)
+    return mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust)
 
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:

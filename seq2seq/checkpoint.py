@@ -43,8 +43,6 @@ _FIELDS: dict[str, type] = {
     "data": str,
     "versions": dict,
 }
-# Settings of the search that it has; checkpoints of earlier versions have none.
-SEARCH = KEPT
 # Exactly these types: a subclass (numpy's str, an enum) is pickled as a class that weights_only refuses.
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
@@ -70,6 +68,7 @@ def describe(
     tokenize: str,
     data: str,
     search: SearchSettings | None = None,
+    tgt_langs: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Make the `seq2seq` entry of a checkpoint.
 
@@ -78,6 +77,7 @@ def describe(
         tokenize: sacreBLEU's tokenizer.
         data: The data set's name.
         search: Settings by which the run decodes its test set.
+        tgt_langs: Target languages of a model whose sources begin with a tag that asks for one.
 
     Raises:
         ValueError: A value is not of a plain type; names it.
@@ -98,7 +98,9 @@ def describe(
     }
     # all but n_best and max_len: one is the caller's, the other the model's
     if search:
-        entry["search"] = {key: getattr(search, key) for key in SEARCH}
+        entry["search"] = {key: getattr(search, key) for key in KEPT}
+    if tgt_langs:
+        entry["tgt_langs"] = tgt_langs
     # refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)
 
@@ -110,7 +112,7 @@ def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
         ValueError: No search can have them.
     """
     # settings of a later version are left out, not refused
-    section = {key: value for key, value in meta.get("search", {}).items() if key in SEARCH}
+    section = {key: value for key, value in meta.get("search", {}).items() if key in KEPT}
     return read_section(SearchSettings, section, "search")
 
 
@@ -233,9 +235,8 @@ def _build(
     tokenizer = _tokenizer(meta, path)
     # first without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
-    # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
     with without_memory():
-        _check_weights(_model(meta, path, trust).state_dict(keep_vars=True), weights, path)
+        _check_weights(_model(meta, path, trust), weights, path)
     with Uninitialized():
         model = _model(meta, path, trust)
     try:
@@ -251,8 +252,7 @@ def require_weights(model: torch.nn.Module, payload: Mapping[str, Any], path: Pa
     Raises:
         CheckpointError: A name or shape is another.
     """
-    # keep_vars: parameters by identity, from which `_check_weights` sees which are tied
-    _check_weights(model.state_dict(keep_vars=True), _weights(payload), path)
+    _check_weights(model, _weights(payload), path)
 
 
 def _weights(payload: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -386,8 +386,10 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
         raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
 
 
-def _check_weights(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], path: Path) -> None:
+def _check_weights(model: torch.nn.Module, given: Mapping[str, torch.Tensor], path: Path) -> None:
     """Refuse weights of other names or shapes than the model's, and a file shorter than their bytes."""
+    # keep_vars: the parameters themselves, by whose identity those that are tied are found below
+    wanted = model.state_dict(keep_vars=True)
     if missing := [name for name in wanted if name not in given]:
         raise CheckpointError(f"{path}: {len(missing)} weights are missing, the first is '{missing[0]}'")
     if surplus := [name for name in given if name not in wanted]:

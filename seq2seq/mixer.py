@@ -165,6 +165,13 @@ def require_probability(value: float, what: str) -> float:
     return value
 
 
+def require_positive(value: int, what: str) -> int:
+    """Return `value` if it is 1 or more, else raise ValueError."""
+    if value < 1:
+        raise ValueError(f"{what} is {value}; choose 1 or more")
+    return value
+
+
 def in_blocks(layer: nn.Linear, *sizes: int) -> nn.Linear:
     """Note that the matrix of a layer is several side by side, of these output sizes, and return the layer.
 

@@ -40,7 +40,7 @@ class Halving(NamedTuple):
 
 
 def stage_begins(layers: int, stages: int) -> list[bool]:
-    """Return for each of `layers` if a later one of `stages` begins there; they are as even as they can be."""
+    """Return, for each layer, whether a new stage begins there; the stages are as even as possible."""
     return [layer > 0 and layer * stages // layers != (layer - 1) * stages // layers for layer in range(layers)]
 
 
@@ -57,7 +57,7 @@ def spread(weights: Tensor, halvings: Iterable[Halving], mask: Tensor) -> Tensor
 
 
 def _masks(halvings: Iterable[Halving], mask: Tensor) -> Iterator[tuple[Halving, Tensor]]:
-    # The mask before each halving.
+    """Yield each halving with the mask before it."""
     for halving in halvings:
         yield halving, mask
         _, mask = halving(mask[..., None].float(), mask)

@@ -5,7 +5,7 @@ Shapes: B sentences, N = B * beam hypotheses, a sentence's hypotheses adjacent; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -346,7 +346,7 @@ def refill(state: Any, sentences: Tensor, fresh: Any, beam: int = 1) -> None:
 
 def difference(state: Any, other: Any) -> str:
     """Say why a state cannot be written over another; nothing where it can."""
-    mine, theirs = _leaves(state), _leaves(other)
+    mine, theirs = leaves(state), leaves(other)
     if len(mine) != len(theirs):
         return f"a step returns a state of {len(theirs)} parts, not {len(mine)}"
     for old, new in zip(mine, theirs, strict=True):
@@ -382,7 +382,7 @@ def hypotheses(sentences: Tensor, beam: int) -> Tensor:
 
 def caches(state: Any) -> list[Cache]:
     """List the caches of a state."""
-    return [leaf for leaf in _leaves(state) if isinstance(leaf, Cache)]
+    return [leaf for leaf in leaves(state) if isinstance(leaf, Cache)]
 
 
 def ancestries(state: Any) -> list[Ancestry]:
@@ -391,24 +391,44 @@ def ancestries(state: Any) -> list[Ancestry]:
 
 
 def _tensors(state: Any) -> list[Tensor]:
-    return [leaf for leaf in _leaves(state) if isinstance(leaf, Tensor)]
-
-
-def _leaves(tree: Any) -> list[Tensor | Cache]:
-    if tree is None:  # the state of an empty slot
-        return []
-    if isinstance(tree, Tensor | Cache):
-        return [tree]
-    return [leaf for part in tree for leaf in _leaves(part)]
+    return [leaf for leaf in leaves(state) if isinstance(leaf, Tensor)]
 
 
 def _map(tree: Any, on_tensor: Callable[[Tensor], Tensor], on_cache: Callable[[Cache], Cache]) -> Any:
+    return rebuild(tree, [on_tensor(leaf) if isinstance(leaf, Tensor) else on_cache(leaf) for leaf in leaves(tree)])
+
+
+def leaves(tree: Any) -> list[Tensor | Cache]:
+    """List the tensors and caches of a state or a context, in order."""
+    if tree is None:  # the state of an empty slot
+        return []
+    # not by the type of a leaf: in a step that is exported, others stand in for caches
+    if not isinstance(tree, list | tuple):
+        return [tree]
+    return [leaf for part in tree for leaf in leaves(part)]
+
+
+def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
+    """Return a state or a context of the form of `tree` with other leaves."""
     if tree is None:
         return None
-    if isinstance(tree, Tensor):
-        return on_tensor(tree)
-    if isinstance(tree, Cache):
-        return on_cache(tree)
-    parts = [_map(part, on_tensor, on_cache) for part in tree]
+    rest = iter(parts)
+    if not isinstance(tree, list | tuple):
+        return next(rest)
+    # each takes its own from the one iterator
+    inner = [rebuild(part, rest) for part in tree]
     # NamedTuples are rebuilt as their own type, by position
-    return parts if isinstance(tree, list) else type(tree)(*parts)
+    return inner if isinstance(tree, list) else type(tree)(*inner)
+
+
+def shared_ancestries(parts: Iterable[Tensor | Cache]) -> tuple[list[Ancestry], list[int]]:
+    """Return the ancestries of the caches among `parts`, each once, and for each cache the number of its own."""
+    found: list[Ancestry] = []
+    numbers = []
+    for cache in parts:
+        if isinstance(cache, Tensor):
+            continue
+        if not any(cache.ancestry is known for known in found):
+            found.append(cache.ancestry)
+        numbers.append(next(i for i, known in enumerate(found) if known is cache.ancestry))
+    return found, numbers

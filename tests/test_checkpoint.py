@@ -585,6 +585,8 @@ def test_describe_wants_plain_types(good):
     with pytest.raises(ValueError, match=r"seq2seq.model.mixer.encoder.sizes is a omegaconf.listconfig.ListConfig"):
         checkpoint.describe(model_config=config, **given)
     config["mixer"]["encoder"]["sizes"] = (3, 7)
+    with pytest.raises(ValueError, match=r"seq2seq.tgt_langs is a omegaconf.listconfig.ListConfig"):
+        checkpoint.describe(model_config=config, **given, tgt_langs=OmegaConf.create(["en", "fr"]))
     assert checkpoint.describe(model_config=config, **given)["model"]["mixer"]["encoder"]["sizes"] == [3, 7]
 
 

@@ -15,6 +15,7 @@ from seq2seq.config.names import suggestion
 from seq2seq.config.settings import Section, read_section, setting
 from seq2seq.config.values import check_value, shown
 
+# The slots of the section.
 SLOTS = ("encoder", "decoder", "cross")
 # Keys of a slot of several kinds of layers.
 _STACK = ("kinds", "pattern")
@@ -102,6 +103,32 @@ def check_mixer(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str,
             result[slot] = _check_slot(mixer[slot], f"mixer.{slot}")
     _check_heads(result, model)
     return result
+
+
+def mixers_of(section: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the slot, the dotted path and the settings of every mixer that a section `mixer` names, in their order."""
+    for slot in SLOTS:
+        for path, values in _mixers(section.get(slot), f"mixer.{slot}"):
+            yield slot, path, values
+
+
+def _mixers(values: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and settings of one mixer, or of those of all `kinds`, each of which may have kinds again."""
+    if not isinstance(values, Mapping):
+        return
+    if "kinds" in values:
+        for name, kind in values["kinds"].items():
+            yield from _mixers(kind, f"{path}.kinds.{name}")
+    elif "_target_" in values:
+        yield path, values
+
+
+def class_names(section: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return for each slot of a section `mixer` the names of its mixers' classes, "none" for an empty one."""
+    names: dict[str, list[str]] = {slot: [] for slot in SLOTS}
+    for slot, _, values in mixers_of(section):
+        names[slot].append(str(values["_target_"]).rpartition(".")[2])
+    return {slot: found or ["none"] for slot, found in names.items()}
 
 
 def targets_of(mixer: Any) -> list[str]:
@@ -207,10 +234,10 @@ def _arguments(node: ast.ClassDef) -> dict[str, str] | None:
 
 def _check_heads(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     """Check that heads divide the model's width, where nothing changes the width of a layer."""
-    mixers = [each for slot in SLOTS for each in _mixers(mixer.get(slot) or {}, f"mixer.{slot}")]
-    if any(values.get("out_dim") for _, values in mixers) or not isinstance(model.get("dim"), int):
+    mixers = list(mixers_of(mixer))
+    if any(values.get("out_dim") for _, _, values in mixers) or not isinstance(model.get("dim"), int):
         return
-    for path, values in mixers:
+    for _, path, values in mixers:
         heads = [values.get("num_heads"), *((values.get("per_layer") or {}).get("num_heads") or ())]
         for each in heads:
             if isinstance(each, int) and not values.get("head_dim"):
@@ -220,23 +247,14 @@ def _check_heads(mixer: Mapping[str, Any], model: Mapping[str, Any]) -> None:
                     raise ValueError(f"{path}: {error}") from None
 
 
-def _mixers(slot: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield path and settings of every mixer of a checked slot."""
-    if "kinds" not in slot:
-        yield path, slot
-        return
-    for name, kind in slot["kinds"].items():
-        yield from _mixers(kind or {}, f"{path}.kinds.{name}")
-
-
-def require_divisible(dim: int, parts: int, what: str = "num_heads") -> int:
-    """Return dim / parts.
+def require_divisible(dim: int, num_heads: int) -> int:
+    """Return dim / num_heads.
 
     Raises:
-        ValueError: `parts` does not divide `dim`; the message lists what does.
+        ValueError: `num_heads` does not divide `dim`; the message lists what does.
     """
-    if parts < 1 or dim % parts:
+    if num_heads < 1 or dim % num_heads:
         # Short enough to print.
         good = [n for n in range(1, min(dim, 64) + 1) if dim % n == 0]
-        raise ValueError(f"dim {dim} is not divisible by {what} {parts}; choose {what} from {good}")
-    return dim // parts
+        raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads from {good}")
+    return dim // num_heads

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seq2seq.config.data import SPLITS, CorpusSettings, corpus_settings
-from seq2seq.data.tokenizer import language_tag
+from seq2seq.data.languages import language_tag
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
 _PLACE = ("train", "valid", "test", "path", "config", "data_dir", "revision", "languages", "columns", "format")

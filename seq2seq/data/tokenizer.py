@@ -219,11 +219,6 @@ class Tokenizer:
         return digest.hexdigest()[:16]
 
 
-def language_tag(language: str) -> str:
-    """Return the piece that asks for a target language, as in <2de>."""
-    return f"<2{language}>"
-
-
 def make_tokenizer(models: Sequence[bytes], settings: TokenizerSettings) -> Tokenizer:
     """Build a tokenizer of one SentencePiece model (of both sides, or of the text beside pictures) or of two."""
     return Tokenizer(

@@ -16,6 +16,7 @@ from seq2seq.config.compose import compose_settings
 from seq2seq.config.data import SPLITS
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.corpus import load_corpus
+from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
@@ -60,9 +61,6 @@ def data_settings(
     assert isinstance(data, dict)
     for side, language in languages.items():
         if side in changes and data[side] != language:
-            # imports torch, which whoever has read the checkpoint has loaded
-            from seq2seq.inference.translator import target_languages
-
             known = side == "tgt" and data[side] in target_languages(meta)
             remedy = f"; choose it by --tgt-lang {data[side]}" if known else ""
             raise ValueError(

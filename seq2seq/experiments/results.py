@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.dicts import flat
+from seq2seq.config.mixer import class_names
 from seq2seq.config.sections import SECTIONS, present_settings
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.experiments.folder import SIDES, RunFolder, with_window
@@ -361,5 +362,4 @@ def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:
     data = re.escape(re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"])))
     if match := re.fullmatch(rf"{data}-(.+)-[0-9a-f]{{8}}", str(results.get("run"))):
         return match[1]
-    slots = [config["mixer"].get(slot) or {} for slot in ("encoder", "decoder", "cross")]
-    return "/".join(str(slot.get("_target_") or "none").rpartition(".")[2] for slot in slots)
+    return "/".join("+".join(classes) for classes in class_names(config["mixer"]).values())

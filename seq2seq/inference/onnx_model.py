@@ -17,10 +17,9 @@ from seq2seq.build import build_model, without_memory
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.packages import require
-from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.model import Seq2Seq
 from seq2seq.output import NarrowOutput
-from seq2seq.state import Ancestry, Cache
+from seq2seq.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
 from seq2seq.upgrade import upgrade
 
 # The encoder's graph, and the step's.
@@ -103,7 +102,7 @@ class OnnxModel(Seq2Seq):
         """Return log p (N, V), or (N, U) of a narrow output, of the token after `token` (N,), and the next state."""
         parts = leaves(state)
         sentences = len(next(iter(leaves(context))))  # type: ignore[arg-type]
-        ancestries, numbers = shared(parts)
+        ancestries, numbers = shared_ancestries(parts)
         for ancestry in ancestries:
             ancestry.begin(position)
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}

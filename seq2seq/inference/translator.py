@@ -17,7 +17,8 @@ from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded, search_settings
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.values import shown
-from seq2seq.data.tokenizer import Tokenizer, language_tag
+from seq2seq.data.languages import target_languages, target_tags
+from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_parts, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_PARTS
@@ -362,7 +363,7 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
     """Check that a model has vocabulary and languages of the first of its ensemble; ValueError if it does not."""
     if member.tokenizer.fingerprint != first.tokenizer.fingerprint:
         raise ValueError(f"{path} has another tokenizer than {first_path}: an ensemble needs one vocabulary")
-    own, wanted = (f"{each.meta['src_lang']} to {_targets(each.meta)}" for each in (member, first))
+    own, wanted = (f"{each.meta['src_lang']} to {', '.join(target_languages(each.meta))}" for each in (member, first))
     if own != wanted:
         raise ValueError(f"{path} translates {own}, and {first_path} {wanted}: an ensemble needs one direction")
 
@@ -394,26 +395,6 @@ def choose_device(name: str) -> str:
     if int(number or 0) >= count:
         raise ValueError(f"device '{name}' is not there ({count} GPUs are visible to torch); use --device cpu")
     return name
-
-
-def target_languages(meta: dict[str, Any]) -> list[str]:
-    """Return the target languages of a multilingual checkpoint; none where the model has only one."""
-    # only multilingual checkpoints have the entry; the file may have been written by anybody
-    found = meta.get("tgt_langs")
-    return [str(language) for language in found] if isinstance(found, list) else []
-
-
-def _targets(meta: dict[str, Any]) -> str:
-    return ", ".join(target_languages(meta) or [meta["tgt_lang"]])
-
-
-def target_tags(meta: dict[str, Any], tokenizer: Tokenizer, tgt_lang: str | None) -> list[int]:
-    """Return the ids that ask for a target language; none where the model has only one."""
-    languages = target_languages(meta)
-    wanted = tgt_lang or meta["tgt_lang"]
-    if wanted not in (languages or [meta["tgt_lang"]]):
-        raise ValueError(f"this checkpoint does not translate to '{wanted}'; it translates to {_targets(meta)}")
-    return tokenizer.tag_ids([language_tag(wanted)]) if languages else []
 
 
 def store_weights_in(dtype: str, model: Seq2Seq) -> None:

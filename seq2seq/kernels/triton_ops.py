@@ -27,9 +27,9 @@ def load_rows(base, stride, row, column, first, last, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def store_rows(base, stride, row, column, first, last, value, WIDTH: tl.constexpr):
-    """Write rows [first, last) of a matrix of WIDTH columns."""
-    mask = ((row >= first) & (row < last))[:, None]
+def store_rows(base, stride, row, column, last, value, WIDTH: tl.constexpr):
+    """Write rows [0, last) of a matrix of WIDTH columns."""
+    mask = ((row >= 0) & (row < last))[:, None]
     if column.shape[0] != WIDTH:
         mask = mask & (column < WIDTH)[None, :]
     tl.store(base + row[:, None] * stride + column[None, :], value.to(base.dtype.element_ty), mask=mask)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, in_blocks
+from seq2seq.mixer import SelfMixer, in_blocks, require_positive
 from seq2seq.mixers.average import running_mean
 
 
@@ -42,8 +42,7 @@ class AAN(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, ffn_dim: int, gate: bool = True) -> None:
         super().__init__()
-        if ffn_dim < 1:
-            raise ValueError(f"ffn_dim is {ffn_dim}; choose 1 or more")
+        require_positive(ffn_dim, "ffn_dim")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.up = nn.Linear(dim, ffn_dim)  # W_1, b_1

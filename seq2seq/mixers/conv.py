@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_positive
 
 
 class Conv(SelfMixer):
@@ -38,12 +38,10 @@ class Conv(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int) -> None:
         super().__init__()
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = dim
         self.out_dim = dim
         self.causal = causal
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))  # (out, in, K), as conv1d has it
         self.bias = nn.Parameter(torch.zeros(dim))
         # each output sums D K products: variance 1 for inputs of variance 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import mark_mixing
 from seq2seq.kernels.dropout import dropout
-from seq2seq.mixer import CrossMixer, require_divisible, require_probability
+from seq2seq.mixer import CrossMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import merge, projection, split, with_zero_gradient
 from seq2seq.state import NoState
 
@@ -57,14 +57,12 @@ class CrossConvolution(CrossMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         if rate <= 0:
             raise ValueError(f"rate is {rate}; choose more than 0 positions of the source for each of the target")
         self.dim = self.out_dim = dim
         self.memory_dim = memory_dim
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.rate = rate
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.value = projection(memory_dim, dim)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer, require_probability
+from seq2seq.mixer import SelfMixer, require_positive, require_probability
 from seq2seq.mixers.projections import glu_input
 
 
@@ -56,13 +56,11 @@ class Depthwise(SelfMixer):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = dim
         self.out_dim = dim
         self.causal = causal
         self.glu = glu
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
@@ -82,15 +80,8 @@ class Depthwise(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
-        keep = None
-        if self.training and self.weight_dropout:
-            keep = keep_words(
-                self.weight.shape[:1],
-                self.kernel_size,
-                self.weight_dropout,
-                device=x.device,
-                backend=self.backend,
-            )
+        drop = self.weight_dropout if self.training else 0.0
+        keep = keep_words_or_none(self.weight.shape[:1], self.kernel_size, drop, device=x.device, backend=self.backend)
         # LightConv's operator with a head for every channel
         y = lightconv(
             self.inner(x),

@@ -13,7 +13,7 @@ from seq2seq.kernels.band_matrix import tap_inputs
 from seq2seq.kernels.dispatch import require_backend
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_positive
 from seq2seq.mixers.projections import glu_input
 
 
@@ -50,13 +50,11 @@ class DynamicDepthwise(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, glu: bool = True, backend: str = "auto") -> None:
         super().__init__()
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = dim
         self.out_dim = dim
         self.causal = causal
         self.glu = glu
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.dynamicconv import dynamicconv
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
@@ -62,14 +62,12 @@ class DynamicConv(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.glu = glu
         self.softmax = softmax
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
@@ -88,11 +86,8 @@ class DynamicConv(SelfMixer):
         z = self._inner(x)  # (B, T, D)
         logits = mark_mixing(self._logits(z))  # (B, T, H, K)
         # DropConnect: a mask for every predicted kernel, drawn here so that all backends drop the same taps
-        keep = None
-        if self.training and self.weight_dropout:
-            keep = keep_words(
-                logits.shape[:3], self.kernel_size, self.weight_dropout, device=x.device, backend=self.backend
-            )
+        drop = self.weight_dropout if self.training else 0.0
+        keep = keep_words_or_none(logits.shape[:3], self.kernel_size, drop, device=x.device, backend=self.backend)
         y = dynamicconv(
             z,
             logits,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_positive
 from seq2seq.mixers.mlp import check_length, random_convolutions, require_max_len
 from seq2seq.state import Cache
 
@@ -47,9 +47,7 @@ class FullMLP(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, max_len: int, hidden_dim: int | None = None) -> None:
         super().__init__()
-        width = dim if hidden_dim is None else hidden_dim  # C
-        if width < 1:
-            raise ValueError(f"hidden_dim is {width}; choose 1 or more")
+        width = require_positive(dim if hidden_dim is None else hidden_dim, "hidden_dim")  # C
         count = (require_max_len(max_len) * width) ** 2
         if count > LIMIT:
             raise ValueError(

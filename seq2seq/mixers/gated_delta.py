@@ -13,7 +13,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.gated_delta import gated_delta, gated_delta_step
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.shortconv import shortconv, shortconv_step
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
@@ -59,12 +59,10 @@ class GatedDelta(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, num_heads: int, kernel_size: int = 4, gate: bool = True) -> None:
         super().__init__()
         self.head_dim = require_divisible(dim, num_heads)
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.properties = MixingProperties(
             sparse=False,
             shares_positions=False,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding, tap_inputs
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_positive
 from seq2seq.mixers.projections import glu_input
 
 
@@ -45,14 +45,10 @@ class InhomogeneousDepthwise(SelfMixer):
 
     def __init__(self, *, dim: int, causal: bool, kernel_size: int, rank: int = 16, glu: bool = True) -> None:
         super().__init__()
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
-        if rank < 1:
-            raise ValueError(f"rank is {rank}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
-        self.kernel_size = kernel_size
-        self.rank = rank
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
+        self.rank = require_positive(rank, "rank")
         self.glu = glu
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu

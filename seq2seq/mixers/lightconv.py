@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.kernels.dropconnect import keep_probability, keep_words
+from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import glu_input
 from seq2seq.state import HeadCache
 
@@ -61,14 +61,12 @@ class LightConv(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if kernel_size < 1:
-            raise ValueError(f"kernel_size is {kernel_size}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.glu = glu
         self.softmax = softmax
         self.num_heads = num_heads
-        self.kernel_size = kernel_size
+        self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
@@ -89,15 +87,8 @@ class LightConv(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
         # DropConnect: one mask for the H kernels, drawn here so that all backends drop the same taps
-        keep = None
-        if self.training and self.weight_dropout:
-            keep = keep_words(
-                self.weight.shape[:1],
-                self.kernel_size,
-                self.weight_dropout,
-                device=x.device,
-                backend=self.backend,
-            )
+        drop = self.weight_dropout if self.training else 0.0
+        keep = keep_words_or_none(self.weight.shape[:1], self.kernel_size, drop, device=x.device, backend=self.backend)
         y = lightconv(
             self.inner(x),
             self._kernels(),

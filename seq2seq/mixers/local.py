@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, projection
 
 
@@ -65,8 +65,7 @@ class Local(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if window < 1:
-            raise ValueError(f"window is {window}; choose 1 or more positions")
+        require_positive(window, "window")
         if not 0 <= shift < (window if blocks else 1):
             raise ValueError(f"shift is {shift}; choose 0 up to window - 1, {window - 1}, and blocks=true, or 0")
         self.dim = self.out_dim = dim

@@ -12,7 +12,7 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive
 from seq2seq.mixers.mlp import check_length, require_max_len
 from seq2seq.state import HeadCache
 
@@ -51,12 +51,10 @@ class LocalMLP(SelfMixer):
     ) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if window < 1:
-            raise ValueError(f"window is {window}; choose 1 or more positions")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
-        self.window = window
+        self.window = require_positive(window, "window")
         self.max_len = require_max_len(max_len)
         self.backend = require_backend(backend)
         self.inner = nn.Linear(dim, dim, bias=False)

@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 
@@ -57,13 +57,11 @@ class LowRank(SelfMixer):
         require_divisible(dim, num_heads)
         if rank < 2:
             raise ValueError(f"rank is {rank}; choose 2 or more (one slot would always have all the weight)")
-        if max_len < 1:
-            raise ValueError(f"max_len is {max_len}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
         self.rank = rank
-        self.max_len = max_len
+        self.max_len = require_positive(max_len, "max_len")
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)

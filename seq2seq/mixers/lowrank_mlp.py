@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive
 from seq2seq.mixers.mlp import check_length, mix_positions, require_max_len
 
 
@@ -51,13 +51,11 @@ class LowRankMLP(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_len: int, rank: int = 16) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if rank < 1:
-            raise ValueError(f"rank is {rank}; choose 1 or more")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
         self.max_len = require_max_len(max_len)
-        self.rank = rank
+        self.rank = require_positive(rank, "rank")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
         nn.init.xavier_uniform_(self.inner.weight)

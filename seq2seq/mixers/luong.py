@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, require_positive
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.projections import projection
@@ -66,8 +66,6 @@ class LuongRead(nn.Module):
         for value, options, name in ((score, SCORES, "score"), (scope, SCOPES, "scope")):
             if value not in options:
                 raise ValueError(f"{name} is {value!r}; choose one of {', '.join(options)}")
-        if half_window < 1:
-            raise ValueError(f"half_window is {half_window}; choose 1 or more positions")
         if score == "dot" and query_dim != memory_dim:
             raise ValueError(f"score=dot needs equal widths, not {query_dim} and {memory_dim}; set score=general")
         if (score == "location") != (max_len is not None):
@@ -81,7 +79,7 @@ class LuongRead(nn.Module):
             )
         self.score = score
         self.scope = scope
-        self.half_window = half_window
+        self.half_window = require_positive(half_window, "half_window")
         self.max_len = max_len
         # U of concat's [W, U], W of general; both are applied once per source sentence
         widths = {"general": query_dim, "concat": query_dim}

@@ -14,7 +14,7 @@ from seq2seq.kernels.attention import attention
 from seq2seq.kernels.attention.weights import weigh
 from seq2seq.kernels.precision import at_least_float32
 from seq2seq.kernels.relative_positions import extents, offsets, require_axes, slot_offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -66,15 +66,13 @@ class Relative(SelfMixer):
         self.axes = require_axes(grid_width, causal=causal)
         if encoding not in ENCODINGS:
             raise ValueError(f"encoding is {encoding!r}; choose one of {', '.join(ENCODINGS)}")
-        if max_offset < 1:
-            raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its encoding)")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
         self.content = content
         self.grid_width = grid_width
         self.encoding = encoding
-        self.max_offset = max_offset
+        self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")
         self.properties = MixingProperties(
             sparse=False, shares_positions=not content, shares_channels=True, dynamic=content, linear=True

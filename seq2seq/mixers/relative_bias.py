@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.relative_positions import offsets, slot_offsets
-from seq2seq.mixer import SelfMixer, require_divisible, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 from seq2seq.state import Cache
 
@@ -45,12 +45,10 @@ class RelativeBias(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, num_heads: int, max_offset: int = 64, dropout: float = 0.0) -> None:
         super().__init__()
         require_divisible(dim, num_heads)
-        if max_offset < 1:
-            raise ValueError(f"max_offset is {max_offset}; choose 1 or more (longer offsets share its bias)")
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
-        self.max_offset = max_offset
+        self.max_offset = require_positive(max_offset, "max_offset")
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)

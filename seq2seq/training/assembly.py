@@ -71,9 +71,8 @@ def make_task(
         tokenize=tokenize,
         data=plan.data.name,
         search=search,
+        tgt_langs=data.target_languages,
     )
-    if data.target_languages:
-        description["tgt_langs"] = data.target_languages
     return TranslationTask(
         model=model,
         tokenizer=tokenizer,

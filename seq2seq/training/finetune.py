@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.chosen import is_chosen
 from seq2seq.config.dicts import UNSET, differences
+from seq2seq.config.mixer import mixers_of
 from seq2seq.config.sections import present_settings
 from seq2seq.config.yaml_file import read_yaml
 from seq2seq.data.cache_folder import cached
@@ -61,8 +62,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     # Mixers have the values of settings of the model that their files refer to, by these names.
     for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
         if is_chosen(f"model.{name}", plan.chosen):
-            change = (old["model"][name], new["model"][name])
-            _follow(sections["mixer"], own, *change, targets=_referring(name, own), path="mixer", chosen=plan.chosen)
+            _follow(sections, name, own, before=old["model"][name], chosen=plan.chosen)
     optim = dict(plan.config["optim"])
     if not any(is_chosen(key, plan.chosen) for key in ("optim.lr", "optim.peak_lr")):
         log.info(
@@ -135,29 +135,18 @@ def _referring(name: str, own: str) -> set[str]:
     return {values["_target_"] for values in files if values.get(own) == f"${{model.{name}}}"}
 
 
-def _follow(
-    node: dict[str, Any],
-    name: str,
-    before: Any,
-    after: Any,
-    *,
-    targets: Collection[str],
-    path: str,
-    chosen: Iterable[str],
-) -> None:
-    """Replace the value `before` of a setting of the classes `targets`, in place, where the user chose no other."""
-    for key, value in node.items():
-        if isinstance(value, dict):
-            _follow(value, name, before, after, targets=targets, path=f"{path}.{key}", chosen=chosen)
-        elif key == name and value == before and node.get("_target_") in targets:
-            node[key] = before if is_chosen(f"{path}.{key}", chosen) else after
+def _follow(sections: Mapping[str, Any], name: str, own: str, *, before: float, chosen: Iterable[str]) -> None:
+    """Give the new value of model.<name> to mixers whose `own` was that `before`, where the user chose no other."""
+    targets = _referring(name, own)
+    for _, path, values in mixers_of(sections["mixer"]):
+        if values["_target_"] in targets and values.get(own) == before and not is_chosen(f"{path}.{own}", chosen):
+            values[own] = sections["model"][name]
 
 
 def _label(mixer: Mapping[str, Any]) -> str:
-    """Return a name for a checkpoint's mixer, whose preset it does not keep: the module of the encoder's class."""
-    slot = mixer.get("encoder") or mixer["cross"]
-    # A hybrid has several kinds.
-    first = next(iter(slot["kinds"].values())) if "kinds" in slot else slot
+    """Return a name for a checkpoint's mixer, whose preset it does not keep: the module of its first class."""
+    # The encoder's, or where that is empty the cross mixer's.
+    first = next(values for slot, _, values in mixers_of(mixer) if slot != "decoder")
     return str(first["_target_"]).split(".")[-2]
 
 

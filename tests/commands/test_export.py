@@ -136,6 +136,12 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     assert '"lr": 0.0007' in text
     assert "private" not in text
     assert "Attention (encoder), Attention (decoder), CrossAttention (cross)" in text
+    conv = {"_target_": "seq2seq.mixers.conv.Conv"}
+    slots = meta["model"]["mixer"]
+    deep = {"kinds": {"a": {"kinds": {"b": conv}, "pattern": ["b"]}, "c": slots["encoder"]}, "pattern": ["a", "c"]}
+    hybrid = {**meta, "model": {**meta["model"], "mixer": {**slots, "encoder": deep, "decoder": None}}}
+    text = model_card(hybrid, Origin({}, {}), parameters=1, marian=False)
+    assert "Conv and Attention (encoder), none (decoder), CrossAttention (cross)" in text
     assert "None are known" in model_card(meta, Origin({}, {}), parameters=1, marian=False)
 
 

@@ -362,7 +362,8 @@ def test_a_language_of_several_has_its_own_references(tmp_path, capsys):
     tokenizer = tiny.tokenizer(symbols=("<2en>", "<2zh>"))
     config = tiny.model_config(tokenizer)
     names = {"src_lang": "de", "tgt_lang": "en", "tokenize": "13a", "data": "files"}
-    entry = checkpoint.describe(model_config=config, tokenizer=tokenizer, **names) | {"tgt_langs": ["en", "zh"]}
+    languages = ("en", "zh")
+    entry = checkpoint.describe(model_config=config, tokenizer=tokenizer, tgt_langs=languages, **names)
     weights = {f"model.{name}": weight for name, weight in build_model(config).state_dict().items()}
     ckpt = tmp_path / "several.ckpt"
     checkpoint.save(ckpt, {"state_dict": weights, "seq2seq": entry})

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from seq2seq.config.compose import presets, resolved_settings
-from seq2seq.config.mixer import LIMITS, check_mixer
+from seq2seq.config.mixer import LIMITS, check_mixer, class_names, mixers_of
 from seq2seq.kernels.attention.weights import WEIGHTS
 from seq2seq.kernels.dispatch import BACKENDS
 from seq2seq.mixers.bahdanau import INITIALS, READOUTS
@@ -84,6 +84,20 @@ def test_whole_numbers_are_written_as_such(stack):
 def test_another_packages_mixer_is_left_to_its_class(stack):
     theirs = {"_target_": "theirs.Mixer", "anything": object()}
     assert check_mixer({**stack["mixer"], "encoder": theirs}, stack["model"])["encoder"] == theirs
+
+
+def test_every_mixer_of_a_section_is_found():
+    """Kinds may have kinds, a slot may be empty, and a kind that no layer uses is found too."""
+    conv, attention, cross = ({"_target_": f"theirs.{name}"} for name in ("Conv", "Attention", "Cross"))
+    deep = {"kinds": {"a": attention, "b": conv}, "pattern": ["b"]}
+    section = {"cross": cross, "encoder": {"kinds": {"x": conv, "y": deep}, "pattern": ["x"]}, "decoder": {}}
+    assert list(mixers_of(section)) == [
+        ("encoder", "mixer.encoder.kinds.x", conv),
+        ("encoder", "mixer.encoder.kinds.y.kinds.a", attention),
+        ("encoder", "mixer.encoder.kinds.y.kinds.b", conv),
+        ("cross", "mixer.cross", cross),
+    ]
+    assert class_names(section) == {"encoder": ["Conv", "Attention", "Conv"], "decoder": ["none"], "cross": ["Cross"]}
 
 
 @pytest.mark.parametrize("name", presets())

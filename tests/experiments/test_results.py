@@ -37,6 +37,19 @@ def reason(path: Path) -> str:
     return found.reason
 
 
+def test_an_older_run_is_labeled_by_its_mixers(tmp_path):
+    """It does not say which preset it had."""
+    conv, attention = ({"_target_": f"seq2seq.mixers.x.{name}"} for name in ("Conv", "Attention"))
+    mixer = {
+        "encoder": {"kinds": {"a": conv, "b": attention}, "pattern": ["a", "b"]},
+        "decoder": {},
+        "cross": attention,
+    }
+    run = read_run(write(tmp_path / "run", {"mixer": "", "run": "mine"}, {"mixer": mixer}), "test")
+    assert not isinstance(run, Unusable)
+    assert run.mixer == "Conv+Attention/none/Attention"
+
+
 @pytest.mark.parametrize(
     "results",
     [

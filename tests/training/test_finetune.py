@@ -112,16 +112,19 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     conv = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "weight_dropout": 0.0}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2, "dropout": 0.0}
     depthwise = {"_target_": "seq2seq.mixers.depthwise.Depthwise", "kernel_size": 3, "weight_dropout": 0.0}
-    kinds = {"one": dict(attention), "two": conv, "own": depthwise}
-    stack = {"kinds": kinds, "pattern": ["one", "two", "own"]}
+    # kinds may have kinds
+    deep = {"kinds": {"one": dict(attention)}, "pattern": ["one"]}
+    stack = {"kinds": {"deep": deep, "two": conv, "own": depthwise}, "pattern": ["deep", "two", "own"]}
     start = tiny.save(
         tmp_path, mixer={"encoder": stack, "decoder": attention, "cross": cross}, encoder_layers=3, weight_dropout=0.0
     )
     words = ("model.attention_dropout=0.3", "model.weight_dropout=0.2", "mixer.cross.dropout=0.1")
-    config = adopted(start, *words)
+    fine = finetune.adopt(plan(start, *words), checkpoint.load(start))
+    assert fine.mixer == "attention"
+    config = fine.config
     mixer = config["mixer"]
     assert (config["model"]["attention_dropout"], config["model"]["weight_dropout"]) == (0.3, 0.2)
-    assert mixer["encoder"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
+    assert mixer["encoder"]["kinds"]["deep"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
     assert mixer["encoder"]["kinds"]["two"]["weight_dropout"] == 0.2
     assert mixer["cross"]["dropout"] == 0.1
     # its file has a value of its own

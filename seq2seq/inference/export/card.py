@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from seq2seq.config.mixer import class_names
+from seq2seq.data.languages import target_languages
+
 # Sections of a run's settings that are its recipe; the others hold paths of the machine.
 _RECIPE = ("mixer", "model", "optim", "trainer", "search")
 
@@ -25,10 +28,10 @@ def model_card(meta: Mapping[str, Any], origin: Origin, *, parameters: int, mari
         parameters: Number of the model's parameters.
         marian: The folder has a copy for Hugging Face's Marian.
     """
-    languages = meta.get("tgt_langs") or [meta["tgt_lang"]]
+    languages = target_languages(meta)
     parts = [
-        _header([meta["src_lang"], *map(str, languages)]),
-        f"# Translation from {meta['src_lang']} to {', '.join(map(str, languages))}\n",
+        _header([meta["src_lang"], *languages]),
+        f"# Translation from {meta['src_lang']} to {', '.join(languages)}\n",
         f"An encoder-decoder of {parameters:,} parameters, whose token mixers are {_mixers(meta)}. "
         "Its author states the license above.\n",
         _usage(marian),
@@ -53,14 +56,8 @@ def _header(languages: list[str]) -> str:
 
 
 def _mixers(meta: Mapping[str, Any]) -> str:
-    section = meta["model"]["mixer"]
-    names = []
-    for slot in ("encoder", "decoder", "cross"):
-        values = section.get(slot) or {}
-        kinds = values["kinds"].values() if "kinds" in values else [values]
-        classes = [str(kind.get("_target_", "none")).rpartition(".")[2] for kind in kinds]
-        names.append(f"{' and '.join(classes)} ({slot})")
-    return ", ".join(names)
+    names = class_names(meta["model"]["mixer"])
+    return ", ".join(f"{' and '.join(classes)} ({slot})" for slot, classes in names.items())
 
 
 def _usage(marian: bool) -> str:

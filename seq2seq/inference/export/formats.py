@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from seq2seq.build import max_positions
 from seq2seq.checkpoint import Loaded
-from seq2seq.data.tokenizer import language_tag
+from seq2seq.data.languages import target_tags
 from seq2seq.files import atomic_folder
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.plain_transformer import UnsupportedError
@@ -53,7 +53,8 @@ def export_model(
     if runs_on_cpu_alone(path):
         raise ValueError(f"--ckpt {ckpt} holds ONNX graphs, without the weights that an export needs")
     loaded = load_model(path, device="cpu", trust=trust)
-    limits: dict[str, Any] = {"positions": max_positions(loaded.meta["model"], trust=trust), "tags": _tags(loaded)}
+    positions = max_positions(loaded.meta["model"], trust=trust)
+    limits: dict[str, Any] = {"positions": positions, "tags": target_tags(loaded.meta, loaded.tokenizer)}
     with atomic_folder(out, replace=True) as folder:
         if format == "ctranslate2":
             from seq2seq.inference.export.ctranslate2_model import write_ctranslate2
@@ -83,10 +84,3 @@ def _write_huggingface(folder: Path, loaded: Loaded, origin: Origin) -> Exported
     for path in folder.rglob("*.safetensors"):
         path.chmod(stat.S_IMODE((folder / "config.json").stat().st_mode))
     return Exported(agreed, notes)
-
-
-def _tags(loaded: Loaded) -> list[int]:
-    """Return the ids that begin every source of a model of several target languages, for its first one."""
-    if not isinstance(loaded.meta.get("tgt_langs"), list):
-        return []
-    return loaded.tokenizer.tag_ids([language_tag(loaded.meta["tgt_lang"])])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seq2seq.checkpoint import Loaded, search_settings
+from seq2seq.data.languages import target_tags
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.files import write_json
 from seq2seq.inference.description import TOKENIZER_FILES
@@ -37,7 +38,7 @@ def require_marian(loaded: Loaded) -> int:
     """
     config = loaded.meta["model"]
     heads = require_plain(config, "MarianMTModel", EXPRESSED)
-    if loaded.meta.get("tgt_langs"):
+    if target_tags(loaded.meta, loaded.tokenizer):
         raise UnsupportedError("MarianMTModel cannot express this model: its sources begin with a tag of a language")
     return heads
 

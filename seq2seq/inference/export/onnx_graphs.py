@@ -21,11 +21,10 @@ from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreem
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
 from seq2seq.inference.packages import require
-from seq2seq.inference.state_leaves import leaves, rebuild, shared
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.model import Seq2Seq
-from seq2seq.state import HeadCache
+from seq2seq.state import HeadCache, leaves, rebuild, shared_ancestries
 
 _PURPOSE = "--format onnx"
 # Of logits in integers: a number at the border of two may be rounded either way, which moves all that follows from it.
@@ -184,7 +183,7 @@ class _StepGraph(nn.Module):
         owners: list[Tensor],
         tensors: list[Tensor],
     ) -> list[Tensor]:
-        ancestries, numbers = shared(leaves(self.state_form))
+        ancestries, numbers = shared_ancestries(leaves(self.state_form))
         # (B, beam, ...) -> (N, ...)
         known = [
             _TracedAncestry(owner.flatten(0, 1), form.stride) for owner, form in zip(owners, ancestries, strict=True)
@@ -318,7 +317,7 @@ def _sample(model: Seq2Seq, sizes: tuple[int, int, int, int], slots: int) -> Sam
         "scored": torch.arange(scored) % (batch_size * beam),
         "context": leaves(context),
         "values": [cache.values for cache in caches],
-        "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared(parts)[0]],
+        "owners": [ancestry.owner.unflatten(0, (batch_size, beam)) for ancestry in shared_ancestries(parts)[0]],
         "tensors": [part.unflatten(0, (batch_size, beam)) for part in parts if isinstance(part, Tensor)],
     }
     return Sample({"src": src, "mask": mask}, step, context, state)
@@ -343,7 +342,7 @@ def beginning(sample: Sample) -> dict[str, dict[str, Any]]:
                 f"this model has no ONNX graph of its step: state {i} begins with neither zeros nor context"
             )
         states[f"state.{i}"] = f"context.{same[0]}" if part.any() else "zeros"
-    strides = {f"owner.{i}": ancestry.stride for i, ancestry in enumerate(shared(parts)[0])}
+    strides = {f"owner.{i}": ancestry.stride for i, ancestry in enumerate(shared_ancestries(parts)[0])}
     return {"states": states, "strides": strides}
 
 
@@ -353,7 +352,7 @@ def step_names(sample: Sample) -> tuple[list[str], list[str]]:
     parts = leaves(sample.state)
     caches = [i for i, part in enumerate(parts) if not isinstance(part, Tensor)]
     tensors = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
-    owners = range(len(shared(parts)[0]))
+    owners = range(len(shared_ancestries(parts)[0]))
     inputs = ["token", "position", "scored", *context]
     inputs += [
         f"{kind}.{i}" for kind, some in (("values", caches), ("owner", owners), ("state", tensors)) for i in some

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.inference.service.batcher import Options, Result, Text
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ class BatchTranslator:
         threads: int | None = None,
         align: Align | None = None,
     ) -> None:
-        # imports torch, which the translator has loaded
-        from seq2seq.inference.translator import target_languages, target_tags
-
         self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
         self.can_align = translator.can_force
         self.settings = translator.settings

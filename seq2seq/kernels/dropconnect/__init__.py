@@ -60,6 +60,13 @@ def keep_words(
     return words & last
 
 
+def keep_words_or_none(
+    shape: Sequence[int], kernel_size: int, drop: float, *, device: torch.device, backend: str
+) -> Tensor | None:
+    """Draw `keep_words`; where nothing is dropped, return None, which keeps all weights."""
+    return keep_words(shape, kernel_size, drop, device=device, backend=backend) if drop else None
+
+
 def last_word(kernel_size: int) -> int:
     """Return the last word of a mask that keeps all K taps, as an int32."""
     return -1 if kernel_size % 32 == 0 else (1 << kernel_size % 32) - 1
@@ -107,14 +114,10 @@ def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
         raise ValueError(f"keep is {keep.dtype} of shape {tuple(keep.shape)}; give int32 words of shape {tuple(size)}")
 
 
-def random_bytes(shape: Sequence[int], *, device: torch.device | None = None) -> Tensor:
-    """Draw uniform bytes, uint8, from torch's default generator.
-
-    On a CPU, whose drawing is slow, eight bytes are made of each 64-bit draw; a compiled graph draws bytes itself.
-    """
+def random_bytes(shape: Sequence[int]) -> Tensor:
+    """Draw uniform bytes, uint8, on a CPU, from torch's default generator."""
+    # a CPU's generator costs by the call: one 64-bit draw makes eight bytes
     size = torch.Size(shape)
-    if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
-        return torch.randint(0, 256, size, dtype=torch.uint8, device=device)
     count = size.numel()
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
     return draws.view(torch.uint8)[:count].view(size)

@@ -62,7 +62,7 @@ def one_tile_forward(
     mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
     mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
     tl.store(lse + at + row * heads, highest + log2(sums), mask=row < length)
-    store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
+    store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -96,4 +96,4 @@ def one_tile_backward(
     band = skew(narrow(joined(drop(weights, words, scale)), grad, WIDE), left - row, TILE)
     whole = product(tl.trans(band), grad, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
-    store_rows(dx + at * WIDTH, heads * WIDTH, row, column, 0, length, whole, WIDTH)
+    store_rows(dx + at * WIDTH, heads * WIDTH, row, column, length, whole, WIDTH)

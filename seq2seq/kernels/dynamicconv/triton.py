@@ -120,7 +120,7 @@ def band_forward(
         # the same for all parts
         tl.store(lse + at + row * heads, highest + log2(sums), mask=(row < length) & (part == 0))
         mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
-        store_rows(y + at * WIDTH, heads * WIDTH, row, column, 0, length, mixed, WIDTH)
+        store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
         values = values[:-1]
 
 
@@ -128,7 +128,7 @@ def band_forward(
 def _finish(dx, heads, row, column, first, last, length, whole, WIDTH: tl.constexpr):
     """Write a tile of dx, 0 outside [first, last)."""
     whole = tl.where(((row >= first) & (row < last))[:, None], whole, 0.0)
-    store_rows(dx, heads * WIDTH, row, column, 0, length, whole, WIDTH)
+    store_rows(dx, heads * WIDTH, row, column, length, whole, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -229,7 +229,7 @@ def direct_forward(
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
         mixed += weight[:, None] * values.to(tl.float32)
     tl.store(lse + at, highest + log2(total), mask=inside)
-    store_rows(y, heads * WIDTH, row, column, 0, length, mixed * (scale * reciprocal(total))[:, None], WIDTH)
+    store_rows(y, heads * WIDTH, row, column, length, mixed * (scale * reciprocal(total))[:, None], WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)

@@ -88,11 +88,11 @@ def _store_grads(
         # d(a s(b)) = s(b) da + a s(b) (1 - s(b)) db
         gates = gate(other)
         part = whole * gates
-        store_rows(dx, 2 * channels, row, column, 0, length, part, WIDTH)
+        store_rows(dx, 2 * channels, row, column, length, part, WIDTH)
         part *= half.to(tl.float32) * (1.0 - gates)
-        store_rows(dx + channels, 2 * channels, row, column, 0, length, part, WIDTH)
+        store_rows(dx + channels, 2 * channels, row, column, length, part, WIDTH)
     else:
-        store_rows(dx, channels, row, column, 0, length, whole, WIDTH)
+        store_rows(dx, channels, row, column, length, whole, WIDTH)
 
 
 @triton.jit
@@ -136,7 +136,7 @@ def band_forward(
             mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
             for s in tl.static_range(BACKS + 1):
                 mixed = product(bands[s], values[s], mixed, WIDE)
-            store_rows(own_y, channels, row, column, 0, length, mixed, WIDTH)
+            store_rows(own_y, channels, row, column, length, mixed, WIDTH)
             values = values[:-1]
 
 
@@ -221,7 +221,7 @@ def one_tile_forward(
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         values = _load_values(x + sentence * x_batch, x_row, row, column, first, last, channels, WIDTH, GLU)
         mixed = product(band, values, tl.zeros((TILE, COLUMNS), tl.float32), WIDE)  # (rows, channels)
-        store_rows(y + sentence * length * channels, channels, row, column, 0, length, mixed, WIDTH)
+        store_rows(y + sentence * length * channels, channels, row, column, length, mixed, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
@@ -272,7 +272,7 @@ def direct_forward(
             values = _load_values(own_x, x_row, source, column, first, last, channels, WIDTH, GLU)
             mixed += tl.load(weights + head * TAPS + k).to(tl.float32) * values.to(tl.float32)
         own_y = y + sentence * length * channels + head * WIDTH
-        store_rows(own_y, channels, row, column, 0, length, mixed, WIDTH)
+        store_rows(own_y, channels, row, column, length, mixed, WIDTH)
 
 
 @triton.jit(do_not_specialize=VARIES)
