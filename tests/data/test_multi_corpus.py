@@ -22,10 +22,10 @@ from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.data.corpus import validate_section
 from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
-from seq2seq.files import Pace
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.training import run
