@@ -108,10 +108,6 @@ class TranslationDataModule(LightningDataModule):
 
     # Text to score against
 
-    def size(self, split: str) -> int:
-        """Count the pairs of a split."""
-        return self.prepared.size(split)
-
     def sources(self, split: str) -> list[str]:
         """Load the raw source text of a split."""
         return self.prepared.sources(split)

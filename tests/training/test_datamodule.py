@@ -399,5 +399,5 @@ def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
         made.trainer = toycorpus.trainer(device=device)
         for split, loader in (("train", made.train_dataloader()), ("test", made.test_dataloader())):
             found = sorted(sign * i for batch in loader for i in batch.index.tolist())
-            assert found == list(range(made.size(split)))
+            assert found == list(range(made.prepared.size(split)))
     assert copiers == [torch.device("cuda")] * 2
