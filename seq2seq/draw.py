@@ -12,6 +12,7 @@ from seq2seq.cli import (
     UsageError,
     exit_status,
     nonempty,
+    option_name,
     positive,
     require_folder,
     require_standard_output,
@@ -65,15 +66,29 @@ def _parser() -> Parser:
         type=positive,
         default=200,
         metavar="N",
-        help="... for validation and test each; of --digits too (200)",
+        help="pictures for validation, and as many for test (200; also with --digits)",
     )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    _require_effect(parser, options)
     return exit_status(lambda: _draw(options))
+
+
+def _require_effect(parser: Parser, options: argparse.Namespace) -> None:
+    """Refuse options, but at their defaults, that change nothing: digits have a size, and lines are no corpus."""
+    idle, where = (), ""
+    if options.digits:
+        idle, where = ("height", "width", "letters", "train"), "with --digits"
+    elif not options.corpus:
+        idle, where = ("letters", "train", "held_out"), "on lines of standard input"
+    for name in idle:
+        if getattr(options, name) != parser.get_default(name):
+            parser.error(f"{option_name(name)} has no effect {where}: leave it out")
 
 
 def _draw(options: argparse.Namespace) -> int:

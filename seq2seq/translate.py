@@ -32,6 +32,7 @@ from seq2seq.config.search import SEARCH_ONLY, SamplingSettings
 from seq2seq.config.settings import keys
 from seq2seq.files import atomic_file
 from seq2seq.inference.line_formats import FORMATS
+from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine, count_lines
 from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
@@ -100,7 +101,7 @@ def _parser() -> Parser:
         help = f"{field.metadata['help']} ({field.default})"
         add(option_name(name), help=help, **value_of(SamplingSettings, name))
     text = "print the samples that agree best with all of them, by sacreBLEU's chrF or BLEU (minimum Bayes risk)"
-    add("--mbr", choices=("chrf", "bleu"), help=text)
+    add("--mbr", choices=UTILITIES, help=text)
     return parser
 
 

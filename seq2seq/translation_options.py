@@ -35,8 +35,7 @@ def value_of(cls: type, name: str) -> dict[str, Any]:
     limits = keys(cls)[name].metadata
     if "choices" in limits:
         return {"choices": limits["choices"]}
-    # a negative exponent favors short output, which is not a penalty
-    least = 0 if name == "length_penalty" else limits.get("least", 0)
+    least = limits.get("option_least", limits.get("least", 0))
     kind, letter = (whole_number, "N") if keys(cls)[name].type == "int" else (number, "X")
     return {"type": kind(least, limits["most"]), "metavar": letter}
 

@@ -63,6 +63,9 @@ def test_a_folder_with_files_of_others_is_refused(tmp_path):
         (["--height", "9" * 12], "is not a whole number from 1 to 4,096"),
         (["--width", "0"], "is not a whole number from 1 to 4,096"),
         (["--train", "9" * 12], "is not a whole number from 1 to 10,000,000"),
+        (["--digits", "{others}/digits", "--letters", "5"], "--letters has no effect with --digits: leave it out"),
+        (["--digits", "{others}/digits", "--height", "8"], "--height has no effect with --digits: leave it out"),
+        (["--held-out", "9"], "--held-out has no effect on lines of standard input: leave it out"),
     ],
 )
 def test_what_draw_refuses(tmp_path, capsys, options, message):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
 import os
 import signal
 import subprocess
@@ -22,7 +21,7 @@ from conftest import PATIENCE
 from fulldisk import largest_file
 
 from seq2seq import files
-from seq2seq.files import LOCK, Pace, build_once, reserved, scratch_folder
+from seq2seq.files import LOCK, build_once, reserved, scratch_folder
 
 # Builds argv[1]: notes its pid in argv[2], writes the file "part", waits argv[3] seconds or for a file "go" beside
 # argv[2], writes the file "whole".
@@ -270,17 +269,6 @@ def test_scratch_lies_elsewhere_where_its_place_cannot_be_written(tmp_path, monk
     with scratch_folder(tmp_path / "file" / "cache") as folder:
         assert folder.parent.parent == tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_progress_tells_rate_and_share(monkeypatch, caplog):
-    monkeypatch.setattr(files, "PACE_SECONDS", 0.0)
-    with caplog.at_level(logging.INFO):
-        pace = Pace("encoding", total=200)
-        time.sleep(0.01)
-        pace.add(50)
-        pace.add(100)
-    assert "encoding: 50 of 200 (25%) pairs, " in caplog.text
-    assert "150 of 200 (75%)" in caplog.text
 
 
 @pytest.mark.slow

@@ -94,11 +94,12 @@ class DataSettings(CorpusSettings):
     shuffle_buffer: int = setting(
         100_000, "of a stream: pairs that are shuffled together", least=1, needs={"streaming": (True,)}
     )
+    # 8 tokens: the smallest budget in which a pair of a few pieces fits
     max_tokens: int | str = setting(
         4096,
         "budget of a micro-batch: rows * longest side, padding counted; auto: the most that a GPU's memory holds",
         words=("auto",),
-        least=1,
+        least=8,
     )
     vocab_size: int = setting(
         VOCAB_SIZE, "pieces of the vocabulary, where the tokenizer is trained", least=5, most=2**24

@@ -1,4 +1,4 @@
-"""Nested dictionaries of settings: flattened to `section.name`, compared, and stripped of keys."""
+"""Nested dictionaries of settings: flattened to `section.name`, compared, and changed by such a name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,21 @@ def without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
             node = node.get(parent, {})
         node.pop(leaf, None)
     return kept
+
+
+def put(config: dict[str, Any], key: str, value: Any, *, replace: bool = True) -> None:
+    """Put a value at `section.name`, in sections that are made where they are missing.
+
+    Args:
+        replace: Otherwise a key that is there keeps its value.
+    """
+    *parents, leaf = key.split(".")
+    for parent in parents:
+        config = config.setdefault(parent, {})
+    if replace:
+        config[leaf] = value
+    else:
+        config.setdefault(leaf, value)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

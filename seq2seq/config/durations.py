@@ -1,4 +1,4 @@
-"""Durations as they are written in the configuration."""
+"""Durations as text: read as the configuration has them, and written as h:mm:ss."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def seconds(duration: str | int | float, key: str = "duration") -> float:
     if not 0 < total <= _LONGEST:
         raise ValueError(f"{key}={text} is not a duration ({DURATION})")
     return total
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from seq2seq.config.sections import SECTIONS
 from seq2seq.config.settings import defaults, describe, keys, nested_class
+from seq2seq.config.values import shown
 from seq2seq.resources import conf_dir
 
 _TRAIN = """\
@@ -75,9 +76,7 @@ def settings_rows(cls: type, section: str) -> Iterator[tuple[str, Any, str, str]
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value).replace("'", "")
+    return shown(value) if value is None or isinstance(value, bool) else str(value).replace("'", "")
 
 
 def _item(name: str, text: str) -> str:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from seq2seq.config.dicts import put
+
 # Old and new keys. `*` stands for any number of parts, which stay as they are.
 MOVED = (
     ("model.peak_lr", "optim.peak_lr"),
@@ -49,12 +51,5 @@ def _rename(root: dict[str, Any], node: dict[str, Any], *, prefix: str, ours: bo
         if isinstance(node[key], dict):
             _rename(root, node[key], prefix=f"{path}.", ours=ours, seen=seen)
         elif ours and (new := new_key(path)):
-            _put(root, new, node.pop(key))
-
-
-def _put(root: dict[str, Any], path: str, value: Any) -> None:
-    *parents, leaf = path.split(".")
-    for parent in parents:
-        root = root.setdefault(parent, {})
-    # A file that has the new key keeps its value.
-    root.setdefault(leaf, value)
+            # A file that has the new key keeps its value.
+            put(root, new, node.pop(key), replace=False)

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Sequence
 
 
-def near(word: str, known: Sequence[str], *, most: int = 3) -> list[str]:
-    """List names of `known` that are spelled like `word`, the nearest first."""
+def near(word: str, known: Sequence[str]) -> list[str]:
+    """List at most three names of `known` that are spelled like `word`, the nearest first."""
     # A longer word is not a slip, and the comparison would take long.
-    return difflib.get_close_matches(word, known, n=most, cutoff=0.5) if len(word) < 200 else []
+    return difflib.get_close_matches(word, known, cutoff=0.5) if len(word) < 200 else []
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:

@@ -49,7 +49,10 @@ class SearchSettings(Section):
         2.0, "a translation has at most max_len_ratio * source + max_len_extra tokens", least=0, most=100
     )
     max_len_extra: int = setting(20, "see max_len_ratio", least=1, most=10_000)
-    length_penalty: float = setting(1.0, "exponent of the length that scores are divided by", least=-10, most=10)
+    # A negative exponent favors short output, which is no penalty: a run may have it, an option or a request may not.
+    length_penalty: float = setting(
+        1.0, "exponent of the length that scores are divided by", least=-10, most=10, option_least=0
+    )
     n_best: int = setting(
         1, "translations per sentence; a run is scored on one (seq2seq.translate --n-best)", least=1, most=1000
     )

@@ -42,8 +42,9 @@ def setting(default: Any = dataclasses.MISSING, help: str = "", **limits: Any) -
         help: One line for comments and for docs/settings.md.
         limits: `least`, `above`, `most`, `below` bound a number, `choices` are the words there are, `words` replace a
             number, `infinite=True` accepts infinity, `null=value` reads null as that value. A sequence's are those of
-            each of its values. `needs` names other fields of the class, each with the values beside which this one has
-            an effect; see `require_used`.
+            each of its values. `option_least` is the `least` of a command's option and of a request's field. `needs`
+            names other fields of the class, each with the values beside which this one has an effect; see
+            `require_used`.
     """
     metadata = {"help": help, **limits}
     # dataclasses refuse a mutable default; each instance has a copy.

@@ -50,7 +50,7 @@ def check_value(value: Any, hint: Any, metadata: Mapping[str, Any], key: str) ->
 def written(value: Any) -> str:
     """Return a value in full, as the command line has it: null, true, [3,7]; numbers that are equal alike, 2.0 as 2."""
     if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+        return shown(value)
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, Mapping):

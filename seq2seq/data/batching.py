@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -259,7 +260,9 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         window: Micro-batches of an update on each rank. A window on one rank is the same update as a micro-batch on
             each of `window` ranks: the number of batches is a multiple of window * world_size where there are enough
             sentences, of world_size in any case.
-        src_multiple: For `collate`; composition and order of batches do not depend on it, and so not on the device.
+        mixture: Draws the rows of every epoch (None: each has every row once). Their lengths differ by epoch, but the
+            number of batches is that of epoch 0: the fullest are halved, or the last ones left out, which concerns a
+            few sentences.
     """
 
     def __init__(
@@ -273,7 +276,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         rank: int = 0,
         world_size: int = 1,
         window: int = 1,
-        src_multiple: int = 1,
+        mixture: Mixture | None = None,
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not in a world of {world_size}")
@@ -285,31 +288,15 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         self.rank = rank
         self.world_size = world_size
         self.window = window
-        self.src_multiple = src_multiple
+        self.mixture = mixture
         self.epoch = 0
         self.start = 0  # batches that the next iteration skips
-        self.mixture: Mixture | None = None
         self._cached: tuple[int, list[np.ndarray]] | None = None  # (epoch, batches)
-        self._count = 0  # batches in every epoch of a mixture
 
     @property
     def sampler(self) -> TokenBatchSampler:
         """This sampler itself: Lightning looks for `set_epoch` here."""
         return self
-
-    def draw_from(self, mixture: Mixture) -> None:
-        """Let every epoch consist of the rows that `mixture` draws for it.
-
-        Their lengths differ by epoch, but the number of batches is that of epoch 0: the fullest are halved, or the last
-        ones left out, which concerns a few sentences.
-        """
-        self.mixture = mixture
-        self._cached = None
-        self._count = 0
-        epoch = self.epoch
-        self.epoch = 0
-        self.batches()
-        self.epoch = epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order the next iteration has."""
@@ -326,20 +313,28 @@ class TokenBatchSampler(Sampler[np.ndarray]):
     def batches(self) -> list[np.ndarray]:
         """Compute the epoch's batches of all ranks, in order; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
-            if self.mixture is None:
-                batches = self._token_batches(self.src_lengths, self.tgt_lengths)
-            else:
-                rows = self.mixture.rows(self.epoch)
-                # positions within `rows`, mapped back to positions in the split below
-                drawn = self._token_batches(self.src_lengths[rows], self.tgt_lengths[rows])
-                self._count = self._count or len(drawn)
-                batches = exactly([rows[inside] for inside in drawn], self._count)
-            self._cached = (self.epoch, batches)
+            batches = self._batches_of(self.epoch)
+            # a mixture's later epochs have as many as its first
+            self._cached = (self.epoch, exactly(batches, self._count) if self.mixture and self.epoch else batches)
         return self._cached[1]
 
-    def _token_batches(self, *lengths: np.ndarray) -> list[np.ndarray]:
+    @cached_property
+    def _count(self) -> int:
+        """Batches of a mixture's first epoch, over all ranks."""
+        kept = self._cached
+        return len(kept[1] if kept and kept[0] == 0 else self._batches_of(0))
+
+    def _batches_of(self, epoch: int) -> list[np.ndarray]:
+        """Compute the batches of an epoch's rows, however many they are."""
+        if self.mixture is None:
+            return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
+        rows = self.mixture.rows(epoch)
+        # positions within `rows`, mapped back to positions in the split
+        return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
+
+    def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
         # every rank computes all batches, and takes its share in `__iter__`: no communication
-        options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": self.epoch, "shuffle": self.shuffle}
+        options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
         if self.window > 1:
             with contextlib.suppress(ValueError):  # too few sentences for whole windows
                 return token_batches(*lengths, **options, multiple_of=self.window * self.world_size)

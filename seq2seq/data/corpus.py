@@ -17,10 +17,10 @@ from seq2seq.data.cleaning import Cleaner, Dropped, Pairs, text_hashes
 from seq2seq.data.fingerprints import corpus_fingerprint
 from seq2seq.data.loading import arrow_tables, is_remote, open_split, require_remote, sample_pairs
 from seq2seq.data.multi_corpus import naming, parts_of
+from seq2seq.data.pace import Pace
 from seq2seq.data.readers import SIDES, strings
 from seq2seq.data.sources import resolve_path
 from seq2seq.data.swapped_sides import refuse_swapped
-from seq2seq.files import Pace
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -45,15 +45,22 @@ class PairDataset(Dataset):
         self.tags = tags or []
         self.sample_seed = sample_seed
         self.sampler: TokenBatchSampler | None = None
+        self.src_multiple = 1
 
     def __len__(self) -> int:
         """Count the pairs."""
         return len(self.src.lengths) if self.rows is None else len(self.rows)
 
-    def sampled_by(self, sampler: TokenBatchSampler) -> PairDataset:
-        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`."""
+    def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> PairDataset:
+        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`.
+
+        Args:
+            sampler: Chooses the pairs of each batch.
+            src_multiple: As in `collate`.
+        """
         data = copy.copy(self)
         data.sampler = sampler
+        data.src_multiple = src_multiple
         return data
 
     @property
@@ -74,9 +81,8 @@ class PairDataset(Dataset):
         """Build the Batch of the pairs at `rows`."""
         rows = np.asarray(rows)
         src, tgt = self.ids(rows)
-        multiple = self.sampler.src_multiple if self.sampler else 1
         special = {"pad_id": self.tokenizer.pad_id, "bos_id": self.tokenizer.bos_id}
-        return collate(src, tgt, rows, **special, src_multiple=multiple)
+        return collate(src, tgt, rows, **special, src_multiple=self.src_multiple)
 
     def ids(self, rows: np.ndarray) -> tuple[Ragged, Ragged]:
         """Return both sides of the pairs at `rows`."""
@@ -123,10 +129,10 @@ class MixedPairs(Dataset):
         """Count the pairs."""
         return int(self.ends[-1])
 
-    def sampled_by(self, sampler: TokenBatchSampler) -> MixedPairs:
-        """Return a shallow copy whose drawn segmentations vary with the epoch of `sampler`."""
+    def sampled_by(self, sampler: TokenBatchSampler, src_multiple: int) -> MixedPairs:
+        """Return a shallow copy, as `PairDataset.sampled_by` does."""
         data = copy.copy(self)
-        data.parts = [part.sampled_by(sampler) for part in self.parts]
+        data.parts = [part.sampled_by(sampler, src_multiple) for part in self.parts]
         return data
 
     def lines(self, side: str) -> list[str]:
@@ -145,10 +151,10 @@ class MixedPairs(Dataset):
         # The pairs come sorted by part: bring them into the order of `rows`.
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
-        tokenizer, sampler = self.parts[0].tokenizer, self.parts[0].sampler
-        multiple = sampler.src_multiple if sampler else 1
+        # the same in all parts
+        tokenizer, src_multiple = self.parts[0].tokenizer, self.parts[0].src_multiple
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
-        return collate(src, tgt, rows, **special, src_multiple=multiple)
+        return collate(src, tgt, rows, **special, src_multiple=src_multiple)
 
 
 class Packed(NamedTuple):

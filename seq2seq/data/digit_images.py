@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.images import write_picture
-from seq2seq.files import atomic_file
+from seq2seq.data.images import write_picture, write_split
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Levels of ink in scikit-learn's copy.
@@ -55,8 +54,5 @@ def write_corpus(folder: Path, *, held_out: int, seed: int) -> dict[str, int]:
     parts = splits(held_out=held_out, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     for split, digits in parts.items():
-        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
-            for picture, label in zip(digits.pixels, digits.labels, strict=True):
-                drawn.write(f"{write_picture(picture)}\n".encode())
-                words.write(f"{NAMES[label]}\n".encode())
+        write_split(folder, split, map(write_picture, digits.pixels), (NAMES[label] for label in digits.labels))
     return {split: len(digits.labels) for split, digits in parts.items()}

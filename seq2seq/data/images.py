@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from seq2seq.config.tokenizer import PatchGrid
+from seq2seq.files import atomic_file
 
 
 class PictureError(ValueError):
@@ -143,3 +145,11 @@ def write_picture(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)).save(file, format="PNG")
     return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def write_split(folder: Path, split: str, pictures: Iterable[str], texts: Iterable[str]) -> None:
+    """Write the lines of a split's pictures (.png64) and their texts (.en)."""
+    with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
+        for picture, text in zip(pictures, texts, strict=True):
+            drawn.write(f"{picture}\n".encode())
+            words.write(f"{text}\n".encode())

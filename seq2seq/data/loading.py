@@ -51,18 +51,19 @@ def open_split(split: str, settings: CorpusSettings, *, cache_dir: Path, streami
 
 
 def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "train", size: int = 1000) -> Pairs:
-    """Read the first pairs of a split before any work: nothing is converted or copied for it.
+    """Read the first pairs of a split before any work: nothing is downloaded, converted or copied for it.
 
     Returns:
-        At most `size` source lines and target lines; none of a remote file, which is not downloaded.
+        At most `size` source lines and target lines; none of a remote split, which is not downloaded.
 
     Raises:
         ValueError: A file or a column is missing, or a file is damaged at its beginning.
     """
     if settings.path:
+        if _repository(split, settings):
+            return [], []
         # of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
-    # nothing is downloaded for a check
     elif "://" in find_source(split, settings).files[0]:
         return [], []
     # readers are lazy: one block is read, the first that has a pair

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS, CorpusSettings, corpus_settings
+from seq2seq.config.data import SPLITS, CorpusSettings, DataSettings, corpus_settings
 from seq2seq.data.languages import language_tag
 
 # The settings of an entry that locate its text: one that has `train` inherits none of them.
@@ -162,10 +162,8 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
             f"data.corpora.{without[0]} has no weight while others have one; give all of them one, or none "
             "(data.temperature then draws by size; the corpus of data.train is called train)"
         )
-    temperature = data.get("temperature", 1.0)
-    if not isinstance(temperature, int | float) or temperature < 1:
-        raise ValueError(f"data.temperature={temperature!r}: a number of at least 1 is needed; 1 draws by size")
-    if temperature != 1 and training and not without:
+    temperature = data.get("temperature", DataSettings.temperature)
+    if temperature != DataSettings.temperature and training and not without:
         raise ValueError(
             f"data.temperature={temperature!r} draws by size, but the corpora have weights: leave out one of the two"
         )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.config.data import corpus_settings
+from seq2seq.config.data import DataSettings
 from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import TokenizerSettings
 from seq2seq.data.batching import longest_width
@@ -35,15 +35,15 @@ class DataPlan:
     parts: tuple[Part, ...]
     tokenizer: TokenizerSettings
     cache_dir: Path
-    seed: int = 1
-    stream: StreamSettings | None = None
-    max_tokens: int | None = None
-    auto: bool = False
-    num_proc: int = 1
-    num_workers: int = 0
-    temperature: float = 1.0
-    tag_target: bool = False
-    tokenize: Mapping[str, str] = field(default_factory=dict)
+    seed: int
+    stream: StreamSettings | None
+    max_tokens: int | None
+    auto: bool
+    num_proc: int
+    num_workers: int
+    temperature: float
+    tag_target: bool
+    tokenize: Mapping[str, str]
 
     @classmethod
     def from_mapping(
@@ -59,43 +59,41 @@ class DataPlan:
         Raises:
             ValueError: A value is impossible, or two of them exclude each other. No file is opened.
         """
-        corpus = corpus_settings(data)
         parts = tuple(parts_of(data))
+        settings = read_section(DataSettings, data, "data")
         cache_dir = Path(cache_dir)
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
-        num_workers = int(data.get("num_workers", 0))
         stream = None
         # the training text leaves the parts: it is never in the cache
-        if data.get("streaming"):
-            stream = StreamSettings.of(data, parts, cache_dir=cache_dir, num_workers=num_workers)
+        if settings.streaming:
+            stream = StreamSettings.of(settings, parts, cache_dir=cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
         # symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
         tags = [tag for part in parts for tag in part.tags]
-        auto = data.get("max_tokens") == "auto"
-        # 8 tokens: the smallest budget in which a pair of a few pieces fits
-        max_tokens = None if auto else _whole_number(data.get("max_tokens"), "data.max_tokens", least=8)
         # a trial step of the longest pair decides `auto`
+        auto = settings.max_tokens == "auto"
         if auto and stream and not stream.corpus.clean.max_length:
             raise ValueError(
                 "data.max_tokens=auto must know the longest pair, and a stream does not tell: set data.clean.max_length"
             )
         return cls(
-            src=corpus.src,
-            tgt=corpus.tgt,
+            src=settings.src,
+            tgt=settings.tgt,
             parts=parts,
             # dict.fromkeys drops repeated tags and keeps their order, on which ids depend
             tokenizer=replace(tokenizer, symbols=tuple(dict.fromkeys([*tokenizer.symbols, *tags]))),
             cache_dir=cache_dir,
             seed=int(seed),
             stream=stream,
-            max_tokens=max_tokens,
+            # a number, as its field has no word but `auto`
+            max_tokens=None if auto else int(settings.max_tokens),
             auto=auto,
-            num_proc=_whole_number(data.get("num_proc", 1), "data.num_proc"),
-            num_workers=num_workers,
-            temperature=float(data.get("temperature", 1.0)),
-            tag_target=bool(data.get("tag_target")),
-            tokenize=data.get("tokenize") or {},
+            num_proc=settings.num_proc,
+            num_workers=settings.num_workers,
+            temperature=settings.temperature,
+            tag_target=settings.tag_target,
+            tokenize=settings.tokenize,
         )
 
     def with_max_tokens(self, max_tokens: int) -> DataPlan:
@@ -125,10 +123,3 @@ class DataPlan:
     def target_languages(self) -> list[str]:
         """Languages that a tag before the source asks for; none without `data.tag_target`."""
         return sorted({part.corpus.tgt for part in self.parts if self.tag_target})
-
-
-def _whole_number(value: Any, name: str, *, least: int = 1) -> int:
-    # type(), since True is an int
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
-    return value

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.config.data import SPLITS, CorpusSettings
+from seq2seq.config.data import SPLITS
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
@@ -23,15 +23,14 @@ from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part, naming
+from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
-from seq2seq.data.sources import resolve_path
 from seq2seq.data.streaming import PairStream
 from seq2seq.data.subset import limited
 from seq2seq.data.swapped_sides import refuse_swapped
 from seq2seq.data.token_cache import Encoded, Encoder, read_ids, write_ids
 from seq2seq.data.tokenizer import Tokenizer, load_tokenizer, make_tokenizer, train_tokenizer
-from seq2seq.files import Pace
 
 log = logging.getLogger(__name__)
 
@@ -157,9 +156,8 @@ def validate_corpora(plan: DataPlan) -> None:
         # first the text itself, then whether a ready tokenizer fits it
         with naming(part.name):
             validate_corpus(part.corpus, cache_dir=plan.cache_dir)
-        if (tokenizer.ready_models or tokenizer.patches) and not _is_remote(part.corpus):
+        if tokenizer.ready_models or tokenizer.patches:
             split = part.corpus.splits[0]
-            # of a remote corpus there is no sample without a download
             sample = sample_pairs(part.corpus, cache_dir=plan.cache_dir, split=split)
             if tokenizer.patches:
                 _check_pictures(tokenizer.patches, sample, split)
@@ -251,10 +249,6 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
 
 
 # Checks
-
-
-def _is_remote(settings: CorpusSettings) -> bool:
-    return bool(settings.path) and not resolve_path(str(settings.path)).is_dir()
 
 
 def _check_pictures(patches: PatchGrid, sample: Pairs, split: str) -> None:

@@ -6,14 +6,14 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from seq2seq.config.data import CleanSettings, CorpusSettings
+from seq2seq.config.data import CleanSettings, CorpusSettings, DataSettings
 from seq2seq.data.batching import Batch, collate, longest_width, padding_share, token_batches
 from seq2seq.data.cleaning import Cleaner, Pairs, length_rules
 from seq2seq.data.dataset import Packed, PackedLoader, no_wider, unchanged
@@ -40,7 +40,7 @@ class StreamSettings:
     cache_dir: Path
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], parts: Sequence[Part], *, cache_dir: Path, num_workers: int) -> StreamSettings:
+    def of(cls, settings: DataSettings, parts: Sequence[Part], *, cache_dir: Path) -> StreamSettings:
         """Check the `data` section; ValueError for what cannot be streamed."""
         if len(parts) > 1:
             raise ValueError(
@@ -48,15 +48,15 @@ class StreamSettings:
             )
         # holding out needs the hashes of the whole text
         for split in ("valid", "test"):
-            if data.get(split) is None:
+            if settings.place(split) is None:
                 raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
-        pool = data.get("shuffle_buffer", 100_000)
-        if type(pool) is not int or pool < 1:
-            raise ValueError(f"data.shuffle_buffer={pool!r}: a whole number of at least 1 is needed")
         # several workers would each read all of the text, and mix up the order
-        if num_workers > 1:
-            raise ValueError(f"data.num_workers={num_workers}: a stream is read by one worker a process; set 0 or 1")
-        return cls(dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",))), pool, cache_dir)
+        if settings.num_workers > 1:
+            raise ValueError(
+                f"data.num_workers={settings.num_workers}: a stream is read by one worker a process; set 0 or 1"
+            )
+        part = dataclasses.replace(parts[0], corpus=only_splits(parts[0].corpus, ("train",)))
+        return cls(part, settings.shuffle_buffer, cache_dir)
 
     @property
     def corpus(self) -> CorpusSettings:

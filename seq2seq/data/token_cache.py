@@ -17,9 +17,9 @@ import numpy as np
 
 from seq2seq.data.cleaning import Pairs
 from seq2seq.data.images import PictureError
+from seq2seq.data.pace import Pace
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.files import Pace
 
 SIDES = ("src", "tgt")
 

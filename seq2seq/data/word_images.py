@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from seq2seq.data.images import write_picture
-from seq2seq.files import atomic_file
+from seq2seq.data.images import write_picture, write_split
 from seq2seq.resources import data_dir
 
 FONT_SIZES = (9, 10)  # in pixels
@@ -146,14 +145,10 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     splits["train"] = list(_repeated(texts[2 * held_out :], train))
     folder.mkdir(parents=True, exist_ok=True)
-    # counts over all splits, so that a repeated text gets another picture
-    number = 0
+    # over all splits, so that a repeated text gets another picture
+    numbers = itertools.count()
     for split, lines in splits.items():
-        with atomic_file(folder / f"{split}.png64") as drawn, atomic_file(folder / f"{split}.en") as words:
-            for text in lines:
-                drawn.write(f"{pictures.line(text, number)}\n".encode())
-                words.write(f"{text}\n".encode())
-                number += 1
+        write_split(folder, split, map(pictures.line, lines, numbers), lines)
     return {split: len(set(lines)) for split, lines in splits.items()}
 
 
@@ -172,5 +167,5 @@ def phrases(letters: int) -> list[str]:
             words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
     short = [word for word in words if len(word) <= letters]
     # `<`: the space between the two counts
-    pairs = (f"{one} {two}" for one, two in product(short, short) if len(one) + len(two) < letters)
+    pairs = (f"{one} {two}" for one, two in itertools.product(short, short) if len(one) + len(two) < letters)
     return [*short, *pairs]

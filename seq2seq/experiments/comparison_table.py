@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from seq2seq.config.durations import clock
 from seq2seq.experiments.comparison import Significance
 from seq2seq.experiments.groups import Group
 from seq2seq.experiments.results import NUMBERS, RunResult
@@ -64,7 +65,7 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
         "chrF": mean_and_deviation(group.values(split, "chrf")),
         "parameters": _count(group.mean("parameters")),
         "tokens/s": _whole(group.mean("target_tokens_per_second")),
-        "time": _clock(group.mean("seconds")),
+        "time": _time(group.mean("seconds")),
         "CPU time": _cpu_clock(group),
         "updates": _whole(group.mean("steps")),
         "best step": _whole(group.mean("best_step")),
@@ -93,16 +94,12 @@ def _cpu_clock(group: Group) -> str:
     """Format the CPU time of training, where no GPU did the work and every run recorded it."""
     on_cpu = all(run.results.get("accelerator", "cpu") == "cpu" for run in group.runs)
     recorded = not any(math.isnan(run.number("training_cpu_seconds")) for run in group.runs)
-    return _clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
+    return clock(group.mean("training_cpu_seconds")) if on_cpu and recorded else ""
 
 
-def _clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss; "" if no run of the group recorded its time."""
-    if math.isnan(seconds):
-        return ""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"
+def _time(seconds: float) -> str:
+    # nan: no run of the group recorded it
+    return "" if math.isnan(seconds) else clock(seconds)
 
 
 def as_csv(tables: Sequence[Table], split: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from seq2seq.config.names import near
 from seq2seq.config.values import written
 from seq2seq.experiments.comparison_table import mean_and_deviation
 from seq2seq.experiments.figures import draw_means, new_figure, save
@@ -43,7 +43,7 @@ def require_setting(runs: Sequence[RunResult], key: str) -> None:
     known = sorted({name for run in runs for name in run.resolved()})
     if key in known:
         return
-    similar = [name for name in known if name.endswith(f".{key}")] or difflib.get_close_matches(key, known, cutoff=0.5)
+    similar = [name for name in known if name.endswith(f".{key}")] or near(key, known)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ", such as optim.peak_lr or data.limit"
     raise ValueError(f"--by {key}: no run has this setting{hint}")
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Literal, get_args
 
-UTILITIES = ("chrf", "bleu")
+Utility = Literal["chrf", "bleu"]
+UTILITIES: tuple[str, ...] = get_args(Utility)
 
 
 def utility(name: str) -> Callable[[str, str], float]:

@@ -16,6 +16,7 @@ from seq2seq.archive import CheckpointError
 from seq2seq.build import build_model, without_memory
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
+from seq2seq.inference.export.int8 import int8_linear
 from seq2seq.inference.packages import require
 from seq2seq.model import Seq2Seq
 from seq2seq.output import NarrowOutput
@@ -168,14 +169,6 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
         raise CheckpointError(f"{folder / CONFIG}: its settings build no model ({reason})") from None
     encoder, step = (_session(folder / name) for name in GRAPHS)
     return Loaded(OnnxModel(form, encoder, step, folder / OUTPUT).eval(), tokenizer, meta)
-
-
-def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Transform x (N, D) as `export.int8.Int8Linear` does, with integers (U, D) as floating-point numbers."""
-    size = x.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    step = torch.tensor(1.0 / 127)
-    y = F.linear((x / size / step).round(), integers) * (step * scale) * size
-    return y if bias is None else y + bias
 
 
 def _read_output(path: Path, scored: bool) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ import os
 import time
 from typing import TextIO
 
+from seq2seq.config.durations import clock
+
 _CHUNK = 1 << 20
 # Seconds between two lines.
 _INTERVAL = 1.0
@@ -40,7 +42,7 @@ class ProgressLine:
         """Return the line after so many seconds."""
         rate = (self.done - self._before) / seconds if seconds > 0 else 0.0
         share = self.done / self.total if self.total else 1.0
-        left = _clock((self.total - self.done) / rate) if rate else "?"
+        left = clock((self.total - self.done) / rate) if rate else "?"
         return f"{share:4.0%}  {self.done:,} of {self.total:,} lines  {rate:,.1f} lines/s  {left} left"
 
     def clear(self) -> None:
@@ -68,9 +70,3 @@ def count_lines(descriptor: int) -> int:
         last = chunk[-1:]
         at += len(chunk)
     return lines + (last != b"\n")
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}"

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-NEVER = float("-inf")
+from seq2seq.search.hypothesis import NEVER
+
 # The bytes that may follow in each state, from first to last, and the state after them (RFC 3629, section 4): states 1
 # to 3 need so many further bytes; after E0, ED, F0 and F4 the next byte has a range of its own.
 _FOLLOWING = (

@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from seq2seq.search.hypothesis import NEVER
 from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
 from seq2seq.search.top import top
 from seq2seq.search.words import Words
 
-NEVER = float("-inf")
 # Ends a phrase in `OpenHypotheses.phrases`, and fills the rest.
 STOP = -1
 

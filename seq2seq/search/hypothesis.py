@@ -10,6 +10,9 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 
+# Log-probability of what is ruled out.
+NEVER = float("-inf")
+
 
 class NotFiniteScoresError(FloatingPointError):
     """The model's scores are not finite, so that nothing can be ranked by them; the message is one line."""

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from seq2seq.config.search import SearchSettings
 from seq2seq.search.characters import Characters
-from seq2seq.search.hypothesis import Specials
+from seq2seq.search.hypothesis import NEVER, Specials
 from seq2seq.search.rows import OpenHypotheses, Rule
-
-NEVER = float("-inf")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,12 +16,11 @@ from seq2seq.search.characters import characters_of
 from seq2seq.search.columns import RuleTokens
 from seq2seq.search.constraints import STOP, flatten
 from seq2seq.search.graphs import Graphs, Steps
-from seq2seq.search.hypothesis import Specials, target_limits
+from seq2seq.search.hypothesis import NEVER, Specials, target_limits
 from seq2seq.search.ledger import Results, Sentence
 from seq2seq.search.rows import Model, OpenHypotheses, Rows, Selection
 from seq2seq.search.rules import rules_of
 
-NEVER = float("-inf")
 # Rows are refilled or dropped when at least one in so many is free: each time costs a pass of the encoder, or copies.
 SHARE = 4
 

@@ -7,10 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from seq2seq.search.hypothesis import NEVER
 from seq2seq.search.rows import Choice, Extensions, OpenHypotheses, Scores
 from seq2seq.search.top import top
-
-NEVER = float("-inf")
 
 
 @dataclasses.dataclass(frozen=True)

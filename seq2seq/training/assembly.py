@@ -20,7 +20,7 @@ from seq2seq.config.trainer import TrainerSettings
 from seq2seq.data.preparation import PreparedData
 from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
-from seq2seq.training.callbacks.window_end import NEVER
+from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.checkpoint_io import plugins
 from seq2seq.training.checks import picture_sizes
 from seq2seq.training.compilation import compile_parts
@@ -145,7 +145,7 @@ def make_trainer(
         # `Stopping` and `Validation` own the budget and the validation interval.
         max_epochs=-1,
         min_epochs=0,
-        val_check_interval=NEVER,
+        val_check_interval=NO_VALIDATION,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         accumulate_grad_batches=settings.first_window,

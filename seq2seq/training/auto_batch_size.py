@@ -1,4 +1,4 @@
-"""`data.max_tokens=auto`: the largest budget of a micro-batch whose update fits the memory of a GPU."""
+"""`data.max_tokens=auto`: the largest micro-batch, in tokens, whose update fits the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Budgets are multiples of GRAIN. More than MOST is not tried: no recipe wants it, and 2^19 pieces of 4,096 channels are
-# the 2^31 numbers up to which a kernel may count in 32 bits.
+# Multiples of GRAIN are tried, up to MOST: no recipe wants more, and 2^19 pieces of 4,096 channels are the 2^31 numbers
+# up to which a kernel may count in 32 bits.
 GRAIN, MOST = 256, 1 << 19
 # Of the memory that is free, the part that is used: the rest is for what torch does not allocate (work space of
 # libraries, communication) and for holes between blocks, which come with time.
@@ -67,21 +67,21 @@ def largest_that_fits(
     return fitting
 
 
-def worst_shapes(budget: int, longest: tuple[int, int], *, src_multiple: int = 1) -> list[tuple[int, int, int]]:
+def worst_shapes(max_tokens: int, longest: tuple[int, int], *, src_multiple: int = 1) -> list[tuple[int, int, int]]:
     """List (rows, source width, target width) of the full batches with the most pairs of positions, cells, and rows.
 
     No batch of `token_batches` that `collate` pads has more of any of the three.
 
     Args:
-        budget: Rows times the longer side's padded width, at most.
+        max_tokens: Rows times the longer side's padded width, at most.
         longest: Pieces of the longest source and target.
         src_multiple: The source is padded to a multiple of this.
     """
-    # Every padded width that a batch of this budget can have, and the rows that it leaves room for.
-    limit = min(int(padded_width(max(longest))), longest_width(budget))
+    # Every padded width that a batch of so many tokens can have, and the rows that it leaves room for.
+    limit = min(int(padded_width(max(longest))), longest_width(max_tokens))
     widths = np.unique(padded_width(np.arange(1, limit + 1)))
     widths = widths[widths <= limit]
-    rows = budget // widths
+    rows = max_tokens // widths
     # A side is never wider than its own longest sentence.
     src, tgt = (np.minimum(widths, padded_width(side)) for side in longest)
     src = aligned(src, src_multiple)
@@ -121,11 +121,11 @@ class Rehearsal:
         self._copies = [torch.empty_like(weight) for weight in task.parameters() for _ in range(copies)]
         self.update(1, 2, 2)  # makes gradients and the optimizer's state
 
-    def fits(self, budget: int) -> bool:
-        """Return True if updates of `budget` pieces fit the memory."""
+    def fits(self, max_tokens: int) -> bool:
+        """Return True if updates of `max_tokens` pieces fit the memory."""
         self.tried += 1
         try:
-            for shape in worst_shapes(budget, self.longest, src_multiple=self.src_multiple):
+            for shape in worst_shapes(max_tokens, self.longest, src_multiple=self.src_multiple):
                 self.update(*shape)
             fitting = True
         except (RuntimeError, MemoryError) as error:
@@ -154,7 +154,7 @@ class Rehearsal:
         return Batch(source, masks[0], target, target.clone(), masks[1], torch.arange(rows, device=self.device))
 
 
-def find_budget(
+def find_max_tokens(
     make_task: Callable[[], TranslationTask],
     *,
     longest: tuple[int, int],
@@ -163,7 +163,7 @@ def find_budget(
     copies: int = 0,
     src_multiple: int = 1,
 ) -> int:
-    """Find the largest budget that a task of `make_task` can be trained with on `device`; leave no trace of the search.
+    """Find the most tokens that a task of `make_task` can be trained with on `device`; leave no trace of the search.
 
     Args:
         make_task: Builds a task that is thrown away after the search.
@@ -173,7 +173,7 @@ def find_budget(
         src_multiple: The source is padded to a multiple of this.
 
     Raises:
-        TrainingFault: The smallest budget is too large.
+        TrainingFault: Not even the fewest fit.
     """
     began = time.monotonic()
     # Random state and memory limit are restored: the run's results do not depend on the search.
@@ -187,14 +187,14 @@ def find_budget(
             "choose a smaller model or data.clean.max_length, or set trainer.checkpoint_activations=true"
         )
     log.info(
-        "data.max_tokens=auto: %s pieces a micro-batch (%d budgets tried in %.1f s; %.0f%% of free memory used)",
+        "data.max_tokens=auto: %s pieces a micro-batch (%d sizes tried in %.1f s; %.0f%% of free memory used)",
         f"{found:,}", tried, time.monotonic() - began, 100 * _SHARE,
     )  # fmt: skip
     return found
 
 
 def _search(make_task: Callable[[], TranslationTask], **given: Any) -> tuple[int, int]:
-    """Return the budget, 0 if none fits, and how many were tried; the task ends with this function."""
+    """Return the most tokens that fit, or 0, and how many sizes were tried; the task ends with this function."""
     try:
         rehearsal = Rehearsal(make_task(), **given)
     except (RuntimeError, MemoryError) as error:

@@ -108,10 +108,6 @@ class TranslationDataModule(LightningDataModule):
 
     # Text to score against
 
-    def size(self, split: str) -> int:
-        """Count the pairs of a split."""
-        return self.prepared.size(split)
-
     def sources(self, split: str) -> list[str]:
         """Load the raw source text of a split."""
         return self.prepared.sources(split)
@@ -150,7 +146,7 @@ class TranslationDataModule(LightningDataModule):
         return self._loader("test", self._sampler("test"))
 
     def _loader(self, split: str, sampler: TokenBatchSampler) -> DataLoader:
-        data = self.prepared.split(split).sampled_by(sampler)
+        data = self.prepared.split(split).sampled_by(sampler, self.src_multiple)
         return self._copied(BatchLoader(data, batch_sampler=sampler, num_workers=self.prepared.plan.num_workers))
 
     def _copied(self, loader: PackedLoader) -> PackedLoader:
@@ -180,7 +176,7 @@ class TranslationDataModule(LightningDataModule):
         data = self.prepared.split(split)
         training = split == "train"
         rank, world_size = self._world()
-        sampler = TokenBatchSampler(
+        return TokenBatchSampler(
             src_lengths=data.src_lengths,
             tgt_lengths=data.tgt_lengths,
             # Beams need memory of their own: at most what `translate` takes on a GPU.
@@ -191,12 +187,9 @@ class TranslationDataModule(LightningDataModule):
             world_size=world_size,
             # A window on one rank is the same update as a micro-batch on each of as many ranks.
             window=self.window if training else 1,
-            src_multiple=self.src_multiple,
+            # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
+            mixture=self.prepared.mixture() if training else None,
         )
-        # Corpora with weights or a temperature are sampled; else every pair comes once an epoch.
-        if training and (mixture := self.prepared.mixture()):
-            sampler.draw_from(mixture)
-        return sampler
 
     def _world(self) -> tuple[int, int]:
         """Return this process's rank and the number of ranks."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.config.chosen import is_chosen
-from seq2seq.config.dicts import UNSET, differences
+from seq2seq.config.dicts import UNSET, differences, put
 from seq2seq.config.mixer import mixers_of
 from seq2seq.config.sections import present_settings
 from seq2seq.config.yaml_file import read_yaml
@@ -58,7 +58,7 @@ def adopt(plan: RunPlan, start: Loaded) -> RunPlan:
     sections = {name: copy.deepcopy(old[name]) for name in ("model", "mixer")}
     for key, _, here in differences({name: old[name] for name in sections}, {name: new[name] for name in sections}):
         if is_chosen(key, plan.chosen) and here != UNSET:
-            _put(sections, key, here)
+            put(sections, key, here)
     # Mixers have the values of settings of the model that their files refer to, by these names.
     for name, own in (("attention_dropout", "dropout"), ("weight_dropout", "weight_dropout")):
         if is_chosen(f"model.{name}", plan.chosen):
@@ -119,14 +119,6 @@ def _require_same_tokenizer(plan: RunPlan, tokenizer: Tokenizer, origin: str) ->
                 f"init_from={origin}: tokenizer.{key}={value} has no effect, since the checkpoint's tokenizer is kept; "
                 "leave it out"
             )
-
-
-def _put(sections: dict[str, Any], key: str, value: Any) -> None:
-    *parents, leaf = key.split(".")
-    node: Any = sections
-    for parent in parents:
-        node = node.setdefault(parent, {})
-    node[leaf] = value
 
 
 def _referring(name: str, own: str) -> set[str]:

@@ -23,7 +23,7 @@ from seq2seq.experiments.job_records import record_run
 from seq2seq.experiments.resume import Resumed, resolve_resume
 from seq2seq.training import checks, compilation, finetune, hardware
 from seq2seq.training.assembly import make_task, make_trainer
-from seq2seq.training.auto_batch_size import find_budget
+from seq2seq.training.auto_batch_size import find_max_tokens
 from seq2seq.training.budget import Budget
 from seq2seq.training.callbacks.assemble import STATE_KEYS, make_callbacks
 from seq2seq.training.callbacks.signals import TrainingInterrupt, interruptible
@@ -215,7 +215,7 @@ class Run:
     def _largest_batch(self) -> int:
         """Find the batch size for data.max_tokens=auto on this rank's device; the ranks agree when they meet."""
         on_gpu = self.accelerator == "gpu"
-        return find_budget(
+        return find_max_tokens(
             self._task,
             longest=self.prepared.longest,
             device=torch.device("cuda", distributed.local_rank()) if on_gpu else torch.device("cpu"),

@@ -210,13 +210,3 @@ def test_a_source_may_be_padded_further(multiple, width):
     assert not batch.src[~batch.src_mask].any()
     share = padding_share(src.lengths, tgt.lengths, [np.arange(2)], src_multiple=multiple)
     assert share == pytest.approx(1 - (9 + 4 + 5 + 7) / (2 * width + 2 * 8))
-
-
-def test_the_padding_of_a_source_changes_no_batch():
-    rng = np.random.default_rng(0)
-    src, tgt = (rng.integers(1, 60, 300) for _ in range(2))
-    one, other = (
-        TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=400, src_multiple=multiple)
-        for multiple in (1, 8)
-    )
-    assert all((a == b).all() for a, b in zip(one.batches(), other.batches(), strict=True))

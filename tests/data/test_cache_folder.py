@@ -237,7 +237,7 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def prepare(corpus: Path, cache: Path, **changes) -> PreparedData:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, "train": str(corpus / "train"), "holdout": 20}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "train": str(corpus / "train"), "holdout": 20}
     data |= {"valid": str(corpus / "valid")} | changes
     tokenizer = {"vocab_size": 36, "byte_fallback": False, "joint": False}
     return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=cache))

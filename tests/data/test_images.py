@@ -339,7 +339,8 @@ def drawn(tmp_path_factory) -> Path:
 
 
 def data_plan(folder: Path, cache: Path, *, sampling_alpha: float = 0.0) -> DataPlan:
-    data = {"src": "png64", "tgt": "en", "max_tokens": 384, "clean": {"length_ratio": None, "duplicates": False}}
+    data = {"name": "drawn", "src": "png64", "tgt": "en", "max_tokens": 384}
+    data["clean"] = {"length_ratio": None, "duplicates": False}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")}
     settings = replace(SETTINGS, vocab_size=60, character_coverage=1.0, sampling_alpha=sampling_alpha)
     return DataPlan.from_mapping(data, tokenizer=settings, seed=1, cache_dir=cache)

@@ -22,10 +22,10 @@ from seq2seq.data import batching
 from seq2seq.data.batching import Ragged, TokenBatchSampler, exactly, token_batches
 from seq2seq.data.corpus import validate_section
 from seq2seq.data.multi_corpus import Mixture, parts_of
+from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora
 from seq2seq.data.token_cache import Encoder, read_ids, write_ids
-from seq2seq.files import Pace
 from seq2seq.inference import translator
 from seq2seq.inference.encoding import Note, encode_lines
 from seq2seq.training import run
@@ -73,7 +73,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def prepared(folder: Path, tokenizer: dict | None = None, **changes) -> PreparedData:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in ("train", "valid", "test")} | changes
     tokenizer = {"vocab_size": 78, "byte_fallback": False} | (tokenizer or {})
     return prepare_corpora(DataPlan.from_mapping(data, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache"))
@@ -185,6 +185,15 @@ def test_resuming_and_ranks(folder):
     assert sum(rows.values()) == pytest.approx(420, abs=30)
 
 
+def test_loaders_pad_sources_to_a_multiple(folder):
+    """The sources of one corpus and of several; the batches are those without it."""
+    for corpora in (None, bt(folder)):
+        data = prepared(folder, corpora=corpora)
+        plain, padded = (TranslationDataModule(data, src_multiple=multiple) for multiple in (1, 8))
+        loaders = zip(plain.train_dataloader(), padded.train_dataloader(), strict=True)
+        assert all(a.index.equal(b.index) and b.src.shape[1] % 8 == 0 for a, b in loaders)
+
+
 def test_languages_by_tag(folder):
     french = {"src": "en", "tgt": "fr", "train": str(folder / "french"), "test": str(folder / "fr-test")}
     made = module(folder, tag_target=True, corpora={"fr": french})
@@ -237,11 +246,11 @@ def test_every_epoch_of_a_mixture_has_the_same_number_of_batches(seed, world_siz
     src, tgt = rng.integers(1, 30, (2, sum(sizes)))
     mixture = Mixture(sizes, weights=[1, 2, 5], temperature=1.0, seed=seed)
     samplers = [
-        TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100, seed=seed, rank=r, world_size=world_size)
+        TokenBatchSampler(
+            src_lengths=src, tgt_lengths=tgt, max_tokens=100, seed=seed, rank=r, world_size=world_size, mixture=mixture
+        )
         for r in range(world_size)
     ]
-    for sampler in samplers:
-        sampler.draw_from(mixture)
     for epoch in range(5):
         found = []
         for sampler in samplers:
@@ -267,14 +276,15 @@ def test_no_order_is_computed_that_no_epoch_has(monkeypatch):
 
     monkeypatch.setattr(batching, "token_batches", counted)
     src, tgt = np.random.default_rng(random.randrange(2**32)).integers(1, 30, (2, 60))
-    sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100)
-    assert not made
     mixture = Mixture([20, 40], weights=[3, 1], temperature=1.0, seed=1)
-    sampler.draw_from(mixture)
+    sampler = TokenBatchSampler(src_lengths=src, tgt_lengths=tgt, max_tokens=100, mixture=mixture)
+    assert not made
     sampler.set_epoch(4)
-    assert list(sampler)
-    assert len(sampler)
-    assert made == [(sum(mixture.counts), 0), (sum(mixture.counts), 4)]
+    for epoch in (4, 5):
+        sampler.set_epoch(epoch)
+        assert list(sampler)
+        assert len(sampler)
+    assert made == [(sum(mixture.counts), epoch) for epoch in (4, 0, 5)]
 
 
 @fast
@@ -319,7 +329,6 @@ def test_joined_rows_come_back_whole(parts):
         ({"corpora": {"bt": {"train": "x", "weight": 2}}}, r"data\.corpora\.train has no weight"),
         ({"corpora": {"bt": {"train": "x", "limit": 0}}}, r"data\.corpora\.bt: data\.limit=0"),
         ({"train": None, "corpora": {"data": {"train": "x"}}}, r"data\.corpora\.data: .*choose another name"),
-        ({"temperature": 0.5}, r"data\.temperature=0\.5"),
         (
             {"temperature": 2, "corpora": {"a": {"train": "a", "weight": 1}, "train": {"weight": 2}}},
             r"data\.temperature=2 draws by size, but the corpora have weights",

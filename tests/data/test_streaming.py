@@ -43,8 +43,9 @@ def small_blocks(monkeypatch):
 
 
 def streamed(folder: Path, *, world: tuple[int, int] = (0, 1), **changes) -> TranslationDataModule:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}, "streaming": True}
-    data |= {split: str(folder / split) for split in ("train", "valid", "test")} | {"shuffle_buffer": 70}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data |= {split: str(folder / split) for split in ("train", "valid", "test")}
+    data |= {"streaming": True, "shuffle_buffer": 70}
     tokenizer = {"vocab_size": 75, "byte_fallback": False} | changes.pop("tokenizer", {})
     chosen = DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=1, cache_dir=folder / "cache")
     made = TranslationDataModule(prepare_corpora(chosen))

@@ -24,7 +24,7 @@ def corpus(tmp_path_factory) -> Path:
 
 
 def plan(corpus: Path, *, seed: int = 1, cache: Path | None = None, **changes: Any) -> DataPlan:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(corpus / split) for split in ("train", "valid", "test")} | changes
     tokenizer = {"vocab_size": 60, "byte_fallback": False}
     return DataPlan.from_mapping(data, tokenizer=tokenizer, seed=seed, cache_dir=cache or corpus / "cache")
@@ -134,7 +134,7 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
 
 def test_the_embedded_corpus_is_limited(tmp_path):
     phrasebook = {"path": "package://phrasebook", "train": "train", "valid": "validation", "test": "test"}
-    data = {"src": "de", "tgt": "en", "max_tokens": 1000, "limit": 500, **phrasebook}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 1000, "limit": 500, **phrasebook}
     prepared = prepare_corpora(
         DataPlan.from_mapping(data, tokenizer={"vocab_size": 400}, seed=1, cache_dir=tmp_path / "cache")
     )

@@ -32,7 +32,7 @@ from seq2seq.data.preparation import prepare_corpora
 from seq2seq.experiments.resume import Resumed
 from seq2seq.prepare import prepare
 from seq2seq.training import auto_batch_size
-from seq2seq.training.auto_batch_size import Rehearsal, find_budget, largest_that_fits, worst_shapes
+from seq2seq.training.auto_batch_size import Rehearsal, find_max_tokens, largest_that_fits, worst_shapes
 from seq2seq.training.datamodule import TranslationDataModule
 from seq2seq.training.errors import TrainingFault
 from seq2seq.training.plan import make_plan
@@ -165,7 +165,7 @@ def test_the_budget_is_found_without_a_trace(memory, precision):
     """The hand count: 48 numbers a piece, of which memory has room for 48 x 12,000."""
     limit, made = memory(48 * 12_000), []
     state, kind = torch.get_rng_state(), torch.get_default_dtype()
-    found = find_budget(
+    found = find_max_tokens(
         lambda: made.append(task()) or made[-1], longest=(20, 20), device=CPU, precision=precision, copies=1
     )
     assert 0.95 * 12_000 - 256 < found <= 12_000
@@ -179,10 +179,10 @@ def test_the_budget_is_found_without_a_trace(memory, precision):
 def test_what_does_not_fit_at_all_is_told(memory):
     memory(48 * 200)
     with pytest.raises(TrainingFault, match=r"not even 256 pieces.*smaller model.*checkpoint_activations"):
-        find_budget(task, longest=(20, 20), device=CPU, precision="32-true")
+        find_max_tokens(task, longest=(20, 20), device=CPU, precision="32-true")
     memory(100)  # not even the weights
     with pytest.raises(TrainingFault, match="not even 256 pieces"):
-        find_budget(task, longest=(20, 20), device=CPU, precision="32-true")
+        find_max_tokens(task, longest=(20, 20), device=CPU, precision="32-true")
 
 
 def test_other_errors_are_not_taken_for_a_lack_of_memory(monkeypatch):
@@ -345,7 +345,7 @@ SCRIPT = """
 import os
 from seq2seq.training import auto_batch_size
 auto_batch_size.require_gpu = lambda accelerator: None
-auto_batch_size.find_budget = lambda *parts, **more: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
+auto_batch_size.find_max_tokens = lambda *parts, **more: 256 if os.environ.get("LOCAL_RANK") == "1" else 512
 from seq2seq.train import main
 main()
 """
@@ -382,7 +382,7 @@ def test_the_budget_of_a_gpu_can_be_trained_with_and_twice_of_it_cannot(precisio
     before = torch.cuda.get_per_process_memory_fraction(device)
     torch.cuda.set_per_process_memory_fraction(min(before, 2 * 2**30 / total), device)
     try:
-        found = find_budget(lambda: task(**sizes), longest=(100, 100), device=device, precision=precision)
+        found = find_max_tokens(lambda: task(**sizes), longest=(100, 100), device=device, precision=precision)
         assert torch.cuda.memory_allocated(device) < 2**28  # work space of cuBLAS
         assert torch.cuda.get_per_process_memory_fraction(device) == pytest.approx(min(before, 2 * 2**30 / total))
         rehearsal = Rehearsal(task(**sizes), longest=(100, 100), device=device, precision=precision, copies=0)

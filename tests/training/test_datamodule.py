@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from lightning import LightningModule, Trainer
 
 from seq2seq.config.compose import resolved_settings
-from seq2seq.config.settings import read_section
+from seq2seq.config.data import DataSettings
+from seq2seq.config.settings import describe, read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
@@ -51,7 +53,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def read_settings(folder: Path, *, cache: str = "cache", seed: int = 1, **changes) -> DataPlan:
-    data = {"src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
+    data = {"name": "toy", "src": "de", "tgt": "en", "max_tokens": 300, "clean": {"length_ratio": None}}
     data |= {split: str(folder / split) for split in SIZES}
     tokenizer = {"vocab_size": 80, "byte_fallback": False} | changes.pop("tokenizer", {})
     return DataPlan.from_mapping(data | changes, tokenizer=tokenizer, seed=seed, cache_dir=folder / cache)
@@ -315,10 +317,19 @@ def test_shipped_tokenizer_settings_are_known(name):
     assert settings.vocab_size == 100
 
 
-@pytest.mark.parametrize("value", [None, 3, "many"])
-def test_impossible_budget_is_refused(folder, value):
-    with pytest.raises(ValueError, match=r"data\.max_tokens"):
-        read_settings(folder, max_tokens=value)
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_tokens", None), ("max_tokens", 7), ("max_tokens", "many"), ("temperature", 0.5)]
+)
+def test_impossible_value_is_refused(folder, key, value):
+    """By the range that help and documentation show."""
+    with pytest.raises(ValueError, match=rf"^data\.{key}=.* is not {describe(DataSettings, key)}"):
+        read_settings(folder, **{key: value})
+
+
+def test_values_may_be_written_as_on_the_command_line(folder):
+    """YAML reads 1e3 as a float, and Hydra hands over .inf as a word."""
+    plan = read_settings(folder, max_tokens=1e3, temperature=".inf")
+    assert (plan.max_tokens, plan.temperature) == (1000, math.inf)
 
 
 EXHAUSTIVE = {"test_several_processes_write_the_same_cache"}
@@ -388,5 +399,5 @@ def test_loaders_of_a_gpu_copy_ahead(folder, monkeypatch):
         made.trainer = toycorpus.trainer(device=device)
         for split, loader in (("train", made.train_dataloader()), ("test", made.test_dataloader())):
             found = sorted(sign * i for batch in loader for i in batch.index.tolist())
-            assert found == list(range(made.size(split)))
+            assert found == list(range(made.prepared.size(split)))
     assert copiers == [torch.device("cuda")] * 2

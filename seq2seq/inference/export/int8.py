@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from seq2seq.model import Seq2Seq
@@ -67,6 +68,14 @@ class Int8Linear(nn.Module):
         shape = (*x.shape[:-1], self.integers.shape[1])
         name = "com.microsoft::MatMulIntegerToFloat"
         return symbolic(name, given, dtype=torch.float32, shape=shape, version=1)
+
+
+def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
+    """Transform x (N, D) as an `Int8Linear` does, with integers (U, D) as floating-point numbers."""
+    size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)
+    step = torch.tensor(1.0 / _ACTIVATION)
+    y = F.linear((x / size / step).round(), integers) * (step * scale) * size
+    return y if bias is None else y + bias
 
 
 def in_int8(model: Seq2Seq) -> Seq2Seq:

@@ -14,6 +14,7 @@ from seq2seq.config.search import SEARCH_ONLY, SamplingSettings, SearchSettings
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys, require_used
 from seq2seq.config.values import shown
+from seq2seq.inference.mbr import Utility
 from seq2seq.inference.service.batcher import Options, RefusedError, Result, Text
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 _MOST_WEIGHTS = 10_000
 
 
-def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str, *, least: float | None = None) -> Any:
+def _field(owner: type[SearchSettings] | type[SamplingSettings], name: str) -> Any:
     """Declare an optional field with the range and the help of a setting."""
     metadata = keys(owner)[name].metadata
     text = f"{metadata['help'].split(' (')[0]} (default: the service's)"
-    low = metadata.get("least") if least is None else least
+    low = metadata.get("option_least", metadata.get("least"))
     return Field(None, ge=low, gt=metadata.get("above"), le=metadata.get("most"), description=text)
 
 
@@ -43,7 +44,7 @@ class TranslateRequest(BaseModel):
     alignment: bool = Field(False, description="align the words of each candidate with those of the text")
     n_best: int | None = _field(SearchSettings, "n_best")
     beam_size: int | None = _field(SearchSettings, "beam_size")
-    length_penalty: float | None = _field(SearchSettings, "length_penalty", least=0)
+    length_penalty: float | None = _field(SearchSettings, "length_penalty")
     length_norm: Literal["power", "gnmt"] | None = _field(SearchSettings, "length_norm")
     min_len: int | None = _field(SearchSettings, "min_len")
     max_len_ratio: float | None = _field(SearchSettings, "max_len_ratio")
@@ -61,7 +62,7 @@ class TranslateRequest(BaseModel):
     top_k: int | None = _field(SamplingSettings, "top_k")
     top_p: float | None = _field(SamplingSettings, "top_p")
     seed: int | None = _field(SamplingSettings, "seed")
-    mbr: Literal["chrf", "bleu"] | None = Field(None, description="rank samples by how well they agree, by this metric")
+    mbr: Utility | None = Field(None, description="rank samples by how well they agree, by this metric")
 
     @property
     def texts(self) -> list[str]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from seq2seq.config.durations import clock
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.evaluation.evaluator import Evaluation
 from seq2seq.training.budget import epochs_done
@@ -270,13 +271,6 @@ def sample_lines(result: Evaluation, count: int) -> list[str]:
         for name, text in (("src", source), ("ref", reference), ("hyp", hypothesis)):
             lines.append(f"  [dim]{name}[/] {escape(text)}")
     return lines
-
-
-def clock(seconds: float) -> str:
-    """Format seconds as M:SS or H:MM:SS."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _rate(trainer: L.Trainer) -> float:

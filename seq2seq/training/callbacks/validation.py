@@ -12,7 +12,7 @@ from seq2seq.checkpoint import updates
 from seq2seq.config.trainer import TrainerSettings
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.training.callbacks.checkpointing import LastCheckpoint
-from seq2seq.training.callbacks.window_end import NEVER
+from seq2seq.training.callbacks.window_end import NO_VALIDATION
 from seq2seq.training.run_state import RunState
 from seq2seq.training.task import TranslationTask
 from seq2seq.training.validation_schedule import ValidationSchedule
@@ -90,7 +90,7 @@ class Validation(L.Callback):
         """Let Lightning validate right after this hook, as it does in any case when it is about to stop."""
         self.pending = trainer.should_stop or bool(agreed[0])
         # Lightning validates if the batch's number is a multiple of it.
-        trainer.val_check_batch = 1 if self.pending else NEVER
+        trainer.val_check_batch = 1 if self.pending else NO_VALIDATION
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Start to measure how long a validation takes."""

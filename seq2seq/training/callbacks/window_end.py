@@ -10,7 +10,7 @@ import lightning as L
 from seq2seq.distributed import Agreement
 
 # As a number of batches between validations: Lightning starts none unless `Validation` changes it.
-NEVER = 2**62
+NO_VALIDATION = 2**62
 
 
 class Decider(Protocol):
@@ -41,7 +41,7 @@ class WindowEnd(L.Callback):
     ) -> None:
         """Decide, if the window ends with this micro-batch."""
         # Lightning reads it right after this hook.
-        trainer.val_check_batch = NEVER
+        trainer.val_check_batch = NO_VALIDATION
         # The update would lack what is left of the window.
         self._stop |= trainer.should_stop
         ends = window_ends(trainer, batch_idx)
