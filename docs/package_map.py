@@ -24,6 +24,7 @@ CONTENT = {
     "evaluation.metrics": "BLEU, chrF, TER",
     "evaluation.moses_bleu": "BLEU as published",
     "experiments": "run folders, comparison",
+    "faults": "errors of memory and disks",
     "files": "locks, atomic writes",
     "inference": "translator, exports",
     "introspection": "what a mixer declares",

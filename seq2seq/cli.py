@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
-from seq2seq.files import disk_message
+from seq2seq.faults import disk_message, is_out_of_memory
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
-
-_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
 class UsageError(ValueError):
@@ -317,8 +315,7 @@ def exit_status(work: Callable[[], int]) -> int:
     except (ValueError, FloatingPointError) as error:
         return fail(error)
     except (MemoryError, RuntimeError) as error:
-        # torch's allocators raise RuntimeError, known by its words alone
-        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         return fail(
             "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"

@@ -19,6 +19,7 @@ from seq2seq.data.corpus import load_corpus
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
+from seq2seq.faults import first_line
 from seq2seq.resources import conf_dir
 
 
@@ -55,7 +56,7 @@ def data_settings(
         # changes last: one that contradicts the translation is refused below
         data = OmegaConf.to_container(OmegaConf.merge(*parts, changes), resolve=True)
     except OmegaConfBaseException as error:
-        raise ValueError(f"--data: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"--data: {first_line(error)}") from None
     # OmegaConf types the container as dict, list or scalar
     assert isinstance(data, dict)
     for side, language in languages.items():

@@ -15,6 +15,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
 from seq2seq.evaluation.score_names import METRICS
+from seq2seq.faults import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 # Those whose model sacreBLEU downloads at the first use, and how long a network may be silent then.
@@ -233,7 +234,7 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     except (OSError, RuntimeError) as error:
         if tokenize not in _DOWNLOADED:
             raise _unusable(tokenize) from error
-        reason = getattr(error, "reason", None) or str(error).strip().partition("\n")[0]
+        reason = getattr(error, "reason", None) or first_line(error)
         raise ValueError(
             f"the BLEU tokenizer '{tokenize}' needs a model that sacreBLEU downloads once ({reason}): allow that, copy "
             "~/.sacrebleu/models from a machine that has it (a damaged file there must go), or score by character"
