@@ -32,6 +32,7 @@ CONTENT = {
     "mixer": "the contract",
     "mixers": "one file each",
     "model": "the whole encoder-decoder",
+    "packages": "optional dependencies",
     "pooling": "stages of an encoder",
     "resources": "where conf and data are",
     "search": "beam search",

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from seq2seq.experiments.hydra_callback import JobError
 from seq2seq.experiments.job_records import OVER, Job, Process, common_overrides, slurm_state
 from seq2seq.experiments.sweep_watch import describe
+from seq2seq.packages import missing_package
 
 
 class _Missing(Launcher):
@@ -33,7 +34,7 @@ class _Missing(Launcher):
 
     def setup(self, **parts: Any) -> None:
         """Raise ValueError with the remedy."""
-        raise ValueError("this hydra/launcher needs hydra-submitit-launcher: pip install -e '.[slurm]'")
+        raise missing_package("hydra-submitit-launcher", "this hydra/launcher", extra="slurm")
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Do nothing: `setup` has raised."""

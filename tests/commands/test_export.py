@@ -24,8 +24,8 @@ from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
 from seq2seq.inference.model_files import locate
-from seq2seq.inference.packages import MissingPackageError, require
 from seq2seq.inference.translator import Translator
+from seq2seq.packages import MissingPackageError, require
 
 need("safetensors", "ctranslate2", "transformers")
 
@@ -413,7 +413,7 @@ def test_a_strangers_mixer_is_refused_in_a_folder_too(ckpt, tmp_path):
 
 def test_a_missing_package_is_one_line_with_the_remedy():
     with pytest.raises(MissingPackageError) as error:
-        require("no_such_package.part", "--format onnx")
+        require("no_such_package.part", "--format onnx", extra="export")
     assert str(error.value) == ("--format onnx needs the package no_such_package: pip install 'seq2seq-mixers[export]'")
 
 

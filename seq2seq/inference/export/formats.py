@@ -14,7 +14,7 @@ from seq2seq.files import atomic_folder
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
-from seq2seq.inference.packages import MissingPackageError
+from seq2seq.packages import MissingPackageError
 
 FORMATS = ("ctranslate2", "onnx", "huggingface")
 
