@@ -19,6 +19,7 @@ from seq2seq.data.corpus import load_corpus
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
+from seq2seq.experiments.folder import RunFolder
 from seq2seq.faults import first_line
 from seq2seq.resources import conf_dir
 
@@ -98,8 +99,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
     """Read a section `data`: of the run's configuration, of a YAML file, or of a group in conf/data, in this order."""
-    # a checkpoint lies in <run>/checkpoints/
-    run = Path(ckpt).absolute().parent.parent / "config.yaml"
+    run = RunFolder.of_checkpoint(ckpt).config
     if name is None and run.is_file():
         return _mapping(read_yaml(run).get("data"), run)
     chosen = name or meta["data"]
