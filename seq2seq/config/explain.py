@@ -31,6 +31,8 @@ from seq2seq.streams import whole_output
 
 # Entries below these have names of the user's own, which can be added and deleted.
 _OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+# Exit status of an interrupted program, as shells report it.
+INTERRUPTED = 128 + signal.SIGINT
 # Flags that start a sweep.
 _SWEEP = ("-m", "--multirun")
 # What Hydra raises for settings that it does not take; the last ones are slips of its own.
@@ -59,9 +61,24 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         main()
     except KeyboardInterrupt:
         # While Hydra composes; from then on, `main` says what stays.
-        print(f"{program}: interrupted", file=sys.stderr)
-        # 130, as shells report an interrupted command.
-        sys.exit(128 + signal.SIGINT)
+        exit_interrupted(program)
+
+
+def exit_interrupted(program: str, remark: str = "") -> NoReturn:
+    """Exit with one line and the status of an interrupted program."""
+    print(f"{program}: interrupted{remark}", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def wants_traceback() -> bool:
+    """Return True if errors are to show where they come from, by Hydra's own variable."""
+    return os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+
+def refuse(program: str, message: object) -> NoReturn:
+    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
+    print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+    sys.exit(2)
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
@@ -76,7 +93,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
         print(help_text(program))
         sys.exit(0)
     # Another configuration folder may have other keys, and whoever wants the trace gets it.
-    if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
+    if wants_traceback() or any(word.startswith(("--config", "-c")) for word in words):
         return
     message, overrides = _explain_flags(words)
     composed = None
@@ -87,8 +104,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
         message = _explain_values(overrides, composed)
     if message:
-        print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
-        sys.exit(2)
+        refuse(program, message)
 
 
 def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -242,6 +242,6 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(checkpoint: Path) -> str:
+def translate_command(checkpoint: str | os.PathLike[str], *options: str) -> str:
     """Return the command that translates with `checkpoint`, which knows how its run decodes."""
-    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)])
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *options])

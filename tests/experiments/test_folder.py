@@ -165,7 +165,8 @@ def test_differences_are_named_by_section():
 
 
 def test_the_translate_command_can_be_pasted():
-    assert folder.translate_command(Path("a b.ckpt")) == "python -m seq2seq.translate --ckpt 'a b.ckpt'"
+    command = folder.translate_command(Path("a b.ckpt"), "--shortlist", "c d.npz")
+    assert command == "python -m seq2seq.translate --ckpt 'a b.ckpt' --shortlist 'c d.npz'"
 
 
 def test_writing_leaves_no_temporary_file(tmp_path):
