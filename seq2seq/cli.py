@@ -324,17 +324,17 @@ def exit_status(work: Callable[[], int]) -> int:
         return fail(disk_message(error) or f"{error.filename or 'input or output'}: {error.strerror or error}")
 
 
-def require_standard_output(option: str) -> None:
+def require_standard_output(remedy: str) -> None:
     """Check that there is a standard output.
 
     Args:
-        option: The remedy, such as "--output".
+        remedy: What to do instead, such as "name a file with --output".
 
     Raises:
         UsageError: It is closed.
     """
     if sys.stdout is None:
-        raise UsageError(f"there is no standard output; {option}")
+        raise UsageError(f"there is no standard output; {remedy}")
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:
