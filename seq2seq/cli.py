@@ -239,14 +239,13 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror}); choose another file") from None
 
 
-def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
-    """Check that a file can be written without replacing an input, a checkpoint, a file of a run or anything but text.
+def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
+    """Check that a file can be written without replacing a checkpoint, a file of a run or anything but text.
 
     Raises:
         UsageError: It cannot be written, or must not be replaced.
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
-    require_output(path, option, inputs=inputs)
     require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
