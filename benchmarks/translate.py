@@ -176,9 +176,9 @@ def _load_ours(engine: Engine, path: Path) -> Run:
 
 
 def _load_ctranslate2(engine: Engine, path: Path) -> Run:
-    from seq2seq.inference.packages import require
+    from seq2seq.packages import require
 
-    translator = require("ctranslate2", "this engine").Translator(
+    translator = require("ctranslate2", "this engine", extra="export").Translator(
         str(path), compute_type=engine.dtype, intra_threads=1, inter_threads=1
     )
     pieces = json.loads((path / "shared_vocabulary.json").read_text("utf-8"))
@@ -198,10 +198,10 @@ def _load_ctranslate2(engine: Engine, path: Path) -> Run:
 def _load_marian(engine: Engine, path: Path) -> Run:
     import torch
 
-    from seq2seq.inference.packages import require
+    from seq2seq.packages import require
 
     model = (
-        require("transformers", "this engine")
+        require("transformers", "this engine", extra="export")
         .MarianMTModel.from_pretrained(path, dtype=getattr(torch, engine.dtype))
         .eval()
     )

@@ -25,6 +25,7 @@ from seq2seq.build import TargetError, Uninitialized, build_model, without_memor
 from seq2seq.config.search import KEPT, SearchSettings
 from seq2seq.config.settings import read_section
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.faults import first_line
 from seq2seq.files import atomic_file
 from seq2seq.model import Seq2Seq
 from seq2seq.upgrade import FORMAT, upgrade
@@ -242,7 +243,7 @@ def _build(
     try:
         model.load_state_dict(weights)
     except Exception as error:
-        raise CheckpointError(f"{path}: its weights do not load ({_first_line(error)})") from None
+        raise CheckpointError(f"{path}: its weights do not load ({_type_and_message(error)})") from None
     return Loaded(model.to(device).eval(), tokenizer, meta)
 
 
@@ -349,7 +350,7 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_state(meta["tokenizer"])
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     except Exception as error:  # any damage inside the SentencePiece model
-        raise CheckpointError(f"{path}: its tokenizer does not load ({_first_line(error)})") from None
+        raise CheckpointError(f"{path}: its tokenizer does not load ({_type_and_message(error)})") from None
     # an id beyond the embeddings is a device-side assert on a GPU, after which the process is lost
     wanted = (meta["model"].get("src_vocab_size"), meta["model"].get("tgt_vocab_size"))
     if sizes != wanted:
@@ -368,9 +369,9 @@ def _model(meta: dict[str, Any], path: Path, trust: Sequence[str]) -> Seq2Seq:
         # portable: without demands that mixers made of the machine of the training
         return build_model(meta["model"], trust=trust, portable=True)
     except TargetError as error:
-        raise CheckpointError(f"{path}: refused, {_first_line(error)}") from None
+        raise CheckpointError(f"{path}: refused, {_type_and_message(error)}") from None
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
-        raise CheckpointError(f"{path}: its settings build no model ({_first_line(error)})") from None
+        raise CheckpointError(f"{path}: its settings build no model ({_type_and_message(error)})") from None
 
 
 def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> None:
@@ -437,11 +438,10 @@ def _refusal(error: BaseException) -> str:
         return f"holds a Python object ({match[1]})"
     if isinstance(error, pickle.UnpicklingError):
         return "does not open as plain tensors"
-    return f"does not open as plain tensors ({_first_line(error)})"
+    return f"does not open as plain tensors ({_type_and_message(error)})"
 
 
-def _first_line(error: BaseException) -> str:
+def _type_and_message(error: BaseException) -> str:
     """Format an error as its type and the first line of its message."""
-    # torch's errors go on for many lines; 300 characters keep the message one line
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    name, text = type(error).__name__, first_line(error)
+    return name if text == name else f"{name}: {text}"

@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 
 from seq2seq.config.names import suggestion
 from seq2seq.config.values import shown
-from seq2seq.files import disk_message
+from seq2seq.faults import disk_message, is_out_of_memory
 from seq2seq.streams import fill_closed_descriptors, print_error, whole_output
-
-_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 
 
 class UsageError(ValueError):
@@ -241,14 +239,13 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
             raise UsageError(f"{option} {path}: cannot be written ({error.strerror}); choose another file") from None
 
 
-def require_text_output(path: Path, option: str, *, inputs: Sequence[str | int] = (), ckpt: str) -> None:
-    """Check that a file can be written without replacing an input, a checkpoint, a file of a run or anything but text.
+def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
+    """Check that a file can be written without replacing a checkpoint, a file of a run or anything but text.
 
     Raises:
         UsageError: It cannot be written, or must not be replaced.
     """
     # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
-    require_output(path, option, inputs=inputs)
     require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
     # links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
@@ -317,8 +314,7 @@ def exit_status(work: Callable[[], int]) -> int:
     except (ValueError, FloatingPointError) as error:
         return fail(error)
     except (MemoryError, RuntimeError) as error:
-        # torch's allocators raise RuntimeError, known by its words alone
-        if isinstance(error, RuntimeError) and not any(words in str(error).lower() for words in _OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         return fail(
             "not enough memory: choose a smaller model, beam, batch or length, or free memory of other programs"
@@ -327,17 +323,17 @@ def exit_status(work: Callable[[], int]) -> int:
         return fail(disk_message(error) or f"{error.filename or 'input or output'}: {error.strerror or error}")
 
 
-def require_standard_output(option: str) -> None:
+def require_standard_output(remedy: str) -> None:
     """Check that there is a standard output.
 
     Args:
-        option: The remedy, such as "--output".
+        remedy: What to do instead, such as "name a file with --output".
 
     Raises:
         UsageError: It is closed.
     """
     if sys.stdout is None:
-        raise UsageError(f"there is no standard output; {option}")
+        raise UsageError(f"there is no standard output; {remedy}")
 
 
 def run_command(main: Callable[[], int]) -> NoReturn:

@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.figure:
         require_matplotlib()
     # made only when something is written to it
-    require_standard_output("open it, for the table goes there")
+    require_standard_output("the table is printed there: open it")
     out = require_folder(Path(options.out), files=("comparison.md", "comparison.csv")) if options.out else None
     # blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0

@@ -87,7 +87,7 @@ class Agreement:
         # made on first use: torch.distributed may start after this object is built
         self._group: dist.ProcessGroup | int | None = None
 
-    def of(self, numbers: Sequence[float]) -> list[float]:
+    def maxima(self, numbers: Sequence[float]) -> list[float]:
         """Return the maximum of each number over all ranks, which must call this together.
 
         Args:

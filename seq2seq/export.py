@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out)
     # before the model is loaded, which may take long
     _require_replaceable(out, LAYOUTS[options.format])
+    from seq2seq.experiments.folder import translate_command
     from seq2seq.experiments.origin import read_origin
     from seq2seq.inference.export.agreement import SENTENCES
     from seq2seq.inference.export.card import Origin
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         rest = f", {SENTENCES - count} up to two tokens of nearly equal probability" if count < SENTENCES else ""
         print(f"{name} translates {SENTENCES} sentences as {what} does: {count} token for token{rest}")
     if options.format != "ctranslate2":
-        print(f"translate with: {shlex.join(['python', '-m', 'seq2seq.translate', '--ckpt', str(out)])}")
+        print(f"translate with: {translate_command(out)}")
     print(f"{options.format}: {out}")
     return 0
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -20,6 +18,8 @@ from typing import IO, Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from seq2seq.faults import disk_error
+
 log = logging.getLogger(__name__)
 
 # Between two attempts to take a lock.
@@ -28,17 +28,6 @@ POLL_SECONDS = 0.2
 REPORT_SECONDS = 30.0
 # The file of the lock that `reserved` takes in a folder.
 LOCK = ".lock"
-# Errors of a disk, and what helps.
-_ELSEWHERE = "or choose another folder"
-_REMEDIES = {
-    errno.ENOSPC: f"make room there, {_ELSEWHERE}",
-    errno.EDQUOT: f"delete some files, have the quota raised, {_ELSEWHERE}",
-    errno.EFBIG: f"raise the limit on the size of a file (ulimit -f), {_ELSEWHERE}",
-    errno.EROFS: "choose a folder that is not read-only",
-    errno.EACCES: f"see that you may read and write there, {_ELSEWHERE}",
-    errno.EPERM: f"see that you may read and write there, {_ELSEWHERE}",
-    errno.EIO: f"check the disk, {_ELSEWHERE}",
-}
 # Raised by filelock where a file system has no locks.
 _NO_LOCKS = (OSError, NotImplementedError)
 
@@ -95,49 +84,6 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
             raise
         unknown = fault.filename is None or str(fault.filename).startswith(str(ours))
         raise OSError(fault.errno, fault.strerror, str(path) if unknown else fault.filename) from error
-
-
-def disk_error(error: BaseException) -> OSError | None:
-    """Find the error of a disk (full, over quota, read-only and so on) behind an exception of whatever library.
-
-    Returns:
-        An OSError with number and message, and a name if one is known; None for any other error.
-    """
-    # a ValueError is a message to the user already
-    if isinstance(error, ValueError):
-        return None
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None:
-        chain.append(link)
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    # a number first, wherever it is: torch's own error comes after the one that has it
-    for link in chain:
-        if isinstance(link, OSError) and link.errno in _REMEDIES and "errno" not in str(link.strerror):
-            return OSError(link.errno, link.strerror, link.filename)
-    for link in chain:
-        if number := _guessed_errno(link):
-            return OSError(number, os.strerror(number), getattr(link, "filename", None))
-    return None
-
-
-def disk_message(error: OSError) -> str | None:
-    """Describe an error of a disk and its remedy in one line; None for any other error."""
-    if error.errno not in _REMEDIES:
-        return None
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or os.strerror(error.errno)}; {_REMEDIES[error.errno]}"
-
-
-def _guessed_errno(error: BaseException) -> int | None:
-    """Return the number of an error of a disk that only its message has."""
-    text = str(error)
-    # Arrow and libraries in Rust write it there, numpy counts what was written, torch notes a wrong position
-    if match := re.search(r"(?:Detail: \[errno |\(os error )(\d+)[\])]", text):
-        return int(match[1]) if int(match[1]) in _REMEDIES else None
-    if not isinstance(error, OSError | RuntimeError):
-        return None
-    return errno.ENOSPC if re.search(r"requested and \d+ written|inline_container.* unexpected pos", text) else None
 
 
 def put_in_place(temporary: Path, final: Path) -> None:

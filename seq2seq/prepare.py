@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import run_program
+from seq2seq.config.explain import exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.config.mixer import packages_of
 from seq2seq.config.sections import read_sections
 from seq2seq.data.corpus import validate_section
@@ -36,14 +33,11 @@ def main(config: DictConfig) -> None:
     try:
         prepare(plain_settings(config))
     except ValueError as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if wants_traceback():
             raise
-        print(f"prepare: {error}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
-        sys.exit(2)
+        refuse("prepare", error)
     except KeyboardInterrupt:
-        print("prepare: interrupted; what was finished stays", file=sys.stderr)
-        # 130, as shells report an interrupted command
-        sys.exit(128 + signal.SIGINT)
+        exit_interrupted("prepare", "; what was finished stays")
 
 
 def prepare(config: dict[str, Any]) -> None:

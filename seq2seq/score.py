@@ -152,7 +152,7 @@ def _refuse_idle(parser: Parser, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Score as the options say, and print the report as text or JSON."""
-    require_standard_output("open it, for the scores go there")
+    require_standard_output("the scores are printed there: open it")
     if options.force:
         return _force(options)
     from seq2seq.evaluation.score_table import report_text

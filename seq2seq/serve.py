@@ -6,9 +6,10 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from seq2seq.cli import Parser, UsageError, exit_status, fail, nonempty, option_name, run_command
+from seq2seq.cli import Parser, exit_status, fail, nonempty, option_name, run_command
 from seq2seq.config.service import ServiceSettings
 from seq2seq.config.settings import keys
+from seq2seq.packages import require
 from seq2seq.streams import print_error
 from seq2seq.translation_options import add_model_options, load_translator, value_of
 
@@ -52,12 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Bind the address, load the model, and serve until a signal."""
     limits = ServiceSettings(**{name: getattr(options, name) for name in keys(ServiceSettings)})
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise UsageError(f"serving needs the package {error.name}: pip install 'seq2seq-mixers[serve]'") from None
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import bound_socket, run, url_of
 
     # a port that is taken is reported before the model is loaded, which may take long

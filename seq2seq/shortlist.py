@@ -56,6 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.src == options.tgt:
         raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
     # imports torch: after the options are checked
+    from seq2seq.experiments.folder import translate_command
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist
 
@@ -72,9 +73,9 @@ def _run(options: argparse.Namespace) -> int:
         ),
     )
     made.shortlist.save(out, **how)
-    size = made.shortlist.tokenizer.tgt_vocab_size
-    print(f"lists of {made.mean_size:.0f} of {size:,} pieces have {made.covered:.2%} of the pieces of the translations")
-    print(f"translate with: python -m seq2seq.translate --ckpt {options.ckpt} --shortlist {out}")
+    lists = f"the lists of {made.mean_size:.0f} of {made.shortlist.tokenizer.tgt_vocab_size:,} pieces"
+    print(f"{lists} contain {made.covered:.2%} of the translations' pieces")
+    print(f"translate with: {translate_command(options.ckpt, '--shortlist', str(out))}")
     return 0
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -16,7 +14,7 @@ from omegaconf import DictConfig
 
 from seq2seq.config.chosen import chosen_settings, typed_settings
 from seq2seq.config.compose import plain_settings
-from seq2seq.config.explain import run_program
+from seq2seq.config.explain import INTERRUPTED, exit_interrupted, refuse, run_program, wants_traceback
 from seq2seq.data.corpus import validate_section
 from seq2seq.experiments import hydra_callback
 from seq2seq.experiments.folder import mixer_label
@@ -39,15 +37,13 @@ def main(config: DictConfig) -> float:
         # torch and Lightning are imported from here on: a wrong setting need not wait for them
         return _train(plan)
     except ValueError as error:
-        # Hydra's own variable for a traceback instead of one line
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if wants_traceback():
             raise
-        _fail(error, f"{error}\n(HYDRA_FULL_ERROR=1 shows where)", status=2)
+        _fail_job_of_sweep(error)
+        refuse("train", error)
     except KeyboardInterrupt:
-        print("train: interrupted", file=sys.stderr)
-        # 130, as shells report an interrupted command
-        hydra_callback.record_stop(128 + signal.SIGINT)
-        sys.exit(128 + signal.SIGINT)
+        hydra_callback.record_stop(INTERRUPTED)
+        exit_interrupted("train")
     except SystemExit as stop:
         hydra_callback.record_stop(stop.code)
         raise
@@ -87,16 +83,15 @@ def _train(plan: RunPlan) -> float:
     try:
         return train(plan)
     except TrainingFault as fault:
-        _fail(fault, str(fault), status=1)
+        _fail_job_of_sweep(fault)
+        print(f"train: {fault}", file=sys.stderr)
+        sys.exit(1)
 
 
-def _fail(error: Exception, message: str, *, status: int) -> NoReturn:
-    """Exit with one line; in a sweep, fail this job alone."""
-    # sys.exit would end the whole sweep; a JobError is the failure of this job alone
+def _fail_job_of_sweep(error: Exception) -> None:
+    """In a sweep, raise an error that fails this job alone: sys.exit would end the whole sweep."""
     if hydra_callback.folder():
         raise hydra_callback.JobError(str(error)) from error
-    print(f"train: {message}", file=sys.stderr)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

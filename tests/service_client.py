@@ -175,8 +175,10 @@ def served(stub: Any = None, **limits: Any) -> Any:
     translator: Any = stub or Stub()
     # a busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
-    align = translator.align if isinstance(translator, Stub) else None
-    service = Service(BatchTranslator(translator, align=align), ServiceSettings(**given))
+    batches: Any = BatchTranslator(translator)
+    if isinstance(translator, Stub):
+        batches.align_words = translator.align
+    service = Service(batches, ServiceSettings(**given))
     service.batcher.start()
     try:
         yield Served(translator, service)

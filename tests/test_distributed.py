@@ -184,7 +184,7 @@ def test_a_signal_to_one_process_stops_the_test_of_both(corpus, tmp_path):
 def meet(rank: int, folder: str) -> None:
     """One of two processes that disagree."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
-    found = Agreement().of([rank, 0, 15 * (1 - rank), 0.25])
+    found = Agreement().maxima([rank, 0, 15 * (1 - rank), 0.25])
     assert found == [1, 0, 15, 0.25], found
     dist.destroy_process_group()
 
@@ -192,7 +192,7 @@ def meet(rank: int, folder: str) -> None:
 def test_the_greatest_is_agreed_on(tmp_path):
     # forked, which is quicker than two processes that import torch
     mp.start_processes(meet, (str(tmp_path),), nprocs=2, start_method="fork")
-    assert Agreement().of([3, 0.5]) == [3, 0.5]
+    assert Agreement().maxima([3, 0.5]) == [3, 0.5]
 
 
 def by(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:

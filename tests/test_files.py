@@ -177,46 +177,6 @@ def test_a_lock_that_is_held_shuts_out_and_names_its_holder(tmp_path):
 # ---- disks that are full
 
 
-def chain(error: BaseException, cause: BaseException) -> BaseException:
-    error.__cause__ = cause
-    return error
-
-
-@pytest.mark.parametrize(
-    ("error", "number"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), errno.ENOSPC),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), errno.EDQUOT),
-        (OSError(errno.EROFS, "Read-only file system", "/x"), errno.EROFS),
-        (PermissionError(errno.EACCES, "Permission denied", "/x"), errno.EACCES),
-        # Arrow
-        (OSError("Error writing bytes to file. Detail: [errno 28] No space left on device"), errno.ENOSPC),
-        # numpy
-        (OSError("100000 requested and 12484 written"), errno.ENOSPC),
-        # torch
-        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"), errno.ENOSPC),
-        # datasets
-        (
-            chain(Exception("An error occurred while generating the dataset"), OSError(28, "No space left on device")),
-            errno.ENOSPC,
-        ),
-        (Exception("Error while serializing: I/O error: No space left on device (os error 28)"), errno.ENOSPC),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), None),
-        (RuntimeError("shapes do not match"), None),
-        (chain(ValueError("a message to the user"), OSError(28, "No space")), None),
-        (OSError("disk full"), None),
-    ],
-)
-def test_an_error_of_the_disk_is_found_behind_that_of_any_library(error, number):
-    fault = files.disk_error(error)
-    assert (fault.errno if fault else None) == number
-    if fault:
-        message = files.disk_message(fault)
-        assert message
-        assert os.strerror(fault.errno) in message
-        assert "folder" in message
-
-
 def test_every_writer_names_the_file_and_leaves_nothing(tmp_path):
     def by_numpy(folder: Path) -> None:
         np.save(folder / "x.npy", np.zeros(10_000))

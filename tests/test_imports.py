@@ -20,6 +20,7 @@ MODULES = {
 # The parts of the package, lowest first. A part imports itself and the levels below its own, nothing beside or above.
 # A module that is named by itself (`evaluation.metrics`) is a part of its own; the commands are what no level names.
 LEVELS = (
+    ("faults", "packages"),
     ("files", "streams", "archive", "resources", "distributed", "introspection", "evaluation.score_names"),
     ("kernels", "config", "state", "pooling"),
     ("mixer", "data"),

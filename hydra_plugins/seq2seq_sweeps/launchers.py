@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -20,9 +19,11 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
+from seq2seq.config.explain import INTERRUPTED, wants_traceback
 from seq2seq.experiments.hydra_callback import JobError
 from seq2seq.experiments.job_records import OVER, Job, Process, common_overrides, slurm_state
 from seq2seq.experiments.sweep_watch import describe
+from seq2seq.packages import missing_package
 
 
 class _Missing(Launcher):
@@ -33,7 +34,7 @@ class _Missing(Launcher):
 
     def setup(self, **parts: Any) -> None:
         """Raise ValueError with the remedy."""
-        raise ValueError("this hydra/launcher needs hydra-submitit-launcher: pip install -e '.[slurm]'")
+        raise missing_package("hydra-submitit-launcher", "this hydra/launcher", extra="slurm")
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Do nothing: `setup` has raised."""
@@ -73,7 +74,7 @@ class _ReportingLauncher(_Base):
             return self._launch(job_overrides, initial_job_idx)
         except (ValueError, TypeError) as error:
             # Hydra would print a traceback; submitit's own executors refuse settings as TypeErrors, too
-            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            if wants_traceback():
                 raise
             print(f"train: hydra.launcher: {' '.join(str(error).split())}", file=sys.stderr)
             sys.exit(2)
@@ -104,7 +105,7 @@ class _ReportingLauncher(_Base):
             return self._run(records, arguments, submitted)
         except KeyboardInterrupt:
             self._interrupted(submitted)
-            sys.exit(130)  # the shell's status for an interrupt
+            sys.exit(INTERRUPTED)
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         """Submit some of the jobs, on SLURM as one array."""

@@ -22,6 +22,7 @@ from seq2seq.config.settings import read_section
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.cleaning import shorten
 from seq2seq.experiments.figures import require_matplotlib
+from seq2seq.experiments.folder import RunFolder
 from seq2seq.inference.translator import Translator
 from seq2seq.model import Seq2Seq
 from seq2seq.streams import print_error
@@ -147,9 +148,9 @@ def of_checkpoint(
     """
     require_matplotlib("a report")
     _require_file(path)
-    # <run>/checkpoints/best.ckpt goes by the run's name, any other file by its own
-    parent = path.resolve().parent
-    name = parent.parent.name if parent.name == "checkpoints" else path.stem
+    # a file that lies in no run goes by its own name
+    run = RunFolder.of_checkpoint(path.resolve())
+    name = run.path.name if run.config.is_file() else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
     torch.manual_seed(seed)
     translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)

@@ -50,12 +50,13 @@ _OTHERS = {
     "logger, as in logger=wandb": "wandb tensorboard",
     "mixer, as in mixer=transformer, and model, as in model=base": "arch architecture modeltype modelname",
 }
-ELSEWHERE = {name: place for place, names in _OTHERS.items() for name in names.split()}
+# The setting here, by such a name.
+SETTING_OF_NAME = {name: place for place, names in _OTHERS.items() for name in names.split()}
 
 
 def elsewhere(name: str) -> str:
     """Say where the setting is that others call `name`; "" if nobody does."""
-    found = ELSEWHERE.get(name.lower().replace("_", "").replace("-", ""))
+    found = SETTING_OF_NAME.get(name.lower().replace("_", "").replace("-", ""))
     return f"; the setting is {found}" if found else ""
 
 

@@ -30,16 +30,18 @@ from seq2seq.resources import conf_dir
 from seq2seq.streams import whole_output
 
 # Entries below these have names of the user's own, which can be added and deleted.
-_OPEN = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+_USER_NAMED = ("mixer", "logger", "callbacks", "data.corpora", "data.tokenize", "data.columns")
+# The same of Hydra's own settings.
+_USER_NAMED_OF_HYDRA = (
+    *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
+    *("hydra.job.env_set", "hydra.job_logging", "hydra.hydra_logging", "hydra.launcher.env_set", "hydra.searchpath"),
+)
+# Exit status of an interrupted program, as shells report it.
+INTERRUPTED = 128 + signal.SIGINT
 # Flags that start a sweep.
 _SWEEP = ("-m", "--multirun")
 # What Hydra raises for settings that it does not take; the last ones are slips of its own.
 _ERRORS = (HydraException, OmegaConfBaseException, ValueError, AssertionError, AttributeError, TypeError)
-# The same of Hydra's own settings.
-_OPEN_OF_HYDRA = (
-    *("hydra.sweeper.params", "hydra.launcher.additional_parameters", "hydra.callbacks"),
-    *("hydra.job.env_set", "hydra.job_logging", "hydra.hydra_logging", "hydra.launcher.env_set", "hydra.searchpath"),
-)
 
 
 def run_program(program: str, main: Callable[[], object]) -> None:
@@ -59,9 +61,24 @@ def run_program(program: str, main: Callable[[], object]) -> None:
         main()
     except KeyboardInterrupt:
         # While Hydra composes; from then on, `main` says what stays.
-        print(f"{program}: interrupted", file=sys.stderr)
-        # 130, as shells report an interrupted command.
-        sys.exit(128 + signal.SIGINT)
+        exit_interrupted(program)
+
+
+def exit_interrupted(program: str, remark: str = "") -> NoReturn:
+    """Exit with one line and the status of an interrupted program."""
+    print(f"{program}: interrupted{remark}", file=sys.stderr)
+    sys.exit(INTERRUPTED)
+
+
+def wants_traceback() -> bool:
+    """Return True if errors are to show where they come from, by Hydra's own variable."""
+    return os.environ.get("HYDRA_FULL_ERROR") == "1"
+
+
+def refuse(program: str, message: object) -> NoReturn:
+    """Exit with status 2 and the message of a mistake, and say how to see where it was found."""
+    print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
+    sys.exit(2)
 
 
 def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
@@ -76,7 +93,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
         print(help_text(program))
         sys.exit(0)
     # Another configuration folder may have other keys, and whoever wants the trace gets it.
-    if os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith(("--config", "-c")) for word in words):
+    if wants_traceback() or any(word.startswith(("--config", "-c")) for word in words):
         return
     message, overrides = _explain_flags(words)
     composed = None
@@ -87,8 +104,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
         message = _explain_values(overrides, composed)
     if message:
-        print(f"{program}: {message}\n(HYDRA_FULL_ERROR=1 shows where)", file=sys.stderr)
-        sys.exit(2)
+        refuse(program, message)
 
 
 def _explain_flags(words: Sequence[str]) -> tuple[str, list[str]]:
@@ -124,9 +140,9 @@ def _compose_first(overrides: Sequence[str]) -> tuple[str, DictConfig | None]:
             override = _parse(word)
         except _ERRORS as error:
             return _syntax(word, error), None
-        if wrong := _not_open(override, word):
+        if wrong := _refused_change(override, word):
             return wrong, None
-        chosen.append(_first_choice(override, word))
+        chosen.append(_one_choice(override, word))
     try:
         composed = compose_or_raise(chosen, return_hydra_config=True)
     except MissingConfigException as error:
@@ -159,7 +175,7 @@ def _explain_values(overrides: Sequence[str], composed: DictConfig) -> str:
         composed: The first job, Hydra's own settings with it.
     """
     # A sweep's first and last jobs: what is wrong in both is wrong in all.
-    first, last = ([_first_choice(_parse(word), word, last=last) for word in overrides] for last in (False, True))
+    first, last = ([_one_choice(_parse(word), word, index) for word in overrides] for index in (0, -1))
     message = _wrong_values(first, composed)
     return message if message and (first == last or _wrong_values(last) == message) else ""
 
@@ -201,24 +217,24 @@ def _syntax(word: str, error: Exception) -> str:
     return f"'{shown(word)}' cannot be read ({shown(reason)}): {quoted}"
 
 
-def _not_open(override: Override, word: str) -> str:
+def _refused_change(override: Override, word: str) -> str:
     """Explain a key that may not be deleted, or added to Hydra's own settings; "" if it may."""
     key = override.get_key_element().lstrip("+~")
-    open_below = any(key == part or key.startswith(f"{part}.") for part in _OPEN)
-    if override.is_delete() and not open_below:
+    user_named = any(key == part or key.startswith(f"{part}.") for part in _USER_NAMED)
+    if override.is_delete() and not user_named:
         return f"{word}: a setting cannot be deleted; null turns off what can be off, and {key} left out is its default"
     # Beside a choice of the group without +, Hydra would drop this one without a word.
     if (override.is_add() or override.is_force_add()) and (conf_dir() / key).is_dir():
         return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"
-    is_open = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _OPEN_OF_HYDRA)
-    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not is_open:
+    of_hydra = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _USER_NAMED_OF_HYDRA)
+    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not of_hydra:
         # What exists needs no +, so all that is left is a key that nothing reads.
         return "" if override.is_force_add() and key in _known_keys([]) else _unknown_key(key, word, [])
     return ""
 
 
-def _first_choice(override: Override, word: str, *, last: bool = False) -> str:
-    """Return an override with the first, or the last, of the values that it sweeps over."""
+def _one_choice(override: Override, word: str, index: int = 0) -> str:
+    """Return an override with one of the values that it sweeps over, the first or that of another index."""
     if not override.is_sweep_override():
         return word
     # A sweep is composed job by job; one of its values shows an unknown key.
@@ -232,7 +248,7 @@ def _first_choice(override: Override, word: str, *, last: bool = False) -> str:
         values = list(override.sweep_string_iterator())
     if not values:
         return f"{override.get_key_element()}=null"
-    return f"{override.get_key_element()}={values[-1 if last else 0]}"
+    return f"{override.get_key_element()}={values[index]}"
 
 
 def _swept(composed: DictConfig, chosen: Sequence[str]) -> str:

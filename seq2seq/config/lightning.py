@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 # Arguments that a run passes on: none of them changes the position in the data or the budget.
-OPEN = ("detect_anomaly", "deterministic", "enable_model_summary", "inference_mode", "sync_batchnorm")
+PASSED_ON = ("detect_anomaly", "deterministic", "enable_model_summary", "inference_mode", "sync_batchnorm")
 # Arguments that a run sets by a setting of its own, under another name or in another place.
-ELSEWHERE = {
+OWN_SETTINGS = {
     "accelerator": "trainer.accelerator",
     "strategy": "trainer.strategy",
     "devices": "trainer.devices",
@@ -60,10 +60,10 @@ def explain_argument(key: str) -> str | None:
     section, _, name = key.rpartition(".")
     if section not in ("trainer", "trainer.lightning"):
         return None
-    if name in OPEN and section == "trainer":
+    if name in PASSED_ON and section == "trainer":
         return f"{key}: write trainer.lightning.{name}"
-    if name in ELSEWHERE:
-        return f"{key}: the setting for this is {ELSEWHERE[name]}"
+    if name in OWN_SETTINGS:
+        return f"{key}: the setting for this is {OWN_SETTINGS[name]}"
     if name in REFUSED:
-        return f"{key} is not open: {REFUSED[name]}"
+        return f"{key} cannot be set: {REFUSED[name]}"
     return None

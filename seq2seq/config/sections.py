@@ -31,7 +31,7 @@ SECTIONS: dict[str, type] = {
     "trainer": TrainerSettings,
 }
 # Sections without a class, which are checked by what they build.
-OPEN = ("mixer", "logger")
+WITHOUT_CLASS = ("mixer", "logger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     Raises:
         ValueError: an unknown key, a section or a key that was deleted, or a value of the wrong type or range.
     """
-    names = [name for name in (*SECTIONS, *OPEN) if name]
+    names = [name for name in (*SECTIONS, *WITHOUT_CLASS) if name]
     run = read_section(RunSettings, config, "", extra=names, complete=True)
     for name in names:
         if not isinstance(config.get(name), Mapping):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 from typing import ClassVar
 
 from seq2seq.config.settings import Section, internal, setting
+from seq2seq.packages import require_installed
 
 TYPES = ("unigram", "bpe")
 NORMALIZERS = ("identity", "nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
@@ -57,8 +57,7 @@ class PatchGrid(Section):
         if self.length < 2:
             raise ValueError("a picture of one patch has nothing to mix: lower tokenizer.patches.size")
         # Last: an installation does not help with impossible sizes.
-        if importlib.util.find_spec("PIL") is None:
-            raise ValueError("pictures need the package pillow: pip install 'seq2seq-mixers[images]'")
+        require_installed("PIL", "a source of pictures", extra="images")
 
     @property
     def rows(self) -> int:

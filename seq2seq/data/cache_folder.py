@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from seq2seq.faults import first_line
 from seq2seq.files import build_once, write_text
 
 log = logging.getLogger(__name__)
@@ -137,8 +138,7 @@ def _file_state(path: Path) -> os.stat_result:
 
 
 def _reason(error: BaseException) -> str:
-    text = (isinstance(error, OSError) and error.strerror) or str(error).strip().split("\n")[0]
-    return text or type(error).__name__
+    return getattr(error, "strerror", None) or first_line(error)
 
 
 # Checksums

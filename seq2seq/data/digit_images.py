@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from seq2seq.data.images import write_picture, write_split
+from seq2seq.packages import require
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # Levels of ink in scikit-learn's copy.
@@ -31,11 +32,7 @@ def splits(*, held_out: int, seed: int) -> dict[str, Digits]:
     Raises:
         ValueError: scikit-learn is missing, or too few pictures are left.
     """
-    try:
-        from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError("the digits need the package scikit-learn: pip install 'seq2seq-mixers[digits]'") from None
-    found: Any = load_digits()
+    found = require("sklearn.datasets", "a corpus of digits", extra="digits").load_digits()
     labels = found.target
     if 2 * held_out >= len(labels):
         raise ValueError(f"--held-out {held_out} twice leaves none of {len(labels):,} digits to train on; lower it")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from seq2seq.data.sources import HUB_FILE
+from seq2seq.faults import first_line
 
 # Seconds for one question to the hub, names and connection included; `datasets` itself tries for most of a minute.
 PATIENCE = 6.0
@@ -123,8 +124,8 @@ class Repository(NamedTuple):
             return f"the hub did not answer within {PATIENCE:.0f} s"
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, HfHubHTTPError) and status and status < 500:
-            raise ValueError(f"{self.name}: the hub answers: {_first_line(error)}") from error
-        return f"the hub cannot be reached ({_first_line(error)})" if error else None
+            raise ValueError(f"{self.name}: the hub answers: {first_line(error)}") from error
+        return f"the hub cannot be reached ({first_line(error)})" if error else None
 
 
 def missing_files(files: list[Path]) -> list[str]:
@@ -159,7 +160,3 @@ def _cache_folder() -> Path:
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

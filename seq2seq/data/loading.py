@@ -21,7 +21,8 @@ from seq2seq.data.json_text import json_pairs
 from seq2seq.data.readers import ROWS, Columns, parquet_pairs, table_pairs, text_pairs
 from seq2seq.data.sources import TABULAR, Source, find_source, resolve_path
 from seq2seq.data.tmx import tmx_pairs
-from seq2seq.files import disk_error, scratch_folder
+from seq2seq.faults import disk_error, first_line
+from seq2seq.files import scratch_folder
 
 log = logging.getLogger(__name__)
 
@@ -216,8 +217,7 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
         # a full disk is no fault of the corpus
         if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise fault from error
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         hint = (
             "; a copy on this machine works too: data.path=<folder>, or data=files (data/README.md)" if remote else ""
         )
-        raise ValueError(f"{name or path} could not be loaded: {reason}{hint}") from error
+        raise ValueError(f"{name or path} could not be loaded: {first_line(error)}{hint}") from error

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seq2seq.data.cleaning import Pairs
+from seq2seq.faults import first_line
 
 COMPRESSIONS = ("", ".gz", ".xz", ".zst")
 ROWS = 16_384  # pairs that are in memory as Python strings at a time
@@ -269,6 +270,4 @@ def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         packed = "; decompress it, parquet is compressed within" if path.suffix in COMPRESSIONS[1:] else ""
-        raise ValueError(
-            f"{path} is not a whole parquet file ({str(error).strip().splitlines()[0]}){packed}"
-        ) from error
+        raise ValueError(f"{path} is not a whole parquet file ({first_line(error)}){packed}") from error

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from seq2seq.data.images import write_picture, write_split
+from seq2seq.packages import require
 from seq2seq.resources import data_dir
 
 FONT_SIZES = (9, 10)  # in pixels
@@ -115,11 +116,7 @@ def has_letter(letter: str) -> bool:
 @lru_cache
 def _font(size: int) -> Any:
     """Load the font that Pillow brings."""
-    try:
-        from PIL import ImageFont
-    except ImportError:
-        raise ValueError("drawing needs the package pillow: pip install 'seq2seq-mixers[images]'") from None
-    return ImageFont.load_default(size)
+    return require("PIL.ImageFont", "drawing", extra="images").load_default(size)
 
 
 def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: int, held_out: int) -> dict[str, int]:

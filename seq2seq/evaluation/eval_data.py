@@ -20,6 +20,8 @@ from seq2seq.data.languages import target_languages
 from seq2seq.data.loading import open_split
 from seq2seq.data.multi_corpus import Part, naming, parts_of
 from seq2seq.data.sources import find_source
+from seq2seq.experiments.folder import RunFolder
+from seq2seq.faults import first_line
 from seq2seq.resources import conf_dir
 
 
@@ -56,7 +58,7 @@ def data_settings(
         # changes last: one that contradicts the translation is refused below
         data = OmegaConf.to_container(OmegaConf.merge(*parts, changes), resolve=True)
     except OmegaConfBaseException as error:
-        raise ValueError(f"--data: {str(error).partition(chr(10))[0]}") from None
+        raise ValueError(f"--data: {first_line(error)}") from None
     # OmegaConf types the container as dict, list or scalar
     assert isinstance(data, dict)
     for side, language in languages.items():
@@ -95,8 +97,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
 
 def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> dict[str, Any]:
     """Read a section `data`: of the run's configuration, of a YAML file, or of a group in conf/data, in this order."""
-    # a checkpoint lies in <run>/checkpoints/
-    run = Path(ckpt).absolute().parent.parent / "config.yaml"
+    run = RunFolder.of_checkpoint(ckpt).config
     if name is None and run.is_file():
         return _mapping(read_yaml(run).get("data"), run)
     chosen = name or meta["data"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from seq2seq.evaluation.metrics import UNSPACED, Score, primary_subtag
 from seq2seq.evaluation.score_names import CONVENTIONS
+from seq2seq.packages import require
 
 # Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbors of the hyphen, so of
 # "a-b-c" only the first is split.
@@ -79,9 +80,5 @@ def _tokens(line: str, convention: str, lang: str) -> str:
 
 @functools.cache
 def _moses(lang: str) -> Any:
-    try:
-        from sacremoses import MosesTokenizer
-    except ImportError as error:
-        raise ValueError("tokenized BLEU needs the package sacremoses: pip install sacremoses") from error
     # cached: making one loads lists of prefixes, and every line of a corpus asks for it
-    return MosesTokenizer(lang=primary_subtag(lang))
+    return require("sacremoses", "tokenized BLEU", extra="moses").MosesTokenizer(lang=primary_subtag(lang))

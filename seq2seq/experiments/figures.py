@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seq2seq.files import atomic_file
+from seq2seq.packages import require_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +32,7 @@ def require_matplotlib(what: str = "--figure") -> None:
     Raises:
         ValueError: It is not installed; names the remedy.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError(f"{what} needs matplotlib: pip install -c constraints.txt -e '.[figure]'")
+    require_installed("matplotlib", what, extra="figure")
 
 
 def look(index: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import copy
 import hashlib
 import json
 import logging
+import os
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 
 from seq2seq.config.dicts import flat, without
 from seq2seq.config.trainer import bounded
+from seq2seq.experiments.json_file import read_json_or_none
 from seq2seq.files import reserved, write_text
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,12 @@ class RunFolder:
         self.best = path / "checkpoints" / "best.ckpt"
         self.last = path / "checkpoints" / "last.ckpt"
 
+    @classmethod
+    def of_checkpoint(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Return the folder of the run that a checkpoint lies in; it has no config.yaml if the file lies elsewhere."""
+        # <run>/checkpoints/last.ckpt, also where the path is relative to either folder
+        return cls(Path(path).absolute().parent.parent)
+
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:
         """Keep other runs out of the folder in this block.
@@ -143,11 +151,7 @@ class RunFolder:
 
     def read_results(self) -> dict[str, Any]:
         """Read results.json; empty where it cannot be read."""
-        try:
-            results = json.loads(self.results.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return results if isinstance(results, dict) else {}
+        return read_json_or_none(self.results) or {}
 
     def test_file(self, side: str) -> Path:
         """Return the path of the test set's `src`, `ref` or `hyp` (translations), one sentence a line."""
@@ -175,9 +179,13 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
         config: The resolved settings.
         mixer: Label of the mixer, as `mixer_label` returns it.
     """
+    return f"{data_label(config)}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+
+
+def data_label(config: Mapping[str, Any]) -> str:
+    """Return the name of the data set as it is written in names of runs."""
     # names of data sets have slashes (org/name); \w keeps letters of any script
-    data = re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
-    return f"{data}-{re.sub(r'[^0-9A-Za-z_.+-]+', '_', mixer)}-{config_hash(config)}"
+    return re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
 
 
 def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
@@ -234,6 +242,6 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(checkpoint: Path) -> str:
+def translate_command(checkpoint: str | os.PathLike[str], *options: str) -> str:
     """Return the command that translates with `checkpoint`, which knows how its run decodes."""
-    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint)])
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *options])

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from seq2seq.experiments.json_file import read_json
+from seq2seq.experiments.json_file import read_json, read_json_or_none
 from seq2seq.files import write_json
 
 RECORD = "job.json"
@@ -193,7 +193,7 @@ class Job:
             process = record.get("process") or {}
             # a job that has started has recorded its own process, which is the better source
             if record.get("state") == "waiting":
-                process = _read_json(folder / SUBMITTED) or process
+                process = read_json_or_none(folder / SUBMITTED) or process
             return cls(
                 folder=folder,
                 overrides=tuple(str(override) for override in record.get("overrides", ())),
@@ -275,7 +275,7 @@ def write_sweep(sweep: Path, *, ended: bool) -> None:
 
 def launcher(sweep: Path) -> Process | None:
     """Return the process that launches more jobs of a sweep; None if it has ended."""
-    record = _read_json(sweep / SWEEP)
+    record = read_json_or_none(sweep / SWEEP)
     if record is None or record.get("ended"):
         return None
     # a launcher that was killed has not recorded its end
@@ -285,11 +285,3 @@ def launcher(sweep: Path) -> Process | None:
         # a damaged record names nobody to wait for
         return None
     return process if process.alive() else None
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """Read a dictionary; None if the file is missing or damaged."""
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None

@@ -34,3 +34,11 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path.name} is damaged: {error}") from None
     return loaded
+
+
+def read_json_or_none(path: Path) -> dict[str, Any] | None:
+    """Read a dictionary; None if the file is missing or damaged."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None

@@ -15,7 +15,7 @@ def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Scores are left out where they are those of another checkpoint of the run.
     """
-    folder = RunFolder(ckpt.absolute().parent.parent)
+    folder = RunFolder.of_checkpoint(ckpt)
     results = folder.read_results()
     if not (folder.best.is_file() and ckpt.is_file() and folder.best.samefile(ckpt)):
         results = {name: value for name, value in results.items() if name not in ("valid", "test")}

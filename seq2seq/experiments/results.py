@@ -17,7 +17,7 @@ from seq2seq.config.dicts import flat
 from seq2seq.config.mixer import class_names
 from seq2seq.config.sections import SECTIONS, present_settings
 from seq2seq.config.yaml_file import read_yaml
-from seq2seq.experiments.folder import SIDES, RunFolder, with_window
+from seq2seq.experiments.folder import SIDES, RunFolder, data_label, with_window
 from seq2seq.experiments.job_records import Job, common_overrides, is_sweep, read_jobs
 from seq2seq.experiments.json_file import read_json
 
@@ -359,7 +359,7 @@ def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:
     if results.get("mixer"):
         return str(results["mixer"])
     # a run named by run=<name> does not match
-    data = re.escape(re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"])))
+    data = re.escape(data_label(config))
     if match := re.fullmatch(rf"{data}-(.+)-[0-9a-f]{{8}}", str(results.get("run"))):
         return match[1]
     return "/".join("+".join(classes) for classes in class_names(config["mixer"]).values())

@@ -36,10 +36,10 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     Raises:
         ValueError: The path is not a file, or there is a run already and `resume` is None.
     """
-    path = Path(resume) if resume not in (None, "auto") else None
+    # absolute, as the paths of the folder that it lies in
+    path = Path(resume).absolute() if resume not in (None, "auto") else None
     if path and path.is_file():
-        # <run>/checkpoints/last.ckpt; a copy of it elsewhere has no config.yaml two folders up
-        owner = RunFolder(path.parent.parent)
+        owner = RunFolder.of_checkpoint(path)
         folder = owner if owner.config.exists() else folder
     # a link that leads nowhere, too: reading it says so, and a new run in its place would not
     if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):

@@ -12,6 +12,7 @@ from seq2seq.archive import CheckpointError
 from seq2seq.checkpoint import KEY, Loaded
 from seq2seq.data.tokenizer import Tokenizer
 from seq2seq.inference.description import CONFIG, TOKENIZER_FILES, folder_format, read_description
+from seq2seq.packages import require
 
 WEIGHTS = "model.safetensors"
 # What is fetched of a repository on the hub: nothing that could be run.
@@ -89,9 +90,7 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
 
 def _load_weights(folder: Path, *, device: str, trust: Sequence[str]) -> Loaded:
     """Load a folder of safetensors, checked as a checkpoint is."""
-    from seq2seq.inference.packages import require
-
-    safetensors = require("safetensors.torch", "a folder of safetensors")
+    safetensors = require("safetensors.torch", "a folder of safetensors", extra="export")
     meta, values = read_description(folder)
     path = folder / WEIGHTS
     if not path.is_file():

@@ -17,9 +17,9 @@ from seq2seq.build import build_model, without_memory
 from seq2seq.checkpoint import Loaded, load_tokenizer
 from seq2seq.inference.description import CONFIG, read_description
 from seq2seq.inference.export.int8 import int8_linear
-from seq2seq.inference.packages import require
 from seq2seq.model import Seq2Seq
 from seq2seq.output import NarrowOutput
+from seq2seq.packages import require
 from seq2seq.state import Ancestry, Cache, leaves, rebuild, shared_ancestries
 from seq2seq.upgrade import upgrade
 
@@ -188,7 +188,7 @@ def _read_output(path: Path, scored: bool) -> dict[str, Tensor]:
 
 
 def _session(path: Path) -> Any:
-    runtime = require("onnxruntime", "a folder of ONNX graphs")
+    runtime = require("onnxruntime", "a folder of ONNX graphs", extra="export")
     if not path.is_file():
         raise CheckpointError(f"{path.parent}: has no {path.name}; copy the folder again")
     options = runtime.SessionOptions()

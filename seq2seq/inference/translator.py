@@ -19,6 +19,7 @@ from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.config.values import shown
 from seq2seq.data.languages import target_languages, target_tags
 from seq2seq.data.tokenizer import Tokenizer
+from seq2seq.faults import first_line
 from seq2seq.inference.encoding import Note as Note
 from seq2seq.inference.encoding import encode_parts, halves
 from seq2seq.inference.limits import CPU_TOKENS, DTYPES, GPU_TOKENS, LONGEST_SOURCE, MOST_PARTS
@@ -324,7 +325,7 @@ def _search_parts(
                 found[rows[number]] = hypotheses
                 done(parts[rows[number]].line)
     except (RuntimeError, ValueError, MemoryError) as error:
-        reason = next(iter(str(error).splitlines()), "")[:200] or type(error).__name__
+        reason = first_line(error)
     # after the handler, whose exception keeps the memory of the search
     if reason is None:
         return

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seq2seq.faults import first_line
 from seq2seq.kernels.launch_config import MAX_HEAD_DIM, MAX_TAPS
 
 BACKENDS = ("auto", "triton", "torch")
@@ -134,8 +135,8 @@ def launcher_obstacle() -> str | None:
         active: Any = driver.active
         _ = active.utils
     except Exception as error:  # of the compiler, of the linker, of the driver
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        return f"Triton cannot build its launcher ({lines[0][:200]}): install gcc and Python's headers (python3-dev)"
+        reason = first_line(error)
+        return f"Triton cannot build its launcher ({reason}): install gcc and Python's headers (python3-dev)"
     return None
 
 

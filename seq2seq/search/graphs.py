@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from seq2seq.faults import first_line
 from seq2seq.search.rows import Rows
 from seq2seq.state import ancestries, caches, difference, overwrite
 
@@ -208,14 +209,14 @@ class _Captured:
                 self._step()
             except (RuntimeError, ValueError) as error:
                 # here, since to end a capture that has failed is another error
-                self.graphs.fail(next(iter(str(error).splitlines()), type(error).__name__))
+                self.graphs.fail(first_line(error))
                 raise
 
         replay = None
         try:
             replay = self.recorder.record(step)
         except (RuntimeError, ValueError) as error:
-            self.graphs.fail(next(iter(str(error).splitlines()), type(error).__name__))
+            self.graphs.fail(first_line(error))
         counts = [new - old for new, old in zip(self._counters(), before, strict=True)]
         # a captured step has not run
         self._set_counters(before)

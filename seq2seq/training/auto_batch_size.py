@@ -15,7 +15,8 @@ import torch
 
 from seq2seq.build import hidden_matrices
 from seq2seq.data.batching import Batch, aligned, longest_width, padded_width
-from seq2seq.training.errors import TrainingFault, is_out_of_memory
+from seq2seq.faults import is_out_of_memory
+from seq2seq.training.errors import TrainingFault
 from seq2seq.training.optim import build_optimizer, scale_and_clip
 
 if TYPE_CHECKING:

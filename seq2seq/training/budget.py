@@ -94,7 +94,7 @@ class Budget:
 
     def agree(self, trainer: L.Trainer) -> None:
         """Agree with all ranks, which call this together, on the used share."""
-        self.agreed_share = self.agreement.of([self.used_share(trainer)])[0]
+        self.agreed_share = self.agreement.maxima([self.used_share(trainer)])[0]
 
     @property
     def out_of_patience(self) -> bool:
@@ -144,7 +144,7 @@ class Budget:
 
     def is_spent(self, trainer: L.Trainer) -> bool:
         """Decide, all ranks together, if a bound is reached, and record it."""
-        self.end_by(int(self.agreement.of([self.reached(trainer)])[0]))
+        self.end_by(int(self.agreement.maxima([self.reached(trainer)])[0]))
         return self.ended_by is not None
 
     def state_dict(self) -> dict[str, Any]:

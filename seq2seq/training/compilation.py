@@ -96,6 +96,6 @@ def count_graphs() -> Graphs:
     """Count the graphs that Dynamo has compiled."""
     from torch._dynamo.utils import counters
 
-    # A function that has its most graphs is tried and given up, which torch tells in a warning alone.
+    # A function that has its most graphs is tried and given up, which torch reports only in a warning.
     frames = counters["frames"]
     return Graphs(counters["stats"]["unique_graphs"], frames["total"] - frames["ok"])

@@ -45,7 +45,7 @@ class TranslationDataModule(LightningDataModule):
         _, world_size = self._world()
         if self.prepared.plan.auto and world_size > 1:
             # Ranks agree on a maximum, so the minimum is that of the negated sizes.
-            (least,) = Agreement().of([-self.max_tokens])
+            (least,) = Agreement().maxima([-self.max_tokens])
             if -int(least) != self.max_tokens:
                 self.prepared = self.prepared.with_max_tokens(-int(least))
                 # Built for another batch size by `describe` before; made anew on first use.

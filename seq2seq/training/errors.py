@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from seq2seq import files
+from seq2seq.faults import disk_error, disk_message, is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory")
 # Updates between two looks at what a GPU has judged; a CPU's answer is there at once.
 _LOOK_EVERY = 64
 
@@ -49,23 +48,13 @@ def as_fault(error: BaseException, *, shape: Sequence[int] | None, max_tokens: i
     # A validation or the test of a run whose weights have grown without bound.
     if isinstance(error, FloatingPointError):
         return TrainingFault(str(error))
-    if (fault := files.disk_error(error)) is not None:
-        return TrainingFault(str(files.disk_message(fault)))
+    if (fault := disk_error(error)) is not None:
+        return TrainingFault(str(disk_message(fault)))
     # A file that is gone; an OSError without a message is not from a system call.
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return TrainingFault(f"{where}{error.strerror}; see that it is there and can be read")
     return None
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """True if a GPU or the machine had no memory left."""
-    import torch
-
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    # CPU allocators and libraries raise RuntimeError, known by its words alone.
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class _Update(NamedTuple):

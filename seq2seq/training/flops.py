@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seq2seq.build import build_model, max_positions, without_memory
 from seq2seq.config.mixer import packages_of
+from seq2seq.faults import first_line
 from seq2seq.kernels import flop_formulas as flop_formulas  # which registers them
 from seq2seq.model import Seq2Seq
 
@@ -95,7 +96,7 @@ def _training_flops(text: str) -> TrainingFlops | None:
             model = build_model(config, trust=trust)
         return TrainingFlops(model, longest=max_positions(config, trust=trust))
     except (NotImplementedError, RuntimeError) as error:
-        log.warning("FLOPs and MFU are not logged: a layer does not run without data (%s)", str(error).split("\n")[0])
+        log.warning("FLOPs and MFU are not logged: a layer does not run without data (%s)", first_line(error))
         return None
 
 

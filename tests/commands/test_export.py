@@ -16,7 +16,6 @@ from seq2seq.archive import CheckpointError
 from seq2seq.build import max_positions
 from seq2seq.config.search import SearchSettings
 from seq2seq.data.tokenizer import Tokenizer
-from seq2seq.inference.export import formats
 from seq2seq.inference.export.agreement import SENTENCES, DisagreementError, drawn_sources, require_agreement
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.export.ctranslate2_model import EXPRESSED, write_ctranslate2
@@ -24,8 +23,8 @@ from seq2seq.inference.export.layouts import LAYOUTS, foreign_part
 from seq2seq.inference.export.marian import write_marian
 from seq2seq.inference.export.plain_transformer import UnsupportedError, halves_order, require_plain, stream_weights
 from seq2seq.inference.model_files import locate
-from seq2seq.inference.packages import MissingPackageError, require
 from seq2seq.inference.translator import Translator
+from seq2seq.packages import MissingPackageError, require
 
 need("safetensors", "ctranslate2", "transformers")
 
@@ -419,12 +418,8 @@ def test_a_strangers_mixer_is_refused_in_a_folder_too(ckpt, tmp_path):
 
 def test_a_missing_package_is_one_line_with_the_remedy():
     with pytest.raises(MissingPackageError) as error:
-        require("no_such_package.part", "--format onnx")
+        require("no_such_package.part", "--format onnx", extra="export")
     assert str(error.value) == ("--format onnx needs the package no_such_package: pip install 'seq2seq-mixers[export]'")
-
-
-def test_every_format_of_the_command_is_written():
-    assert set(LAYOUTS) == set(formats.FORMATS)
 
 
 def test_ctranslate2_may_translate_to_nothing(tokenizer, tmp_path):

@@ -296,7 +296,7 @@ def test_refusals(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "o").exists()  # a failed command leaves nothing
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert inspect.main(["mixer=lightconv"]) == 2
-    assert "a report needs matplotlib" in capsys.readouterr().err
+    assert "a report needs the package matplotlib: pip install 'seq2seq-mixers[figure]'" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_finite_is_not_drawn():

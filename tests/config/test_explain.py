@@ -12,7 +12,7 @@ import pytest
 from conftest import PATIENCE
 
 from seq2seq.config.compose import resolved_settings
-from seq2seq.config.elsewhere import ELSEWHERE
+from seq2seq.config.elsewhere import SETTING_OF_NAME
 from seq2seq.config.explain import explain, refuse_mistakes, run_program
 from seq2seq.config.help import settings_rows
 from seq2seq.config.sections import SECTIONS
@@ -176,7 +176,7 @@ def test_a_name_of_another_framework_leads_to_the_setting(words, message):
 
 def test_every_setting_that_other_names_lead_to_exists():
     known = {*settings(), "trainer.dry_run"}
-    for place in ELSEWHERE.values():
+    for place in SETTING_OF_NAME.values():
         words = [word.rstrip(",") for word in place.split() if re.fullmatch(r"[a-z]+\.[a-z_.]+,?", word)]
         for word in words:
             assert word.startswith("seq2seq.") or word in known or word.startswith("mixer."), place

@@ -1,4 +1,4 @@
-"""Arguments of Lightning's Trainer: each one is open, set elsewhere, or refused with a reason."""
+"""Arguments of Lightning's Trainer: each one is passed on, is set by another setting, or is refused with a reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from seq2seq.config.compose import resolved_settings
 from seq2seq.config.explain import explain
-from seq2seq.config.lightning import ELSEWHERE, OPEN, REFUSED, explain_argument
+from seq2seq.config.lightning import OWN_SETTINGS, PASSED_ON, REFUSED, explain_argument
 from seq2seq.config.sections import read_sections
 from seq2seq.config.settings import keys
 from seq2seq.config.trainer import LightningSettings
@@ -17,9 +17,9 @@ from seq2seq.config.trainer import LightningSettings
 _CLIP = "trainer.lightning.gradient_clip_val-the setting for this is optim.clip_norm"
 # each composes settings; `make test-all` has every case
 REPRESENTATIVE = {
-    "test_an_argument_that_is_not_open_says_why": [
+    "test_an_argument_that_cannot_be_set_says_why": [
         *(f"{_CLIP}-", f"{_CLIP}-+"),
-        "trainer.lightning.limit_test_batches-is not open: a score is that of a whole test set-++",
+        "trainer.lightning.limit_test_batches-cannot be set: a score is that of a whole test set-++",
         "trainer.detect_anomaly-write trainer.lightning.detect_anomaly-",
         "trainer.lightning.detect_anomoly-detect_anomaly-",
     ],
@@ -27,10 +27,10 @@ REPRESENTATIVE = {
 }
 
 
-def test_every_argument_of_the_installed_trainer_is_open_elsewhere_or_refused():
+def test_every_argument_of_the_installed_trainer_is_passed_on_set_elsewhere_or_refused():
     arguments = [name for name in inspect.signature(L.Trainer.__init__).parameters if name != "self"]
-    assert sorted([*OPEN, *ELSEWHERE, *REFUSED]) == sorted(arguments)
-    assert sorted(keys(LightningSettings)) == sorted(OPEN)
+    assert sorted([*PASSED_ON, *OWN_SETTINGS, *REFUSED]) == sorted(arguments)
+    assert sorted(keys(LightningSettings)) == sorted(PASSED_ON)
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
@@ -39,12 +39,12 @@ def test_every_argument_of_the_installed_trainer_is_open_elsewhere_or_refused():
     [
         ("trainer.lightning.gradient_clip_val", "the setting for this is optim.clip_norm"),
         ("trainer.gradient_clip_val", "the setting for this is optim.clip_norm"),
-        ("trainer.lightning.limit_test_batches", "is not open: a score is that of a whole test set"),
+        ("trainer.lightning.limit_test_batches", "cannot be set: a score is that of a whole test set"),
         ("trainer.detect_anomaly", "write trainer.lightning.detect_anomaly"),
         ("trainer.lightning.detect_anomoly", "detect_anomaly"),
     ],
 )
-def test_an_argument_that_is_not_open_says_why(prefix, key, message):
+def test_an_argument_that_cannot_be_set_says_why(prefix, key, message):
     word = f"{prefix}{key}=1"
     told = explain([word])
     # what Hydra adds to the composed settings is refused when they are read

@@ -115,13 +115,18 @@ def test_replaced_slots_show_in_the_label(overrides, label):
     assert folder.mixer_label("transformer", overrides) == label
 
 
-def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path):
+def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkeypatch):
     here, there = folder.RunFolder(tmp_path / "here"), folder.RunFolder(tmp_path / "there")
     there.create("a: 1\n")
     there.last.write_bytes(b"x")
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
+    # by a path that is relative to the run's folder, or to that of its checkpoints
+    for place, resume in ((there.path, "checkpoints/last.ckpt"), (there.last.parent, "last.ckpt")):
+        monkeypatch.chdir(place)
+        owner, found = resolve_resume(resume, here)
+        assert (owner.path, found) == (there.path, there.last)
     # a checkpoint that lies in no run's folder continues in the new one
     stray = tmp_path / "stray.ckpt"
     stray.write_bytes(b"x")
@@ -160,7 +165,8 @@ def test_differences_are_named_by_section():
 
 
 def test_the_translate_command_can_be_pasted():
-    assert folder.translate_command(Path("a b.ckpt")) == "python -m seq2seq.translate --ckpt 'a b.ckpt'"
+    command = folder.translate_command(Path("a b.ckpt"), "--shortlist", "c d.npz")
+    assert command == "python -m seq2seq.translate --ckpt 'a b.ckpt' --shortlist 'c d.npz'"
 
 
 def test_writing_leaves_no_temporary_file(tmp_path):

@@ -114,7 +114,7 @@ class Memory(TorchDispatchMode):
         size = max((each.numel() for each in tree_leaves(out) if isinstance(each, torch.Tensor)), default=0)
         self.largest = max(self.largest, size)
         if size > self.most:
-            raise torch.OutOfMemoryError(f"{size} numbers")
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {size} numbers")
         return out
 
 

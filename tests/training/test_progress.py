@@ -10,17 +10,17 @@ import torch
 from rich.console import Console
 
 from seq2seq.config.trainer import TrainerSettings
-from seq2seq.training.callbacks.progress import ProgressLog, Reading
+from seq2seq.training.callbacks.progress import IntervalAverages, ProgressLog
 from seq2seq.training.run_state import BestScore, RunState
 
 
-def test_a_reading_is_of_what_came_since_the_last_one():
+def test_averages_are_of_what_came_since_the_last_ones():
     """Sums of loss, nll and tokens, and another that it does not read."""
-    reading = Reading()
+    averages = IntervalAverages()
     task: Any = SimpleNamespace(train_sums=torch.tensor([6.0, 3.0, 2.0, 1.0]))
-    assert reading.take(task, 4.0) == pytest.approx({"loss": 3.0, "nll": 1.5, "tokens_per_second": 0.5})
+    assert averages.take(task, 4.0) == pytest.approx({"loss": 3.0, "nll": 1.5, "tokens_per_second": 0.5})
     task.train_sums = torch.tensor([10.0, 5.0, 6.0, 2.0])
-    assert reading.take(task, 6.0) == pytest.approx({"loss": 1.0, "nll": 0.5, "tokens_per_second": 2.0})
+    assert averages.take(task, 6.0) == pytest.approx({"loss": 1.0, "nll": 0.5, "tokens_per_second": 2.0})
 
 
 def test_a_resumed_log_goes_on_from_its_last_row():

@@ -42,7 +42,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
         require_matplotlib("--figure")
     known = self_mixers()
     names = known if names is None else [require_known(name.strip(), known, "self mixer") for name in names]
-    require_standard_output("open it, for the page goes there")
+    require_standard_output("the page is printed there: open it")
     files, figures = ("atlas.md", "atlas.json"), ("map.png", "map.svg") if figure else ()
     folder = require_folder(out or Path("inspect") / "atlas", files=files, further=figures)
     points = measure(names, limit=limit or None, seed=seed)

@@ -13,8 +13,8 @@ from seq2seq.inference.description import TOKENIZER_FILES
 from seq2seq.inference.export.agreement import Rows, require_agreement
 from seq2seq.inference.export.layouts import MODEL_TYPE
 from seq2seq.inference.export.plain_transformer import position_table, require_plain
-from seq2seq.inference.packages import require
 from seq2seq.model import FeedForward, Seq2Seq
+from seq2seq.packages import require
 
 _PURPOSE = "--format ctranslate2"
 # Values of settings that it can express.
@@ -36,8 +36,8 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     config = loaded.meta["model"]
     # before the package is asked for: no installation helps here
     heads = require_plain(config, "CTranslate2", EXPRESSED)
-    ctranslate2 = require("ctranslate2", _PURPOSE)
-    specs = require("ctranslate2.specs", _PURPOSE)
+    ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
+    specs = require("ctranslate2.specs", _PURPOSE, extra="export")
     model = loaded.model
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.layers), len(model.decoder.layers)),

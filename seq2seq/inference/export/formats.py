@@ -14,9 +14,7 @@ from seq2seq.files import atomic_folder
 from seq2seq.inference.export.card import Origin
 from seq2seq.inference.export.plain_transformer import UnsupportedError
 from seq2seq.inference.model_files import load_model, locate, runs_on_cpu_alone
-from seq2seq.inference.packages import MissingPackageError
-
-FORMATS = ("ctranslate2", "onnx", "huggingface")
+from seq2seq.packages import MissingPackageError
 
 
 class Exported(NamedTuple):
@@ -39,7 +37,7 @@ def export_model(
     Args:
         ckpt: A checkpoint, or a folder of weights.
         out: Replaced if it is there.
-        format: One of FORMATS.
+        format: One of `layouts.LAYOUTS`.
         origin: What the run left, for the model card.
         trust: Packages, besides this one, whose mixers may be named.
         dtype: Number format of linear layers, float32, or for ONNX int8.

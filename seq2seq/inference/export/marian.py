@@ -22,7 +22,7 @@ from seq2seq.inference.export.plain_transformer import (
     require_plain,
     stream_weights,
 )
-from seq2seq.inference.packages import require
+from seq2seq.packages import require
 
 # Positions that Marian's table has; it is computed in Python whenever a model is loaded.
 _POSITIONS = 1024
@@ -50,7 +50,7 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
         ValueError: Transformers is missing, Marian cannot express the model, or it translates otherwise.
     """
     heads = require_marian(loaded)
-    transformers = require("transformers", "MarianMTModel")
+    transformers = require("transformers", "MarianMTModel", extra="export")
     tokenizer = loaded.tokenizer
     model = transformers.MarianMTModel(_config(transformers, loaded, heads)).eval()
     _load(model, marian_weights(loaded))

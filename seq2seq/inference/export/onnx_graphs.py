@@ -20,10 +20,10 @@ from seq2seq.inference.description import write_description
 from seq2seq.inference.export.agreement import TIE, Rows, greedy, require_agreement
 from seq2seq.inference.export.int8 import Int8Linear, in_int8
 from seq2seq.inference.onnx_model import FORMAT, GRAPHS, OUTPUT, load_onnx
-from seq2seq.inference.packages import require
 from seq2seq.kernels.attention.weights import normalize
 from seq2seq.kernels.conv_step.torch_impl import weigh_slots
 from seq2seq.model import Seq2Seq
+from seq2seq.packages import require
 from seq2seq.state import HeadCache, leaves, rebuild, shared_ancestries
 
 _PURPOSE = "--format onnx"
@@ -238,7 +238,7 @@ def write_onnx(
         ValueError: A package is missing, the model has no such graph, or it translates otherwise.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        require(package, _PURPOSE)
+        require(package, _PURPOSE, extra="export")
     if any(halving.grid for halving in loaded.model.encoder.halvings.values()):
         raise ValueError(
             "model.encoder_stages halves the grid of a picture, of which there is no ONNX graph: export a model of one "

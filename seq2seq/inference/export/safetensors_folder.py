@@ -11,7 +11,7 @@ from seq2seq.files import write_text
 from seq2seq.inference.description import write_description
 from seq2seq.inference.export.card import Origin, model_card
 from seq2seq.inference.model_files import WEIGHTS
-from seq2seq.inference.packages import require
+from seq2seq.packages import require
 
 
 def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: bool) -> None:
@@ -20,7 +20,7 @@ def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: b
     Args:
         marian: The folder has a copy for Hugging Face's Marian, which the card mentions.
     """
-    safetensors = require("safetensors.torch", "--format huggingface")
+    safetensors = require("safetensors.torch", "--format huggingface", extra="export")
     stored, tied = unique_weights(loaded.model)
     # contiguous: the format stores nothing else
     safetensors.save_file({name: weight.contiguous() for name, weight in stored.items()}, folder / WEIGHTS)

@@ -13,39 +13,24 @@ if TYPE_CHECKING:
     from seq2seq.inference.forced_text import Alignment
     from seq2seq.inference.translator import Candidate, Note, Translator
 
-# Aligns the words of lines with those of each of their candidates, and reports the number of a line, with the reason,
-# where that cannot be done.
-Align = Callable[
-    ["Translator", Sequence[str], Sequence[Sequence["Candidate"]], Callable[[int, str], None]],
-    "Sequence[Sequence[Alignment | None]]",
-]
-
 
 class BatchTranslator:
     """Calls a translator with the options of requests.
 
     Args:
         threads: CPU threads of the one that translates; None leaves torch's choice.
-        align: Aligns the words of lines with those of their candidates.
 
     Attributes:
         languages: Target languages, the default one first.
         can_align: The model can align words.
     """
 
-    def __init__(
-        self,
-        translator: Translator,
-        *,
-        threads: int | None = None,
-        align: Align | None = None,
-    ) -> None:
+    def __init__(self, translator: Translator, *, threads: int | None = None) -> None:
         self.languages = list(dict.fromkeys([translator.tgt_lang, *target_languages(translator.meta)]))
         self.can_align = translator.can_force
         self.settings = translator.settings
         self.meta = translator.meta
         self.threads = threads
-        self.align = align or align_words
         self.tokenizer = translator.tokenizer
         # copies share the model; what they differ in is the tag before each source
         self._by_language = {translator.tgt_lang: translator}
@@ -91,13 +76,40 @@ class BatchTranslator:
         if options.alignment:
             # parts of a long text are not a sentence that could be aligned as one
             whole = ["" if i in notes and notes[i].parts > 1 else line for i, line in enumerate(lines)]
-            aligned = self.align(translator, whole, candidates, unaligned.__setitem__)
+            aligned = self.align_words(translator, whole, candidates, unaligned.__setitem__)
         return [
             Result([], error=notes[i].error)
             if i in notes and notes[i].error
             else Result(row, warning=_warning(notes.get(i), unaligned.get(i)), alignments=words)
             for i, (row, words) in enumerate(zip(candidates, aligned, strict=True))
         ]
+
+    @staticmethod
+    def align_words(
+        translator: Translator,
+        lines: Sequence[str],
+        candidates: Sequence[Sequence[Candidate]],
+        left_out: Callable[[int, str], None],
+    ) -> Sequence[Sequence[Alignment | None]]:
+        """Align the words of every line with those of each of its candidates.
+
+        Args:
+            left_out: Called with the number of a line one of whose candidates cannot be aligned, and the reason.
+        """
+        # imports torch, which the translator has loaded
+        from seq2seq.inference.forced_text import force_lines
+
+        pairs = [(line, candidate.text) for line, row in zip(lines, candidates, strict=True) for candidate in row]
+        # what was cut is known from the translation
+        line_of = [number for number, row in enumerate(candidates) for _ in row]
+        found = force_lines(
+            translator,
+            pairs,
+            note=lambda _: None,
+            align=True,
+            left_out=lambda number, reason: left_out(line_of[number], reason),
+        )
+        return [[next(found).words for _ in row] for row in candidates]
 
 
 def _warning(note: Note | None, unaligned: str | None) -> str:
@@ -106,30 +118,3 @@ def _warning(note: Note | None, unaligned: str | None) -> str:
     if unaligned is not None:
         parts.append(f"a translation has no alignment: it {unaligned}")
     return "; ".join(parts)
-
-
-def align_words(
-    translator: Translator,
-    lines: Sequence[str],
-    candidates: Sequence[Sequence[Candidate]],
-    left_out: Callable[[int, str], None],
-) -> Sequence[Sequence[Alignment | None]]:
-    """Align the words of every line with those of each of its candidates.
-
-    Args:
-        left_out: Called with the number of a line one of whose candidates cannot be aligned, and the reason.
-    """
-    # imports torch, which the translator has loaded
-    from seq2seq.inference.forced_text import force_lines
-
-    pairs = [(line, candidate.text) for line, row in zip(lines, candidates, strict=True) for candidate in row]
-    # what was cut is known from the translation
-    line_of = [number for number, row in enumerate(candidates) for _ in row]
-    found = force_lines(
-        translator,
-        pairs,
-        note=lambda _: None,
-        align=True,
-        left_out=lambda number, reason: left_out(line_of[number], reason),
-    )
-    return [[next(found).words for _ in row] for row in candidates]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 import torch
 from torch import Tensor
 
 from seq2seq.kernels.dropout import dropout as dropout_
 from seq2seq.kernels.precision import at_least_float32
+from seq2seq.packages import require_installed
 
 WEIGHTS = ("softmax", "relu", "sparsemax", "entmax15")
 # Computed by an optional package.
@@ -24,8 +24,8 @@ def require_weights(weights: str) -> str:
     """
     if weights not in WEIGHTS:
         raise ValueError(f"weights is {weights!r}; choose one of {', '.join(WEIGHTS)}")
-    if weights in _OF_PACKAGE and importlib.util.find_spec("entmax") is None:
-        raise ValueError(f"weights={weights} needs the package entmax: pip install -c constraints.txt -e '.[entmax]'")
+    if weights in _OF_PACKAGE:
+        require_installed("entmax", f"weights={weights}", extra="entmax")
     return weights
 
 

@@ -23,7 +23,7 @@ class BatchGrowth:
         self.settings = settings
         self.budget = budget
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return nothing: the share of the schedule is the same on all ranks."""
         return ()
 

@@ -81,7 +81,7 @@ class SaveLast(L.Callback):
         """Count the time to the next save from here."""
         self.last.saved = self._clock.seconds
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if it is time to save."""
         # A number for `Agreement`: ranks take the greatest.
         return (float(bool(self._every) and self._clock.seconds - self.last.saved >= (self._every or 0)),)

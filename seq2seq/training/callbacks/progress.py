@@ -30,8 +30,8 @@ _REFRESH = 0.5  # seconds between updates of the bar: each one waits for the dev
 _RATE_KNOWN = 5.0
 
 
-class Reading:
-    """Reader of the averages, since its last reading, of the sums that the task keeps."""
+class IntervalAverages:
+    """Averages of the sums that the task keeps, over the time since they were last taken."""
 
     def __init__(self) -> None:
         self._sums, self._seconds = (0.0, 0.0, 0.0), 0.0
@@ -49,11 +49,11 @@ class Reading:
         return {"loss": loss * share, "nll": nll * share, "tokens_per_second": tokens / max(passed, 1e-9)}
 
     def state(self) -> list[float]:
-        """Return the sums and seconds of the last reading, for `load`."""
+        """Return the sums and seconds at the end of the last interval, for `load`."""
         return [*self._sums, self._seconds]
 
     def load(self, state: list[float]) -> None:
-        """Continue from an earlier part's last reading."""
+        """Continue from an earlier part's last interval."""
         self._sums, self._seconds = (state[0], state[1], state[2]), state[3]
 
 
@@ -65,9 +65,9 @@ class ProgressLog(L.Callback):
         self.settings = settings
         self.console = console
         self.watch = state.training_watch
-        # Two readers: rows go by updates, the bar by seconds.
-        self._for_log = Reading()
-        self._for_bar = Reading()
+        # Of intervals of their own: rows go by updates, the bar by seconds.
+        self._for_log = IntervalAverages()
+        self._for_bar = IntervalAverages()
         self._shown = 0.0
         self._begun = (0.0, 0.0)  # seconds, and share of the budget, at the start of this part of the run
         self._announced = False

@@ -68,7 +68,7 @@ class Signals(L.Callback):
         for signum in SIGNALS:
             self._handlers[signum] = signal.signal(signum, self._note)
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return the signal that arrived, 0 for none."""
         return (float(self._signum),)
 
@@ -83,7 +83,7 @@ class Signals(L.Callback):
 
     def on_validation_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
         """Obey a signal between two batches of a validation, which may be long."""
-        self.decide(trainer, self.agreement.of(self.wishes(trainer)))
+        self.decide(trainer, self.agreement.maxima(self.votes(trainer)))
 
     def on_test_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
@@ -104,10 +104,10 @@ class Signals(L.Callback):
     def on_test_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Restore the handlers; a signal during the last batch ends the run when its results are written."""
         self._restore()
-        self.state.signum = int(self.agreement.of(self.wishes(trainer))[0])
+        self.state.signum = int(self.agreement.maxima(self.votes(trainer))[0])
 
     def _stop_if_asked(self, trainer: L.Trainer) -> None:
-        if signum := int(self.agreement.of(self.wishes(trainer))[0]):
+        if signum := int(self.agreement.maxima(self.votes(trainer))[0]):
             self._signum = 0
             raise TrainingInterrupt(signum, f"at step {trainer.global_step}")
 

@@ -24,7 +24,7 @@ class Stopping(L.Callback):
         """Start the clock."""
         self.budget.clock.start()
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return the bound that is reached and the used share of the budget."""
         return self.budget.reached(trainer), self.budget.used_share(trainer)
 

@@ -82,7 +82,7 @@ class Validation(L.Callback):
         # A callback of the user's may have had enough, too.
         trainer.should_stop = trainer.should_stop or spent
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return 1 if a validation is due."""
         return (float(self.schedule.is_due(trainer)),)
 

@@ -16,7 +16,7 @@ NO_VALIDATION = 2**62
 class Decider(Protocol):
     """Callback with something to decide between two windows."""
 
-    def wishes(self, trainer: L.Trainer) -> Sequence[float]:
+    def votes(self, trainer: L.Trainer) -> Sequence[float]:
         """Return numbers, as many at every call; all ranks take the maximum of each."""
         ...
 
@@ -26,7 +26,7 @@ class Decider(Protocol):
 
 
 class WindowEnd(L.Callback):
-    """Callback that lets its `deciders` act in order, on wishes that all ranks agree on with one message.
+    """Callback that lets its `deciders` act in order, on the maxima of all ranks' votes, found with one message.
 
     A run is validated, saved and stopped between two windows alone: only there can it be resumed exactly.
     """
@@ -48,10 +48,10 @@ class WindowEnd(L.Callback):
         trainer.should_stop = self._stop and ends
         if not ends:
             return
-        # All wishes in one message, as a list whose parts are handed back to their owners.
-        wishes = [decider.wishes(trainer) for decider in self.deciders]
-        agreed = self.agreement.of([number for each in wishes for number in each])
-        for decider, own in zip(self.deciders, wishes, strict=True):
+        # All votes in one message, as a list whose parts are handed back to their owners.
+        votes = [decider.votes(trainer) for decider in self.deciders]
+        agreed = self.agreement.maxima([number for each in votes for number in each])
+        for decider, own in zip(self.deciders, votes, strict=True):
             decider.decide(trainer, agreed[: len(own)])
             agreed = agreed[len(own) :]
 
