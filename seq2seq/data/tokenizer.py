@@ -110,10 +110,12 @@ class Tokenizer:
             if seed is not None:
                 # global to the library, and of 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
-            # Several threads would draw from several generators: never the same result twice.
+            # Several threads would draw from several generators: never the same result twice. A single line is encoded
+            # in this thread, whose generator was seeded when it first drew; two lines are in a new one.
+            padded = lines if len(lines) > 1 else [*lines, ""]
             rows = model.encode(
-                lines, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
-            )
+                padded, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
+            )[: len(lines)]
         for row in rows:
             # not SentencePiece's own add_eos, since eos may be an id that the model lacks
             row.append(self.eos_id)

@@ -66,7 +66,8 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
         settings = {**sizes, "model": config["model"], "mixer": config["mixer"]}
         model = build_model(settings, trust=packages_of(config["mixer"]))
     checkpoint.require_weights(model, payload, path)
-    _check_optimizer(payload, config["optim"]["name"], model, path)
+    # a callback may freeze parameters, which then have no state: torch compares their number when it restores it
+    _check_optimizer(payload, config["optim"]["name"], model, path, some_frozen=bool(config.get("callbacks")))
 
 
 def require_origin(payload: Mapping[str, Any], path: Path) -> None:
@@ -106,9 +107,13 @@ def _check_schedule(payload: Mapping[str, Any], path: Path) -> None:
         raise StateError(path, part, f"is at update {states[0]['last_epoch']}, the rest at {payload['global_step']}")
 
 
-def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path: Path) -> None:
-    """Refuse an optimizer's state that is not made of the moments of each parameter."""
-    parameters = list(model.parameters())
+def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path: Path, *, some_frozen: bool) -> None:
+    """Refuse an optimizer's state that is not made of the moments of each trained parameter.
+
+    Args:
+        some_frozen: The run may train fewer parameters than the model has.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = hidden_matrices(model) if name == "muon" else {}
     part = "optimizer_states"
     states = payload[part]
@@ -122,7 +127,10 @@ def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path
         or not isinstance(state, dict)
     ):
         raise StateError(path, part, "has no parameter group or no state")
-    if groups[0].get("params") != list(range(len(parameters))):
+    numbers = groups[0].get("params")
+    if some_frozen and isinstance(numbers, list) and 0 < len(numbers) < len(parameters):
+        return
+    if numbers != list(range(len(parameters))):
         raise StateError(path, part, f"is not of {len(parameters)} parameters, as the model has")
     # none before the first update that was not skipped
     if not state and payload["global_step"] <= payload["skipped"]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The settings that may end a run. Where several are reached, the last one is named.
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
+# What ends a run that a callback of the user's has stopped before any of them.
+CALLBACKS = "callbacks"
 
 
 class Stopwatch:
@@ -71,7 +73,7 @@ class Budget:
         self.clock = Stopwatch()
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
-        self.ended_by: str | None = None  # one of BOUNDS
+        self.ended_by: str | None = None  # one of BOUNDS, or CALLBACKS
         # Clocks differ between ranks: the share that all of them agreed on after the last update.
         self.agreed_share = 0.0
         self.validation_seconds = 0.0  # of the last one
@@ -155,7 +157,7 @@ class Budget:
             "validation_seconds": self.validation_seconds,
             "agreed_share": self.agreed_share,
             # With its value: a resumed run under another value of the same bound goes on.
-            "ended": [self.ended_by, getattr(self.settings, self.ended_by)] if self.ended_by else None,
+            "ended": [self.ended_by, self._limit(self.ended_by)] if self.ended_by else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -167,7 +169,13 @@ class Budget:
         self.agreed_share = state.get("agreed_share", 0.0)
         # The clock may disagree: a last validation shorter than the time reserved for it leaves some of it unused.
         bound, limit = state.get("ended") or (None, None)
-        self.ended_by = bound if bound and getattr(self.settings, bound) == limit else None
+        self.ended_by = bound if bound and self._limit(bound) == limit else None
+
+    def _limit(self, ended_by: str) -> Any:
+        """Return the value of a bound, or of all bounds for a run that a callback has stopped."""
+        if ended_by == CALLBACKS:
+            return [getattr(self.settings, bound) for bound in BOUNDS]
+        return getattr(self.settings, ended_by)
 
     def _counted_share(self, trainer: L.Trainer) -> float:
         steps = self.settings.max_steps

@@ -9,12 +9,21 @@ from typing import Any, TypeVar
 import lightning as L
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from seq2seq.config.extensions import entries
 from seq2seq.config.names import suggestion
 
 Made = TypeVar("Made")
+
+# Callbacks of Lightning whose work a setting does, as they do not fit what a run validates, keeps and resumes: averages
+# would be scored and not kept, or kept by nobody, and a resumed run would have another number of micro-batches.
+_SETTINGS_INSTEAD: dict[type[L.Callback], str] = {
+    WeightAveraging: "trainer.ema",
+    StochasticWeightAveraging: "trainer.ema, or trainer.keep_last with python -m seq2seq.average,",
+    GradientAccumulationScheduler: "trainer.accumulate_start with trainer.accumulate_share",
+}
 
 
 def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> list[L.Callback]:
@@ -24,7 +33,8 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
         taken: Names under which the run's own callbacks save their states.
 
     Raises:
-        ValueError: A class is missing, refuses its arguments or is not a callback, or two save under one name.
+        ValueError: A class is missing, refuses its arguments, is not a callback or does what a setting does, or two
+            save under one name.
     """
     made = []
     owners = dict.fromkeys(taken, "a callback of every run")
@@ -32,6 +42,9 @@ def user_callbacks(section: Mapping[str, Any] | None, *, taken: set[str]) -> lis
         key = f"callbacks.{name}"
         require_call(key, node)
         callback = make(key, node, L.Callback)
+        for refused, instead in _SETTINGS_INSTEAD.items():
+            if isinstance(callback, refused):
+                raise ValueError(f"{key}: a run cannot use {type(callback).__name__}; set {instead} instead")
         # Lightning would refuse it, after the corpus was prepared.
         if is_overridden("state_dict", callback, parent=L.Callback):
             if callback.state_key in owners:

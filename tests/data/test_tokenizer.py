@@ -186,6 +186,19 @@ def test_sampling_follows_the_seed_and_keeps_the_text(kind):
     assert tokenizer.encode_tgt(EN[:100]) == best
 
 
+def test_the_draw_of_a_single_line_follows_its_seed_alone():
+    tokenizer = train(replace(SMALL, sampling_alpha=0.3))
+
+    def draw(line: str, seed: int) -> list[list[int]]:
+        return tokenizer.encode_tgt([line], sample=True, seed=seed)
+
+    first = [draw(line, seed=3) for line in EN[:50]]
+    draw(EN[0], seed=4)
+    assert [draw(line, seed=3) for line in EN[:50]] == first
+    # the same as beside others
+    assert first[0] == tokenizer.encode_tgt(EN[:5], sample=True, seed=3)[:1]
+
+
 def test_sampling_is_the_same_in_every_process(tmp_path):
     """SentencePiece's generator is seeded by the seed alone (from 0.2.2 on, by the process too)."""
     (tmp_path / "model").write_bytes(train(SMALL).to_state()["src_model"])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from service_client import PATIENCE, Stub, served
+from service_client import PATIENCE, Answer, Stub, served
 
 from seq2seq.config.search import SamplingSettings, SearchSettings
 from seq2seq.inference.forced import pharaoh
@@ -275,6 +275,16 @@ def test_a_translation_that_takes_too_long():
         stub.gate.set()
         eventually(lambda: running.call({"text": "c"}).status == 200)
     assert ["b"] not in stub.batches
+
+
+def test_a_client_that_leaves_while_it_sends_is_no_error():
+    async def send() -> Answer:
+        leave = asyncio.Event()
+        leave.set()
+        return await running.send(chunks=[b"{"], leave=leave)
+
+    with served() as running:
+        assert asyncio.run(send()).status == 499
 
 
 def test_nobody_translates_for_a_client_that_has_left():

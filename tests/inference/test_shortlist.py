@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -255,6 +256,8 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     assert "--tgt" in message("--src", src, *out)
     assert "the same file" in message("--src", src, "--tgt", src, *out)
     assert "is the input" in message("--src", src, "--tgt", tgt, "--out", tgt)
+    os.mkfifo(pipe := str(tmp_path / "pipe"))
+    assert "can be read only once" in message("--src", src, "--tgt", pipe, *out)
     other = tmp_path / "notes.txt"
     other.write_text("kept\n")
     assert "is not a shortlist" in message("--src", src, "--tgt", tgt, "--out", str(other))

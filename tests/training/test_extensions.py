@@ -9,6 +9,7 @@ from pathlib import Path
 
 import lightning as L
 import pytest
+import torch
 import toycorpus
 import yaml
 from lightning.pytorch.loggers import CSVLogger
@@ -90,6 +91,15 @@ def test_what_names_no_class_is_refused_before_anything_is_imported(node, messag
         ({"_target_": target("Plain"), "words": {"_target_": "no.x"}}, "cannot be made"),
         ({"_target_": "lightning.pytorch.callbacks.EarlyStopping"}, "cannot be made"),
         ({"_target_": target("Validation")}, "saves its state as 'Validation', as does a callback of every run"),
+        ({"_target_": "lightning.pytorch.callbacks.EMAWeightAveraging"}, "; set trainer.ema instead"),
+        (
+            {"_target_": "lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs": 0.1},
+            "cannot use StochasticWeightAveraging; set trainer.ema, or trainer.keep_last with",
+        ),
+        (
+            {"_target_": "lightning.pytorch.callbacks.GradientAccumulationScheduler", "scheduling": {0: 2}},
+            "; set trainer.accumulate_start with trainer.accumulate_share instead",
+        ),
     ],
 )
 def test_what_is_no_callback_is_one_line(node, message):
@@ -174,6 +184,32 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
     # another callback is another run
     with pytest.raises(ValueError, match=r"callbacks.mine.patience was 2 and is now 3"):
         run("resume=auto", "callbacks.mine.patience=3")
+
+
+class Freeze(L.Callback):
+    """A callback that trains the decoder alone."""
+
+    def setup(self, trainer, pl_module, stage):
+        for parameter in pl_module.model.encoder.layers.parameters():
+            parameter.requires_grad = False
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_a_run_with_frozen_parameters_goes_on_and_has_an_average(tmp_path, optimizer):
+    corpus = toycorpus.write(tmp_path / "corpus")
+    words = [f"+callbacks.freeze._target_={target('Freeze')}", f"optim.name={optimizer}", "trainer.ema=0.5", "run=x"]
+
+    def weights(*overrides: str) -> dict[str, torch.Tensor]:
+        settings = toycorpus.settings(corpus, tmp_path, *words, "trainer.test=false", *overrides)
+        run = Run(make_plan(settings, mixer="t"))
+        run.execute()
+        return checkpoint.read(run.folder.last)["state_dict"]
+
+    first = weights("trainer.max_steps=1")
+    second = weights("trainer.max_steps=3", "resume=auto")
+    changed = {name for name in first if not torch.equal(first[name], second[name])}
+    assert changed
+    assert not any("encoder.layers" in name for name in changed)
 
 
 class Mine(Average):

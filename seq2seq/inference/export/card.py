@@ -96,9 +96,11 @@ def _scores(results: Mapping[str, Any]) -> str:
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
+                # a bar would begin a cell, in code as well
+                signature = signature.replace("|", "\\|")
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:
-        return "## Scores\n\nNone are known: the checkpoint was exported outside the folder of its run.\n"
+        return "## Scores\n\nNone are known of this checkpoint: they are those of best.ckpt in the folder of its run.\n"
     return "\n".join(["## Scores\n", "| split | metric | score | signature |", "|---|---|---:|---|", *rows, ""])
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import seq2seq
@@ -80,7 +81,11 @@ class Service:
         limits = self.limits
         if not self.ready:
             raise RefusedError(503, "the service is stopping")
-        asked = read_request(await _body(request, limits))
+        try:
+            body = await _body(request, limits)
+        except ClientDisconnect:
+            return None
+        asked = read_request(body)
         texts = texts_of(asked)
         check_limits(texts, limits)
         options = chosen_options(asked, self.translator.settings, self.translator.languages, limits)

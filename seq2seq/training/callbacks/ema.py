@@ -28,7 +28,7 @@ class WeightAverage:
         self.decay = decay
         self.updates = 0
         self._module = module
-        self._weights = _trained(module)
+        self._weights = list(module.parameters())
         self._averages = [weight.detach().float().clone() for weight in self._weights]
         self._shapes = [tuple(weight.shape) for weight in self._weights]
         self._own: list[Tensor] | None = None  # the trained weights, while the averages are in their place
@@ -81,7 +81,7 @@ class WeightAverage:
     def _bind(self) -> None:
         """Follow the weights to their device and, if the strategy has sharded them since, into parts."""
         # Sharding replaces the parameters by new objects, so they are looked up again.
-        self._weights = _trained(self._module)
+        self._weights = list(self._module.parameters())
         pairs = zip(self._averages, self._weights, strict=True)
         self._averages = [part_like(average, weight).to(weight.device) for average, weight in pairs]
 
@@ -128,7 +128,3 @@ class AverageWeights(L.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue with the averages of an earlier part of the run."""
         self.average.load_state_dict(state_dict["average"])
-
-
-def _trained(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]

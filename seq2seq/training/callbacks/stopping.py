@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 
+from seq2seq.training.budget import CALLBACKS
 from seq2seq.training.run_state import RunState
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,9 @@ class Stopping(L.Callback):
         """Count validations without a better score, and stop when there are too many."""
         if trainer.state.fn != "fit":
             return
+        # A callback of the user's has stopped the run, since it was called before and no bound is reached.
+        if trainer.should_stop and not self.budget.ended_by:
+            self.budget.ended_by = CALLBACKS
         # `RecordScores` has compared the score; it is called before.
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
