@@ -21,6 +21,7 @@ from typing import Any
 from benchmarks import harness
 from seq2seq.training.environment import VARIABLES
 
+# before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 WAYS = ("torch", "whole", "chunked")

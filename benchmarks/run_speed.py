@@ -21,6 +21,7 @@ from pathlib import Path
 
 from seq2seq.training.environment import VARIABLES
 
+# before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 import torch

@@ -8,8 +8,8 @@ the same sizes. Each contestant has a process of its own, and their steps take t
 drifts. A peer takes part where it can be imported: fairseq in bf16 autocast over float32 weights and with bf16 weights
 (its DynamicConv unfolded as well as by its default), Marian in both. A step with bf16 weights includes the copies to
 and from float32 weights that training needs, one each way in an update, as autocast includes its own. "here" is bf16
-autocast over float32 weights, with the settings of memory that `seq2seq.train` makes; peers run as they are installed,
-or, with --same-memory, with the same settings. Each row has our rate as a multiple of its own. Run with
+autocast over float32 weights, with the environment and memory that `seq2seq.train` sets; peers run as they are
+installed, or, with --same-memory, with the same settings. Each row has our rate as a multiple of its own. Run with
 OMP_NUM_THREADS=1.
 """
 
@@ -253,7 +253,7 @@ class Entrant:
     """A contestant in a process of its own, which does a step when it is told to.
 
     Args:
-        memory: Run with the settings of memory that `seq2seq.train` makes.
+        memory: Run with the variables of the environment and the settings of memory that `seq2seq.train` makes.
     """
 
     def __init__(self, model: Model, way: str, *, memory: bool) -> None:
@@ -350,7 +350,9 @@ def main() -> int:
         "--peers", nargs="*", choices=tuple(PEERS), default=installed, help="to compare with (those installed)"
     )
     parser.add_argument(
-        "--same-memory", action="store_true", help="give peers the settings of memory that seq2seq.train makes"
+        "--same-memory",
+        action="store_true",
+        help="give peers the environment and settings of memory that seq2seq.train has",
     )
     options = parser.parse_args()
     for peer in options.peers:

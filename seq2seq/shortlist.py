@@ -55,9 +55,11 @@ def _run(options: argparse.Namespace) -> int:
     require_output(out, "--out", inputs=[options.ckpt, options.src, options.tgt])
     if options.src == options.tgt:
         raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
-    for path in (options.src, options.tgt):
-        if Path(path).exists() and not Path(path).is_file():
-            raise UsageError(f"{path} can be read only once, and each iteration reads the corpus; write it to a file")
+    for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
+        if path.is_dir():
+            raise UsageError(f"{option} {path} is a directory; name a file")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{option} {path} can be read only once, and each iteration reads it; write it to a file")
     # imports torch: after the options are checked
     from seq2seq.experiments.folder import translate_command
     from seq2seq.inference.model_files import load_tokenizer, locate

@@ -22,6 +22,7 @@ from seq2seq.resources import conf_dir
 from seq2seq.training.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, make_plan
 
+# before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 

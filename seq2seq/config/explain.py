@@ -226,8 +226,8 @@ def _refused_change(override: Override, word: str) -> str:
     # Beside a choice of the group without +, Hydra would drop this one without a word.
     if (override.is_add() or override.is_force_add()) and (conf_dir() / key).is_dir():
         return f"{shown(word)}: {key} has a choice already; write {shown(word.lstrip('+'))}"
-    of_hydra = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _USER_NAMED_OF_HYDRA)
-    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not of_hydra:
+    user_named_of_hydra = any(key == part or key.startswith((f"{part}.", f"{part}@")) for part in _USER_NAMED_OF_HYDRA)
+    if (override.is_add() or override.is_force_add()) and key.startswith("hydra.") and not user_named_of_hydra:
         # What exists needs no +, so all that is left is a key that nothing reads.
         return "" if override.is_force_add() and key in _known_keys([]) else _unknown_key(key, word, [])
     return ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The settings that may end a run. Where several are reached, the last one is named.
 BOUNDS = ("max_time", "patience", "max_epochs", "max_steps")
-# What ends a run that a callback of the user's has stopped before any of them.
+# What ends a run that a callback of the user's has stopped before it reached any of them.
 CALLBACKS = "callbacks"
 
 
@@ -66,10 +66,14 @@ class Budget:
     """Bounds of a run: updates, epochs, time and patience.
 
     Time is that of `clock`, which counts training and validation over all parts of a resumed run.
+
+    Args:
+        callbacks: The section `callbacks`: a run that they have stopped goes on with others.
     """
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, callbacks: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
+        self.callbacks = dict(callbacks or {})
         self.clock = Stopwatch()
         self.agreement = Agreement()
         self.bad_validations = 0  # in a row without a better score; `Stopping` counts them
@@ -172,9 +176,9 @@ class Budget:
         self.ended_by = bound if bound and self._limit(bound) == limit else None
 
     def _limit(self, ended_by: str) -> Any:
-        """Return the value of a bound, or of all bounds for a run that a callback has stopped."""
+        """Return the value of a bound; of all bounds, and the callbacks, for a run that a callback has stopped."""
         if ended_by == CALLBACKS:
-            return [getattr(self.settings, bound) for bound in BOUNDS]
+            return [*(getattr(self.settings, bound) for bound in BOUNDS), self.callbacks]
         return getattr(self.settings, ended_by)
 
     def _counted_share(self, trainer: L.Trainer) -> float:

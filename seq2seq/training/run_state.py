@@ -54,9 +54,9 @@ class BestScore:
 class RunState:
     """State that the callbacks of a run share; each value is written by one of them."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, callbacks: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
-        self.budget = Budget(settings)
+        self.budget = Budget(settings, callbacks)
         self.best = BestScore()
         # Training alone: validation and saving are left out, until the next micro-batch begins.
         self.training_watch = Stopwatch()

@@ -245,9 +245,11 @@ def window_state(trainer: L.Trainer, budget: Budget | None) -> dict[str, Any]:
 
 def restore_window(trainer: L.Trainer, checkpoint: Mapping[str, Any], budget: Budget | None) -> None:
     """Let a batch that has grown stay so, in a run whose settings let it grow."""
-    # Older checkpoints do not say it; the batch then grows at the next place where it may.
-    if budget and budget.settings.accumulate_start and checkpoint.get("grown"):
-        trainer.accumulate_grad_batches = budget.settings.accumulate
+    if budget and budget.settings.accumulate_start:
+        # Older checkpoints have the micro-batches of an update over all ranks, or neither.
+        grown = checkpoint.get("window", 0) > budget.settings.first_window * trainer.world_size
+        if checkpoint.get("grown", grown):
+            trainer.accumulate_grad_batches = budget.settings.accumulate
 
 
 def rescale(progress: dict[str, Any], factor: float, window: int) -> None:

@@ -184,6 +184,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
     # another callback is another run
     with pytest.raises(ValueError, match=r"callbacks.mine.patience was 2 and is now 3"):
         run("resume=auto", "callbacks.mine.patience=3")
+    assert run("resume=auto", "callbacks.mine.patience=3", "force=true").folder.read_results()["steps"] == 3
 
 
 class Freeze(L.Callback):

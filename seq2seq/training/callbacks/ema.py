@@ -20,7 +20,7 @@ class WeightAverage:
     averages). Averages are float32 whatever the weights are. Lightning's own does not work with sharded models.
 
     Args:
-        module: The model; parameters that are not trained have no average.
+        module: The model; all of its parameters have an average, since a callback may freeze some later.
         decay: d in the long run.
     """
 

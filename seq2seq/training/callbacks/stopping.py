@@ -41,9 +41,6 @@ class Stopping(L.Callback):
         """Count validations without a better score, and stop when there are too many."""
         if trainer.state.fn != "fit":
             return
-        # A callback of the user's has stopped the run, since it was called before and no bound is reached.
-        if trainer.should_stop and not self.budget.ended_by:
-            self.budget.ended_by = CALLBACKS
         # `RecordScores` has compared the score; it is called before.
         self.budget.bad_validations = 0 if self.best.improved else self.budget.bad_validations + 1
         if self.budget.out_of_patience:
@@ -51,6 +48,9 @@ class Stopping(L.Callback):
             # Scores are the same on every rank, so there is nothing to agree on.
             self.budget.end_by(self.budget.reached(trainer))
             trainer.should_stop = True
+        # No bound is reached, so a callback of the user's, which was called before, has stopped the run.
+        if trainer.should_stop and not self.budget.ended_by:
+            self.budget.ended_by = CALLBACKS
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Stop the clock: the final test is not part of the budget."""
