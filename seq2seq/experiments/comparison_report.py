@@ -25,7 +25,7 @@ from seq2seq.files import write_text
 
 
 class _Report(NamedTuple):
-    """What is printed and drawn of one test set."""
+    """Table of one test set, with its parts by source length and by a setting: the text and the figures of it."""
 
     table: Table
     runs: Sequence[RunResult]
@@ -44,7 +44,7 @@ class _Report(NamedTuple):
             text += f"\n{setting_table(self.settings)}"
         return text
 
-    def draw(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
+    def draw_figures(self, stem: Path, split: str, against: str, *, title: str | None) -> list[Path]:
         """Draw the figures, and return their paths without suffix."""
         groups, stems = self.table.groups, [stem]
         draw(groups, split, stem, against, title=title)
@@ -142,6 +142,6 @@ def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_
     for number, report in enumerate(reports, 1):
         several = len(reports) > 1
         stem = out / (f"comparison-{number}" if several else "comparison")
-        stems = report.draw(stem, split, figure_against, title=report.table.title if several else None)
+        stems = report.draw_figures(stem, split, figure_against, title=report.table.title if several else None)
         files += [path.with_name(f"{path.name}{suffix}") for path in stems for suffix in (".png", ".svg")]
     return files
