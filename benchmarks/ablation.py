@@ -157,7 +157,7 @@ def _outcome(jobs: dict[str, tuple[Job, RunResult | Unusable | None]]) -> Outcom
             errors[seed] = found.reason
         elif job.state == "failed":
             errors[seed] = job.error or job.state
-        # what waits or runs has no outcome yet
+        # What waits or runs has no outcome yet
     return Outcome(bleu, parameters, errors)
 
 
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     table = markdown(found)
     print(table, end="")
-    # of a row that has not been run there are no parameters, and JSON has no nan
+    # Of a row that has not been run there are no parameters, and JSON has no nan
     plain = {name: outcome._asdict() for name, outcome in found.items() if outcome.bleu or outcome.errors}
     for figures in plain.values():
         figures["parameters"] = None if math.isnan(figures["parameters"]) else figures["parameters"]

@@ -142,14 +142,14 @@ def jobs(archs: Sequence[int], *, quick: bool = False, gate: bool = False) -> li
     """List the compilations that the module's docstring names, the slowest first."""
     found: dict[Any, Job] = {}
     sizes = [(dtype, head_dim) for dtype, sizes in HEAD_DIMS.items() for head_dim in sizes]
-    # downwards, so that `found` keeps the greatest K of each kernel and replaces the least
+    # Downwards, so that `found` keeps the greatest K of each kernel and replaces the least
     for arch, (dtype, head_dim), taps in itertools.product(archs, sizes, range(64, 0, -1)):
         for job in _launches(arch, taps, dtype, head_dim):
-            # all K that share a kernel and its constants are one
+            # All K that share a kernel and its constants are one
             key = (arch, job.op, dtype, job.form, job.bounds, job.constants)
             found[key] = found.setdefault(key, job)._replace(taps=(taps, found[key].taps[1]))
     listed = [job for job in found.values() if _is_wanted(job, quick) and (not gate or _is_gated(job))]
-    # one kernel for all K: it draws DropConnect's words
+    # One kernel for all K: it draws DropConnect's words
     for arch in archs:
         listed.append(Job(arch, "dropconnect", "keep_words_kernel", "keep_words", "i32", 1, (1, 64), "", "", "", ()))
         listed += _losses(arch)
@@ -164,7 +164,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
 
     types = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     bounds = {"": (False, False), "ends": (False, True), "starts and ends": (True, True)}
-    # keep words of 32 taps each
+    # Keep words of 32 taps each
     words = -(-taps // 32)
     groups = {
         "dynamicconv": [("", {"words": 0}), (f"{words} word{'s' * (words > 1)}", {"words": words})],
@@ -179,7 +179,7 @@ def _launches(arch: int, taps: int, dtype: str, head_dim: int) -> Iterator[Job]:
             rest = ((taps, taps), group, extent)
             for form in FORMS:
                 yield Job(arch, name, kernel, op, dtype, head_dim, *rest, form, constants)
-            # kernels for sentences of one tile, for each of its sizes
+            # Kernels for sentences of one tile, for each of its sizes
             for tile in (16, 32, 64):
                 if one_tile(op, taps, tile, head_dim, types[dtype]):
                     given = {**more, **flags, "arch": arch}
@@ -264,7 +264,7 @@ def _compile(job: Job) -> Any:
     from triton.compiler import ASTSource
 
     constants = dict(job.constants)
-    # launch options are not arguments of the kernel
+    # Launch options are not arguments of the kernel
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
     if job.op == "keep_words":
         constants["BLOCK"] = kernel_module(job.module).BLOCK
@@ -277,7 +277,7 @@ def _compile(job: Job) -> Any:
             signature[name], places[place,] = "constexpr", constants[name]
             continue
         signature[name] = types.get(name, "i32")
-        # pointers and the strides of x and dy, unless the kernel forbids it
+        # Pointers and the strides of x and dy, unless the kernel forbids it
         aligned = (signature[name].startswith("*") or name in ALIGNED) and not parameter.do_not_specialize
         if aligned and job.form != "unaligned":
             hints[place,] = [["tt.divisibility", 16]]
@@ -307,7 +307,7 @@ def resources(compiled: Any, arch: int) -> Resources:
     spills = 0
     if stack or local:  # without either there is no local memory to spill to, and disassembling takes long
         spills = len(re.findall(r"\b(?:LDL|STL)\b", disassemble(compiled)))
-    # shared memory in bytes, and warps in a block
+    # Shared memory in bytes, and warps in a block
     shared, block = compiled.metadata.shared, compiled.metadata.num_warps
     warps = _resident(LIMITS[arch], registers, shared, block)
     return Resources(registers, shared, stack + local, spills, _code_size(compiled.asm["cubin"]) // 16, warps)
@@ -330,7 +330,7 @@ def _run_tool(name: str, option: str, compiled: Any) -> str:
 
 def _resident(limits: Limits, registers: int, shared: int, block: int) -> int:
     """Count the warps that fit on a multiprocessor, in blocks of `block`; registers of a thread come in eights."""
-    # each of the four parts of the register file hosts whole warps of 32 threads
+    # Each of the four parts of the register file hosts whole warps of 32 threads
     by_registers = 4 * (REGISTERS // 4 // (32 * 8 * -(-registers // 8)))
     return block * min(by_registers // block, limits.all_shared // (shared + KB), limits.warps // block)
 
@@ -344,7 +344,7 @@ def _code_size(elf: bytes) -> int:
     # offset of the section headers, then their size and number (ELF-64 header)
     (table,), (size, count) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQ", elf, table + size * n) for n in range(count)]
-    # flag 4: SHF_EXECINSTR
+    # Flag 4: SHF_EXECINSTR
     return sum(length for _, _, flags, _, _, length in sections if flags & 4)
 
 
@@ -408,7 +408,7 @@ def table(found: Iterable[Found], archs: Sequence[int]) -> str:
     head = ["kernel", "type", "K", "tile", "head", "with", "warps", *columns]
     rows = [head, ["---"] * 7 + ["---:"] * len(columns)]
     for key, by_arch in lines.items():
-        # a cell has one number for each architecture
+        # A cell has one number for each architecture
         worst = [[_worst(column, by_arch[arch]) if arch in by_arch else "" for arch in archs] for column in columns]
         rows.append([*map(str, key), *(" / ".join(cells) for cells in worst)])
     note = f"Numbers are for {' / '.join(f'sm_{arch}' for arch in archs)}, the worst over bounds.\n\n"

@@ -65,7 +65,7 @@ def measure(shape: Shape) -> dict[str, dict[str, float]]:
     def shared() -> Tensor:
         return static.softmax(-1)[None, None]
 
-    # each with the number of its repetitions, fewer for the slower ones
+    # Each with the number of its repetitions, fewer for the slower ones
     calls: dict[str, dict[str, tuple[Callable[[], Tensor], int]]] = {
         "lightconv": {
             "band": (lambda: lightconv(x, static.softmax(-1), causal=True), 7),

@@ -38,9 +38,9 @@ def measure(config: dict[str, Any]) -> dict[str, Any]:
     prepared = time.perf_counter() - start
     rows, widths, tokens, count = set(), set(), 0, 0
     start = time.perf_counter()
-    # reading alone: no model runs
+    # Reading alone: no model runs
     for batch in module.train_dataloader():
-        # distinct widths and shapes count, since torch.compile may specialize on them
+        # Distinct widths and shapes count, since torch.compile may specialize on them
         width = (batch.src.shape[1], batch.tgt_in.shape[1])
         rows.add((len(batch.src), *width))
         widths.add(width)

@@ -40,7 +40,7 @@ GPU_TOKENS = 866_000  # target tokens/s of a base Transformer on one H200 at 40%
 def vocabulary(seed: int) -> np.ndarray:
     """Draw WORDS strings of letters, the frequent ones shorter."""
     rng = np.random.default_rng(seed)
-    # letters too by Zipf's law, so that subwords have something to merge
+    # Letters too by Zipf's law, so that subwords have something to merge
     share = 1 / np.arange(1, 27)
     sizes = np.clip(rng.poisson(2 + np.log2(np.arange(1, WORDS + 1)) / 3), 1, 20)
     letters = rng.choice(list("etaoinshrdlucmfwypvbgkjqxz"), size=sizes.sum(), p=share / share.sum())
@@ -62,9 +62,9 @@ def generate(folder: Path, pairs: int, seed: int = 0) -> None:
             for start in range(0, size, BLOCK):
                 rng = np.random.default_rng([seed, number, start])
                 rows = min(BLOCK, size - start)
-                # the median is e^3.1 = 22 words, the mean exp(3.1 + 0.5^2 / 2) = 25
+                # The median is e^3.1 = 22 words, the mean exp(3.1 + 0.5^2 / 2) = 25
                 lengths = np.clip(np.rint(np.exp(rng.normal(3.1, 0.5, rows))), 2, 200).astype(np.int64)
-                # the inverse of the distribution log r / log WORDS
+                # The inverse of the distribution log r / log WORDS
                 ranks = (WORDS ** rng.random(lengths.sum())).astype(np.int64) - 1
                 src.write(sentences(ranks, lengths, german))
                 other = rng.random(len(ranks))
@@ -161,7 +161,7 @@ def read(overrides: list[str], most: int) -> None:
             start = time.perf_counter()
             token_batches(split.src_lengths, split.tgt_lengths, max_tokens=data.max_tokens, seed=1, epoch=1)
             result["order"] = time.perf_counter() - start
-        # the first batch comes when the workers have started, which an epoch does once
+        # The first batch comes when the workers have started, which an epoch does once
         batches = iter(data.train_dataloader())
         next(batches)
         tokens = count = 0
@@ -171,7 +171,7 @@ def read(overrides: list[str], most: int) -> None:
             count += 1
         seconds = time.perf_counter() - start
         result |= {f"batches_{workers}": count / seconds, f"tokens_{workers}": tokens / seconds}
-        # ends the workers before those of the next round start
+        # Ends the workers before those of the next round start
         del batches
     result |= {"batches": data.batches_per_epoch, "kept": prepared.size("train"), "padding": data.padding_share}
     print(json.dumps(result))

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from benchmarks import harness
 from benchmarks.nasty_lines import nasty_lines
 
-# examples of one number, between two looks at the clock
+# Examples of one number, between two looks at the clock
 ROUND = 25
 
 
@@ -129,7 +129,7 @@ def texts_of(row: str, options: list[str]) -> list[str]:
     if "json" in options:
         records = [json.loads(each) for each in rows]
         return [found["translation"] for record in records for found in (record, *record.get("alternatives", []))]
-    # several translations of a line are columns unless a format is named
+    # Several translations of a line are columns unless a format is named
     several = "--n-best" in options and options[options.index("--n-best") + 1] != "1"
     columns = "tsv" in options or (several and "--format" not in options)
     return [each.split("\t", 2)[2] for each in rows] if columns else rows

@@ -34,7 +34,7 @@ HEADER = ("run", "whole texts", "characters", "chrF", "BLEU", "updates", "parame
 
 def distance(one: str, other: str) -> int:
     """Count the characters to insert, delete or replace (Levenshtein)."""
-    # one row of the table of distances at a time
+    # One row of the table of distances at a time
     previous = list(range(len(other) + 1))
     for i, a in enumerate(one, 1):
         row = [i]
@@ -87,7 +87,7 @@ def _on_a_grid(mixer: Any) -> bool:
 def untrained(run: Path) -> Seq2Seq:
     """Build the run's model as it was before training, from its seed."""
     payload = checkpoint.read(run / "checkpoints" / "last.ckpt")
-    # the run seeds torch right before it builds its model, so this draws the same weights
+    # The run seeds torch right before it builds its model, so this draws the same weights
     torch.manual_seed(int(payload[ORIGIN]["settings"]["seed"]))
     return build_model(payload[checkpoint.KEY]["model"])
 
@@ -112,7 +112,7 @@ def draw(run: Path, path: Path) -> None:
     assert loaded.tokenizer.patches is not None
     lines = tested.test_lines("src") or []
     hypotheses = tested.test_lines("hyp") or []
-    # each image is one line of the corpus; `unpack` turns its patches into pixels
+    # Each image is one line of the corpus; `unpack` turns its patches into pixels
     pictures = unpack(torch.tensor(loaded.tokenizer.encode_src(lines[:SHOWN])).numpy(), loaded.tokenizer.patches)
     for axes, picture, hyp in zip(above.subplots(2, SHOWN // 2).flat, pictures, hypotheses, strict=False):
         axes.imshow(picture, cmap="gray", vmin=0, vmax=255)
@@ -122,9 +122,9 @@ def draw(run: Path, path: Path) -> None:
     for layer, (axes, (_, sharpness), way) in enumerate(zip(panels, trained, ways, strict=True), 1):
         _draw_layer(axes, way, sharpness)
         axes.set_title(f"layer {layer}", fontsize=8)
-    # one scale for all layers, wide enough for every center before and after training
+    # One scale for all layers, wide enough for every center before and after training
     reach = 1 + max(float(way.abs().max()) for way in ways)
-    # all panels share the axes: rows are counted downwards
+    # All panels share the axes: rows are counted downwards
     panels[0].set(xlim=(-reach, reach), ylim=(reach, -reach))
     panels[0].set_ylabel("rows", fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _draw_layer(axes: Any, way: torch.Tensor, sharpness: torch.Tensor) -> None:
         axes.plot(columns[-1], rows[-1], marker=style["marker"], markersize=3, color=style["color"])
         bell = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.7, "alpha": 0.7}
         axes.add_patch(Circle((columns[-1], rows[-1]), (2 * a) ** -0.5, fill=False, **bell))
-    # the position that the head looks from
+    # The position that the head looks from
     axes.plot(0, 0, marker="+", color="black")
     axes.set(aspect="equal")
     axes.tick_params(labelsize=6)

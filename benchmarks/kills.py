@@ -75,16 +75,16 @@ def harass(folder: Path, overrides: Sequence[str], kills: int, rng: random.Rando
         begun.append(_step(folder, "killed"))
         process = start(folder, "killed", overrides)
         shown = wait_until_running(process)
-        # the last start is left to finish
+        # The last start is left to finish
         if len(begun) > kills:
             finish(process, shown)
             return begun
         try:
-            # between two saves as well as within one, in validation as well as in training
+            # Between two saves as well as within one, in validation as well as in training
             process.wait(rng.uniform(0, 3))
             sys.exit(f"the run ended before kill {len(begun)}; raise trainer.max_steps\n{''.join(shown)}")
         except subprocess.TimeoutExpired:
-            # the whole process group, so that no data worker survives
+            # The whole process group, so that no data worker survives
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
@@ -104,9 +104,9 @@ def differences_of(run: Path, other: Path) -> list[str]:
     """Name what differs between two runs' folders: tensors of weights and optimizer, progress, best scores, metrics."""
     states = [checkpoint.read(folder / "checkpoints" / "last.ckpt") for folder in (run, other)]
     different = []
-    # whatever a resumed run continues from; times and versions may differ
+    # Whatever a resumed run continues from; times and versions may differ
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "train_sums", "global_step", "epoch"):
-        # a name that only one of them has counts as a difference: None is not a tensor
+        # A name that only one of them has counts as a difference: None is not a tensor
         first, second = (_flat(state[part], part) for state in states)
         for name in first.keys() | second.keys():
             if not _same(first.get(name), second.get(name)):
@@ -114,7 +114,7 @@ def differences_of(run: Path, other: Path) -> list[str]:
     whole, killed = (_rows(folder / "metrics.csv") for folder in (run, other))
     if whole != killed:
         different.append("metrics.csv")
-    # a kill while a checkpoint is written leaves a temporary file, which the next start removes
+    # A kill while a checkpoint is written leaves a temporary file, which the next start removes
     leftovers = [path.name for path in other.rglob("*.tmp")]
     return sorted(different) + [f"left behind: {name}" for name in leftovers]
 

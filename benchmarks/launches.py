@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-# before torch, which imports Triton: there is no GPU to compile for
+# Before torch, which imports Triton: there is no GPU to compile for
 if __name__ == "__main__":
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -86,7 +86,7 @@ class Trace(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count a call of torch, and answer for a GPU."""
         kwargs = kwargs or {}
-        # the getters of properties are functions, too
+        # The getters of properties are functions, too
         name = getattr(func, "__name__", "")
         getter = name == "__get__"
         name = func.__self__.__name__ if getter else name
@@ -123,7 +123,7 @@ def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if name in ("__getitem__", "__setitem__"):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return any(isinstance(part, list) for part in index)
-    # numbers of the host
+    # Numbers of the host
     return name == "new_tensor" or (name in ("tensor", "as_tensor") and kwargs.get("device") is not None)
 
 
@@ -196,7 +196,7 @@ def training_step(model: Any, batch: Batch, optimizer: str = "adam") -> Callable
 
     def step() -> None:
         loss = task.training_step(batch, 0)
-        # not Tensor.backward, inside of which a mode of functions is off
+        # Not Tensor.backward, inside of which a mode of functions is off
         torch.autograd.backward([loss])
         task.on_before_optimizer_step(updates)
         updates.step()
@@ -235,7 +235,7 @@ def of_decoding(
     """
     model, batch, traces = make_model(overrides).eval(), make_batch(rows, length), []
     special = Specials(BOS, EOS, PAD, byte_of or {})
-    # two searches that differ in steps alone, after one that makes what is made once
+    # Two searches that differ in steps alone, after one that makes what is made once
     limits = (1, 4, 12)
     for most in limits:
         settings = SearchSettings(**{"beam_size": 5, "n_best": 5, "max_len_ratio": 0, "max_len_extra": most} | how)

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import harness
 from seq2seq.training.environment import VARIABLES
 
-# before torch is imported
+# Before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 WAYS = ("torch", "whole", "chunked")
@@ -36,7 +36,7 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
 
     output, features = torch.nn.Linear(dim, vocab, bias=False), torch.randn(rows, dim, requires_grad=True)
     target, mask = torch.randint(0, vocab, (rows,)), torch.ones(rows, dtype=torch.bool)
-    # the peak before the first step is that of inputs and weights
+    # The peak before the first step is that of inputs and weights
     before, seconds = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
     for _ in range(steps):
         start = time.process_time()
@@ -49,10 +49,10 @@ def measure(way: str, *, rows: int, dim: int, vocab: int, steps: int) -> dict[st
                 loss = F.cross_entropy(output(features).float(), target, label_smoothing=0.1, reduction="sum")
         loss.backward()
         seconds.append(time.process_time() - start)
-        # outside the timed part
+        # Outside the timed part
         output.zero_grad()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # the first step also allocates; ru_maxrss is in KiB
+    # The first step also allocates; ru_maxrss is in KiB
     return {"way": way, "seconds": statistics.median(seconds[1:]), "peak_mib": (peak - before) / 1024}
 
 
@@ -69,7 +69,7 @@ def main() -> int:
         return 0
     given = [f"--{name}={value}" for name, value in sizes.items()]
     results = []
-    # a process each: the peak of resident memory never falls
+    # A process each: the peak of resident memory never falls
     for way in WAYS:
         command = [sys.executable, "-m", "benchmarks.loss", f"--way={way}", *given]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

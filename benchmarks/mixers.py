@@ -47,7 +47,7 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
     """
     by_preset: dict[str, list[RunResult]] = {name: [] for name in presets()}
     for run in collect([runs], split).runs:
-        # others are composed of parts, and have no row
+        # Others are composed of parts, and have no row
         if run.mixer in by_preset:
             by_preset[run.mixer].append(run)
     wrong = {name: len(mine) for name, mine in by_preset.items() if len(mine) != 1}
@@ -59,7 +59,7 @@ def read_figures(runs: str, split: str) -> dict[str, Figures]:
 
 
 def _figures(run: RunResult, split: str) -> Figures:
-    # an older run has no perplexity
+    # An older run has no perplexity
     scores = {metric: float(run.results[split].get(metric, math.nan)) for metric in SCORES}
     return scores | {key: run.number(key) for key in KEYS}
 

@@ -82,7 +82,7 @@ def nasty_lines(count: int, seed: int, *, long_lines: int = 4, long_size: int = 
     lines = [rng.choice(MAKERS)(rng) for _ in range(count)]
     for place in rng.sample(range(count), min(long_lines, count)):
         lines[place] = _long(rng, long_size)
-    # surrogatepass: halves of pairs, which are not valid UTF-8, are wanted here
+    # Surrogatepass: halves of pairs, which are not valid UTF-8, are wanted here
     raw = [line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass") for line in lines]
     return [line.replace(b"\n", b" ") for line in raw]
 
@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     options, rest = parser.parse_known_args()  # the rest is for translate
-    # odd seeds end with a newline, even ones do not
+    # Odd seeds end with a newline, even ones do not
     data = text(nasty_lines(options.lines, options.seed), final_newline=bool(options.seed % 2))
     began = time.perf_counter()
     command = [sys.executable, "-m", "seq2seq.translate", "--ckpt", options.ckpt, *rest]

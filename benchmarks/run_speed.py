@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seq2seq.training.environment import VARIABLES
 
-# before torch is imported
+# Before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 import torch
@@ -91,7 +91,7 @@ class Training:
 def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: int) -> Iterator[Batch]:
     sides = [(run.test_lines(side) or [])[:sentences] for side in ("src", "ref")]
     encoded = [tokenizer.encode_src(sides[0]), tokenizer.encode_tgt(sides[1])]
-    # so often that nearly all batches are full
+    # So often that nearly all batches are full
     times = 1 + _FULL * max_tokens // sum(map(len, encoded[1]))
     src, tgt = (Ragged.from_rows(rows * times) for rows in encoded)
     for index in token_batches(src.lengths, tgt.lengths, max_tokens=max_tokens):

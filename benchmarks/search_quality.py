@@ -43,7 +43,7 @@ def load(ckpt: Path, way: str, folder: Path) -> Translator:
 
 def translations(translator: Translator, way: str, lines: list[str], *, samples: int, temperature: float) -> list[str]:
     """Translate lines in one of WAYS."""
-    # the run's own limits of length
+    # The run's own limits of length
     usual = dataclasses.replace(translator.settings, beam_groups=1, n_best=1)
     if way == "greedy":
         return _best(translator, lines, settings=dataclasses.replace(usual, beam_size=1))

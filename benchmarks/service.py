@@ -34,7 +34,7 @@ class Client:
     def translate(self, texts: Sequence[str]) -> list[tuple[str, str, float]]:
         """Translate texts, each in a request of its own; return text, translation and seconds of each."""
         answers = []
-        # the service has closed a connection that was idle while others were measured; this opens it again
+        # The service has closed a connection that was idle while others were measured; this opens it again
         self.connection.close()
         for text in texts:
             began = time.perf_counter()
@@ -116,7 +116,7 @@ def main() -> int:
     parser.add_argument("rest", nargs="*", metavar="OPTION", help="options of seq2seq.serve, after --")
     options = parser.parse_args()
     command = [sys.executable, "-m", "seq2seq.serve", "--ckpt", options.ckpt, "--port", "0", *options.rest]
-    # one address may fill the queue here
+    # One address may fill the queue here
     command += ["--client-texts", "100000", "--timeout", "600"]
     root = Path(__file__).resolve().parent.parent
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root) as service:

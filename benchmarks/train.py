@@ -259,7 +259,7 @@ class Entrant:
     def __init__(self, model: Model, way: str, *, memory: bool) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         with mock.patch.dict(os.environ, VARIABLES if memory else {}):
-            # spawned, not forked: it reads the environment when it imports torch
+            # Spawned, not forked: it reads the environment when it imports torch
             process = multiprocessing.get_context("spawn").Process(
                 target=_take_turns, args=(model, way, memory, theirs), daemon=True
             )
@@ -296,7 +296,7 @@ def _take_turns(model: Model, way: str, memory: bool, pipe: Connection) -> None:
 def matrix_gflops(size: int = 1024, repeats: int = 10) -> float:
     """Measure this core's rate of bf16 products, by CPU time."""
     a, b = (torch.randn(size, size).bfloat16() for _ in range(2))
-    # warm-up
+    # Warm-up
     a @ b
     start = time.process_time()
     for _ in range(repeats):
@@ -314,7 +314,7 @@ def measure(name: str, peers: list[str], *, steps: int, same_memory: bool) -> li
         rates.append(matrix_gflops())
         for way, entrant in running.items():
             taken = entrant.step()
-            # two steps to warm up
+            # Two steps to warm up
             if turn > 1:
                 seconds[way].append(taken)
     for entrant in running.values():

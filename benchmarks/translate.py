@@ -121,7 +121,7 @@ def make_loaded(mixer: str) -> Any:
 
 def prepare(engine: Engine, folder: Path) -> Path:
     """Write what an engine loads, and return where; what is there from an earlier call is used."""
-    # the peers convert float32 weights while they load them
+    # The peers convert float32 weights while they load them
     target = folder / ("-".join(engine) if engine.name == "onnx" else f"{engine.name}-{engine.mixer}")
     if target.exists() or engine.name == "torch":
         return target
@@ -185,7 +185,7 @@ def _load_ctranslate2(engine: Engine, path: Path) -> Run:
     number = {piece: i for i, piece in enumerate(pieces)}
 
     def run(batch: int, beam: int, tokens: int) -> list[int]:
-        # the model appends the end itself
+        # The model appends the end itself
         lines = [[pieces[i] for i in row[:-1]] for row in sources(batch)]
         limits = {"min_decoding_length": tokens, "max_decoding_length": tokens}
         found = translator.translate_batch(lines, beam_size=beam, **limits)
@@ -211,7 +211,7 @@ def _load_marian(engine: Engine, path: Path) -> Run:
         src = torch.tensor(sources(batch))
         limits = {"min_new_tokens": tokens, "max_new_tokens": tokens, "max_length": None}
         found = model.generate(src, attention_mask=torch.ones_like(src), num_beams=beam, do_sample=False, **limits)
-        # before them stands the token that decoding starts with
+        # Before them stands the token that decoding starts with
         assert found.shape[1] == tokens + 1
         return found[0, 1:].tolist()
 
@@ -248,7 +248,7 @@ class Worker:
     def __init__(self, engine: Engine, path: Path, core: int | None) -> None:
         command = [sys.executable, "-m", "benchmarks.translate", "--worker", ":".join(engine), "--work", str(path)]
         pin = ["taskset", "-c", str(core)] if core is not None else []
-        # transparent huge pages: a step reads all weights
+        # Transparent huge pages: a step reads all weights
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([*pin, *command], stdin=pipe, stdout=pipe, text=True, env=variables)

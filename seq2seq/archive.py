@@ -38,7 +38,7 @@ class CheckpointError(ValueError):
     """Checkpoint that cannot be used; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        # names and values in it may be as long as the file
+        # Names and values in it may be as long as the file
         super().__init__(message if len(message) <= 1000 else f"{message[:600]} ... {message[-300:]}")
 
 
@@ -100,20 +100,20 @@ def check_tree(value: Any) -> None:
 def _check_directory(file: IO[bytes], path: Path) -> None:
     """Refuse a zip whose directory is too large, or is not where all readers look for it: right before its end."""
     size = os.fstat(file.fileno()).st_size
-    # the end record, without a comment
+    # The end record, without a comment
     end = size - 22
     file.seek(max(end, 0))
     magic, *_, length, offset, comment = struct.unpack("<4s4H2LH", file.read(22))
     if magic != b"PK\5\6" or comment:
         raise CheckpointError(f"{path}: is truncated or damaged; copy it again")
-    # before it, as torch writes, a record with numbers of 64 bits and a pointer to that
+    # Before it, as torch writes, a record with numbers of 64 bits and a pointer to that
     file.seek(max(end - 20, 0))
     magic, _, place, _ = struct.unpack("<4sLQL", file.read(20))
     if magic == b"PK\6\7":
         end -= 76
         file.seek(max(end, 0))
         magic, *_, length, offset = struct.unpack("<4sQ2H2L4Q", file.read(56))
-        # another place, and two readers would see two directories
+        # Another place, and two readers would see two directories
         if magic != b"PK\6\6" or place != end:
             raise CheckpointError(f"{path}: is truncated or damaged; copy it again")
     if offset + length != end:
@@ -129,7 +129,7 @@ def _check_entries(archive: zipfile.ZipFile, path: Path, *, checksums: bool) -> 
     # torch stores, never compresses: a few bytes must not unpack to a full memory
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or not pickles:
         raise CheckpointError(f"{path}: is a zip file, but not a checkpoint")
-    # one member under many names would be read many times
+    # One member under many names would be read many times
     declared = sum(max(entry.file_size, entry.compress_size) for entry in entries)
     if declared > path.stat().st_size:
         raise CheckpointError(f"{path}: refused, its entries declare {declared:,} bytes, more than the file has")
@@ -163,7 +163,7 @@ def _measure(value: Any, depth: int, seen: dict[int, tuple[int, int] | None]) ->
         height = max(height, below + 1)
     if nodes > MAX_NODES:
         raise ValueError(f"holds more than {MAX_NODES:,} values, counting shared ones each time")
-    # the height, too: parts that were measured before do not see how deep this one is
+    # The height, too: parts that were measured before do not see how deep this one is
     if height > MAX_DEPTH:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     seen[id(value)] = nodes, height
@@ -265,7 +265,7 @@ class _Pickle:
 
     def _set(self, key: Any, value: Any) -> None:
         self._require(self.stack[-1], "dict")
-        # a tuple of shared tuples takes for ever to hash
+        # A tuple of shared tuples takes for ever to hash
         if isinstance(key, tuple | _Global | _Made):
             raise ValueError("has a dictionary whose keys are not plain")
 
@@ -293,14 +293,14 @@ class _Pickle:
             self.stack.append(_Made("tensor"))
         elif function == _DICT and arguments == ():
             self.stack.append(_Made("dict"))
-        # bytes, as protocol 2 writes them
+        # Bytes, as protocol 2 writes them
         elif function == _ENCODE and [type(each) for each in arguments] == [str, str] and arguments[1] == "latin1":
             self.stack.append(_Made("bytes"))
         else:
             raise ValueError(f"holds a Python object ({function.replace(' ', '.')})")
 
     def _build(self, _: None) -> None:
-        # attributes of an OrderedDict, such as a state_dict's _metadata
+        # Attributes of an OrderedDict, such as a state_dict's _metadata
         state = self.stack.pop()
         self._require(state, "dict")
         self._require(self.stack[-1], "dict")

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    # combinations that argparse cannot express
+    # Combinations that argparse cannot express
     if options.last and len(options.checkpoints) > 1:
         parser.error("--last N takes one run's folder")
     if not options.last and not options.out:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     """Average the checkpoints that the options name, write the result, and print how to use it."""
-    # imports torch: after the options are checked
+    # Imports torch: after the options are checked
     from seq2seq import checkpoint
     from seq2seq.experiments.averaging import average, is_from_training, latest_checkpoints
     from seq2seq.experiments.folder import translate_command
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
     out = Path(options.out) if options.out else paths[0] / "checkpoints" / "average.ckpt"
     if options.last:
         paths = latest_checkpoints(paths[0], options.last)
-    # the output may be neither an input nor, even if it is not an input, a checkpoint of training
+    # The output may be neither an input nor, even if it is not an input, a checkpoint of training
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")

@@ -41,7 +41,7 @@ class Uninitialized(TorchFunctionMode):
 @contextmanager
 def without_memory() -> Iterator[None]:
     """Build modules of shapes alone, on torch's meta device, and initialize none of their weights."""
-    # drawing random numbers on the meta device would load torch's compiler, for seconds
+    # Drawing random numbers on the meta device would load torch's compiler, for seconds
     with torch.device("meta"), Uninitialized():
         yield
 
@@ -61,12 +61,12 @@ def build_model(config: Mapping[str, Any], *, trust: Sequence[str] = (), portabl
     """
     _check_model(config["model"])
     _check_vocabularies(config)
-    # all of them, before any is imported, also of kinds that no layer uses
+    # All of them, before any is imported, also of kinds that no layer uses
     for target in targets_of(config["mixer"]):
         _require_trusted(target, trust)
     builder = _Builder(config, trust=trust, portable=portable)
     src_table, tgt_table = _tables(config)
-    # the encoder first: its width is what the decoder's cross mixers read
+    # The encoder first: its width is what the decoder's cross mixers read
     encoder = builder.encoder(src_table)
     memory_dim = encoder.layers[-1].out_dim  # M
     assert isinstance(memory_dim, int)
@@ -102,7 +102,7 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
     Raises:
         TargetError: It does not subclass `contract`, or is not defined in a trusted package.
     """
-    # before the import, which would already run the module's code
+    # Before the import, which would already run the module's code
     _require_trusted(target, trust)
     module_name, _, name = str(target).rpartition(".")
     try:
@@ -110,7 +110,7 @@ def mixer_class(target: str, contract: type[nn.Module], *, trust: Sequence[str] 
         result = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:
         raise _target_error(target, f"cannot be imported ({error})", trust) from None
-    # its own module counts: what a trusted module merely imports is not the module's
+    # Its own module counts: what a trusted module merely imports is not the module's
     if not isinstance(result, type) or result.__module__.split(".")[0] not in _trusted(trust):
         raise _target_error(target, "is not a class of a trusted package", trust)
     if not issubclass(result, contract) or result is contract:
@@ -150,7 +150,7 @@ def bounds(config: Mapping[str, Any], *, trust: Sequence[str] = ()) -> dict[str,
     for slot, path, values in mixers_of(config["mixer"]):
         per_layer = values.get("per_layer") or {}  # null in YAML is None
         for name in mixer_class(values["_target_"], _CONTRACTS[slot], trust=trust).length_arguments:
-            # the shortest layer limits the stack
+            # The shortest layer limits the stack
             if name in per_layer:
                 result[f"{path}.per_layer.{name}"] = min(per_layer[name])
             elif values.get(name) is not None:
@@ -174,7 +174,7 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
         layer: Index from the bottom, 0 to num_layers - 1.
         num_layers: Depth of the stack.
     """
-    # the pattern's own length is checked as a list of one entry per layer
+    # The pattern's own length is checked as a list of one entry per layer
     if "kinds" in slot:
         _entry(slot["pattern"], layer, num_layers, "pattern")
         kind = slot["pattern"][layer % len(slot["pattern"])]
@@ -193,7 +193,7 @@ def layer_values(slot: Mapping[str, Any], layer: int, num_layers: int) -> dict[s
 def _entry(entries: Any, layer: int, num_layers: int, name: str) -> Any:
     if not isinstance(entries, list | tuple) or not entries:
         raise ValueError(f"{name} must be a list of one value per layer, not {entries!r}")
-    # a longer list would be cut off without a word: more likely a mistake in the number of layers
+    # A longer list would be cut off without a word: more likely a mistake in the number of layers
     if len(entries) > num_layers:
         raise ValueError(
             f"{name} lists {len(entries)} values for {num_layers} layers: {list(entries)}; "
@@ -214,19 +214,19 @@ class _Builder:
 
     def encoder(self, table: nn.Embedding | PatchProjection) -> Encoder:
         """Build the encoder on the source's table."""
-        # mixers of few parameters may add layers, so that models of equal size are compared
+        # Mixers of few parameters may add layers, so that models of equal size are compared
         extra = self.slots.get("extra_encoder_layers", 0)
         depth = self.model["encoder_layers"] + extra
         if depth < 1:
             raise ValueError(
                 f"mixer.extra_encoder_layers {extra} leaves {depth} encoder layers; raise it by {1 - depth} or more"
             )
-        # the order in which modules are built decides which random numbers they start from
+        # The order in which modules are built decides which random numbers they start from
         embedding = self._embedding(table, self._source_positions())
         layers = []
         dim, grid = self.model["dim"], _grid(self.patches) if self.patches else None
         halvings: dict[int, Halving] = {}
-        # widths run through the stack: each layer begins where the last one ended
+        # Widths run through the stack: each layer begins where the last one ended
         for layer, begins in enumerate(self._stages(depth)):
             if begins:
                 halvings[layer] = Halving(grid)
@@ -241,7 +241,7 @@ class _Builder:
 
     def _stages(self, depth: int) -> list[bool]:
         """Return, for each layer of an encoder of this depth, whether a new stage begins there."""
-        # absent from older files
+        # Absent from older files
         stages = self.model.get("encoder_stages", 1)
         if stages > depth:
             raise ValueError(
@@ -264,11 +264,11 @@ class _Builder:
         layers = []
         dim = self.model["dim"]
         depth = self.model["decoder_layers"]
-        # a stage halves a text, and both sides of a picture
+        # A stage halves a text, and both sides of a picture
         shorter = (4 if self.patches else 2) ** (self.model.get("encoder_stages", 1) - 1)
         for layer in range(depth):
             mixer = self._mixer("decoder", layer, depth, dim=dim, causal=True)
-            # before a training that could not decode what it has learned
+            # Before a training that could not decode what it has learned
             if mixer is not None and not mixer.decodes():
                 name = type(mixer).__name__
                 raise ValueError(f"mixer.decoder: {name} is causal, so it must define empty_state and step")
@@ -277,7 +277,7 @@ class _Builder:
             slots = {"self_mixer": mixer, "cross_mixer": cross, "feed_forward": self._feed_forward(cross.out_dim)}
             layers.append(DecoderLayer(dim=dim, **slots, **self._around()))
             dim = cross.out_dim
-        # after the layers, unlike the encoder's: the order decides the random numbers that modules start from
+        # After the layers, unlike the encoder's: the order decides the random numbers that modules start from
         embedding = self._embedding(table, self._positions("positions"))
         return Decoder(embedding=embedding, layers=layers, final_norm=self.model["norm"] == "pre")
 
@@ -292,13 +292,13 @@ class _Builder:
         """
         if not self.slots.get(slot):
             return None
-        # it names a key of the slot
+        # It names a key of the slot
         try:
             values = layer_values(self.slots[slot], layer, depth)
         except ValueError as error:
             raise ValueError(f"mixer.{slot}.{error}") from None
         mixer = _class_of(values, slot, self.trust)
-        # the mixer's class adapts its own settings, first to any machine, then to the source
+        # The mixer's class adapts its own settings, first to any machine, then to the source
         if self.portable:
             values = mixer.portable_values(values)
         if columns:
@@ -318,7 +318,7 @@ class _Builder:
         return {key: self.model[key] for key in ("norm", "dropout", "residual")}
 
     def _embedding(self, table: nn.Embedding | PatchProjection, positions: nn.Module | None) -> Embedding:
-        # the scale makes up for a table's small numbers, which a projection does not have
+        # The scale makes up for a table's small numbers, which a projection does not have
         scale = self.model["scale_embedding"] and isinstance(table, nn.Embedding)
         return Embedding(table=table, positions=positions, dropout=self.model["dropout"], scale=scale)
 
@@ -348,7 +348,7 @@ def _class_of(values: Mapping[str, Any], slot: str, trust: Sequence[str]) -> typ
 
 def _make(mixer: type[Any], values: Mapping[str, Any], slot: str, **sizes: Any) -> Any:
     arguments = {key: value for key, value in values.items() if key != "_target_"}
-    # errors of a constructor name the slot, since its own message knows only its arguments
+    # Errors of a constructor name the slot, since its own message knows only its arguments
     try:
         made = mixer(**sizes, **arguments)
     except TypeError as error:
@@ -367,7 +367,7 @@ def _tables(config: Mapping[str, Any]) -> tuple[nn.Embedding | PatchProjection, 
     if patches := config.get("patches"):
         if model["tie"] == "all":
             raise ValueError("model.tie=all: a picture has no table to share with the target; set model.tie=target")
-        # older files lack the channels
+        # Older files lack the channels
         given = {"size": patches["size"], "bits": patches["bits"], "channels": patches.get("channels", 1)}
         source = PatchProjection(dim=dim, **given)
         return source, make_table(config["tgt_vocab_size"], dim, config["pad_id"])
@@ -421,7 +421,7 @@ def _check_vocabularies(config: Mapping[str, Any]) -> None:
     for key in ("src_vocab_size", "tgt_vocab_size"):
         if type(config[key]) is not int or config[key] < 1:
             raise ValueError(f"{key} is {config[key]!r}; choose a whole number from 1")
-    # a row of the target's table, and of the source's unless that is a picture
+    # A row of the target's table, and of the source's unless that is a picture
     pad = config["pad_id"]
     if type(pad) is not int or not 0 <= pad < config["tgt_vocab_size"]:
         raise ValueError(f"pad_id is {pad!r}; choose a whole number below tgt_vocab_size={config['tgt_vocab_size']}")

@@ -84,12 +84,12 @@ def describe(
         ValueError: A value is not of a plain type; names it.
     """
     entry = {
-        # see seq2seq.upgrade, which reads every earlier one
+        # See seq2seq.upgrade, which reads every earlier one
         "format": FORMAT,
         "model": model_config,
-        # the trained SentencePiece models themselves: a checkpoint needs no other file
+        # The trained SentencePiece models themselves: a checkpoint needs no other file
         "tokenizer": tokenizer.to_state(),
-        # to be read by people: the SentencePiece model applies its own
+        # To be read by people: the SentencePiece model applies its own
         "normalizer": tokenizer.normalizer,
         "src_lang": src_lang,
         "tgt_lang": tgt_lang,
@@ -97,12 +97,12 @@ def describe(
         "data": data,
         "versions": versions(),
     }
-    # all but n_best and max_len: one is the caller's, the other the model's
+    # All but n_best and max_len: one is the caller's, the other the model's
     if search:
         entry["search"] = {key: getattr(search, key) for key in KEPT}
     if tgt_langs:
         entry["tgt_langs"] = tgt_langs
-    # refuse at the start of training what could not be saved at its end
+    # Refuse at the start of training what could not be saved at its end
     return _plain(entry, KEY)
 
 
@@ -112,7 +112,7 @@ def search_settings(meta: Mapping[str, Any]) -> SearchSettings:
     Raises:
         ValueError: No search can have them.
     """
-    # settings of a later version are left out, not refused
+    # Settings of a later version are left out, not refused
     section = {key: value for key, value in meta.get("search", {}).items() if key in KEPT}
     return read_section(SearchSettings, section, "search")
 
@@ -121,7 +121,7 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that results depend on."""
     # str(): torch.__version__ is a subclass of str, which weights_only refuses
     numbers = {"python": platform.python_version(), "seq2seq": seq2seq.__version__, "torch": str(torch.__version__)}
-    # packages that only training or scoring needs may be missing
+    # Packages that only training or scoring needs may be missing
     for name in ("lightning", "sentencepiece", "sacrebleu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             numbers[name] = importlib.metadata.version(name)
@@ -137,12 +137,12 @@ def save(path: str | os.PathLike[str], payload: Mapping[str, Any]) -> None:
     """
     _check(payload, Path(path))
     _plain(payload[KEY], KEY)
-    # a run that is killed here keeps its last whole checkpoint
+    # A run that is killed here keeps its last whole checkpoint
     with atomic_file(path) as file:
         torch.save(dict(payload), file)
-        # the check below opens the file by its name
+        # The check below opens the file by its name
         file.flush()
-        # hours of training must not end in a file that `read` refuses; mapped, this reads no weights
+        # Hours of training must not end in a file that `read` refuses; mapped, this reads no weights
         try:
             check_archive(Path(file.name), checksums=False)
             check_tree(torch.load(file.name, map_location="cpu", weights_only=True, mmap=True))
@@ -163,7 +163,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 def updates(path: str | os.PathLike[str]) -> int | None:
     """Return the number of updates that a checkpoint has had; None if it does not say, is damaged or not there."""
     try:
-        # mapped: of a large file, only the directory is read
+        # Mapped: of a large file, only the directory is read
         count = _read(Path(path), mmap=True).get("global_step")
     except CheckpointError:
         return None
@@ -181,7 +181,7 @@ def load(path: str | os.PathLike[str], *, device: str | torch.device = "cpu", tr
             not the model's.
     """
     path = Path(path)
-    # mapped, so that the optimizer's state in a training checkpoint is never read into memory
+    # Mapped, so that the optimizer's state in a training checkpoint is never read into memory
     payload = _read(path, mmap=True)
     return _build(payload[KEY], _weights(payload), path, device=device, trust=trust)
 
@@ -232,9 +232,9 @@ def _build(
     device: str | torch.device,
     trust: Sequence[str],
 ) -> Loaded:
-    # before the model, whose embeddings must fit its vocabulary
+    # Before the model, whose embeddings must fit its vocabulary
     tokenizer = _tokenizer(meta, path)
-    # first without memory: settings may ask for any size, but the file must hold weights of that size
+    # First without memory: settings may ask for any size, but the file must hold weights of that size
     _check_depth(meta["model"], len(weights), path)
     with without_memory():
         _check_weights(_model(meta, path, trust), weights, path)
@@ -285,7 +285,7 @@ def _plain(value: Any, place: str) -> Any:
 
 def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
     """Read, check and upgrade a checkpoint's dictionary; `mmap` leaves tensors on the disk until they are used."""
-    # the zip and the pickle in it are checked before torch sees a byte of them
+    # The zip and the pickle in it are checked before torch sees a byte of them
     check_archive(path)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
@@ -293,7 +293,7 @@ def _read(path: Path, *, mmap: bool) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not enough memory to read this checkpoint") from None
     except Exception as error:  # whatever a damaged or hostile pickle makes torch raise
         raise CheckpointError(f"{path}: refused, it {_refusal(error)}; nothing in it was run") from None
-    # before anything is walked, compared or printed
+    # Before anything is walked, compared or printed
     try:
         check_tree(payload)
     except ValueError as error:
@@ -332,7 +332,7 @@ def _check_meta(meta: dict[str, Any], path: Path) -> None:
         raise CheckpointError(
             f"{path}: is of format {number}, but this version reads up to {FORMAT}; install a newer seq2seq"
         )
-    # types alone: what the values mean is checked by those that use them
+    # Types alone: what the values mean is checked by those that use them
     for name, cls in _FIELDS.items():
         if not isinstance(meta.get(name), cls):
             raise CheckpointError(f"{path}: its '{KEY}.{name}' is missing or no {cls.__name__}")
@@ -351,13 +351,13 @@ def _tokenizer(meta: dict[str, Any], path: Path) -> Tokenizer:
         sizes = (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     except Exception as error:  # any damage inside the SentencePiece model
         raise CheckpointError(f"{path}: its tokenizer does not load ({_type_and_message(error)})") from None
-    # an id beyond the embeddings is a device-side assert on a GPU, after which the process is lost
+    # An id beyond the embeddings is a device-side assert on a GPU, after which the process is lost
     wanted = (meta["model"].get("src_vocab_size"), meta["model"].get("tgt_vocab_size"))
     if sizes != wanted:
         raise CheckpointError(f"{path}: its tokenizer has {sizes} pieces (source, target), its model {wanted}")
     for name in ("pad_id", "joint"):
         value = meta["model"].get(name)
-        # types, too: True equals 1
+        # Types, too: True equals 1
         if (type(value), value) != (type(getattr(tokenizer, name)), getattr(tokenizer, name)):
             raise CheckpointError(f"{path}: its tokenizer has {name} {getattr(tokenizer, name)}, its model {value!r}")
     return tokenizer
@@ -380,9 +380,9 @@ def _check_depth(config: Mapping[str, Any], num_weights: int, path: Path) -> Non
     mixer = config.get("mixer")
     if not isinstance(model, Mapping) or not isinstance(mixer, Mapping):
         return  # which builds no model
-    # encoder, further layers that a mixer asks for, decoder
+    # Encoder, further layers that a mixer asks for, decoder
     depths = [model.get("encoder_layers"), mixer.get("extra_encoder_layers", 0), model.get("decoder_layers")]
-    # a layer without memory still costs Python objects, and millions would fill the memory
+    # A layer without memory still costs Python objects, and millions would fill the memory
     if all(isinstance(depth, int) for depth in depths) and max(depths[0] + depths[1], depths[2]) > num_weights:
         raise CheckpointError(f"{path}: its settings ask for more layers than it has weights ({num_weights})")
 
@@ -402,9 +402,9 @@ def _check_weights(model: torch.nn.Module, given: Mapping[str, torch.Tensor], pa
             raise CheckpointError(
                 f"{path}: weight '{name}' has shape {tuple(weight.shape)}, the model needs {tuple(wanted[name].shape)}"
             )
-    # weights that the model ties are the same parameter under several names, and count once
+    # Weights that the model ties are the same parameter under several names, and count once
     sizes = {id(parameter): given[name].numel() * given[name].element_size() for name, parameter in wanted.items()}
-    # a hostile file may point all weights at one storage: its size bounds them together
+    # A hostile file may point all weights at one storage: its size bounds them together
     if sum(sizes.values()) > path.stat().st_size:
         raise CheckpointError(f"{path}: is shorter than the {sum(sizes.values()):,} bytes of its weights")
 
@@ -420,20 +420,20 @@ def is_finite(weight: torch.Tensor) -> bool:
 
 def is_whole(weight: torch.Tensor) -> bool:
     """Return True if a tensor is dense and real, and its memory holds as many numbers as its shape says."""
-    # no subclass, no sparse or quantized layout: their memory is laid out otherwise
+    # No subclass, no sparse or quantized layout: their memory is laid out otherwise
     if type(weight) not in (torch.Tensor, torch.nn.Parameter) or weight.layout != torch.strided:
         return False
-    # a meta tensor has no memory, a nested one no single shape
+    # A meta tensor has no memory, a nested one no single shape
     if weight.is_meta or weight.is_nested or weight.is_complex() or weight.is_quantized:
         return False
-    # bytes up to the last number of a contiguous tensor
+    # Bytes up to the last number of a contiguous tensor
     end = (weight.storage_offset() + weight.numel()) * weight.element_size()
     return not weight.numel() or (weight.data_ptr() != 0 and end <= weight.untyped_storage().nbytes())
 
 
 def _refusal(error: BaseException) -> str:
     """Describe an error of torch's reader in one phrase, which follows "it"."""
-    # torch's own message recommends weights_only=False, which is what nobody should do
+    # Torch's own message recommends weights_only=False, which is what nobody should do
     if match := re.search(r"GLOBAL (\S+)", str(error)):
         return f"holds a Python object ({match[1]})"
     if isinstance(error, pickle.UnpicklingError):

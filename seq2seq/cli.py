@@ -59,7 +59,7 @@ def fail(message: object, status: int = 2) -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors are one line, `error: ...`, and whose options are not abbreviated."""
 
-    # the command line that is parsed
+    # The command line that is parsed
     _words: Sequence[str] = ()
 
     def __init__(self, *, prog: str, description: str | None, epilog: str) -> None:
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
             prog=prog,
             description=description,
             epilog=epilog,
-            # an abbreviation would break as soon as another option begins like it
+            # An abbreviation would break as soon as another option begins like it
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         """Suggest an option for the first word that looks like one and is none; "" if there is none."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         words = [word.partition("=")[0] for word in self._words]
-        # also where argparse first misses an option that is required: --checkpoint for --ckpt
+        # Also where argparse first misses an option that is required: --checkpoint for --ckpt
         for word in words[: words.index("--")] if "--" in words else words:
             if word.startswith("--") and word not in known:
                 named = OTHERS.get(word.lower().replace("_", "-"))
@@ -119,7 +119,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            # refused below with the same message
+            # Refused below with the same message
             value = least - 1
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a whole number from {least} to {most:,}")
@@ -140,7 +140,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = math.nan
-        # the comparison also refuses nan
+        # The comparison also refuses nan
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"'{shown(text)}' is not a number from {least:g} to {most:,g}")
         return value
@@ -150,7 +150,7 @@ def number(least: float, most: float) -> Callable[[str], float]:
 
 def nonempty(text: str) -> str:
     """Parse a name, for argparse."""
-    # an empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
+    # An empty one, as an unset variable of the shell gives it, would mean the current folder, or a default
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
@@ -159,7 +159,7 @@ def nonempty(text: str) -> str:
 def sentence(text: str) -> str:
     """Parse a text, for argparse: it must be UTF-8."""
     try:
-        # bytes that are not UTF-8 reach Python as lone surrogates
+        # Bytes that are not UTF-8 reach Python as lone surrogates
         text.encode()
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError("the text is not valid UTF-8") from None
@@ -183,7 +183,7 @@ def require_folder(
     Raises:
         UsageError: It cannot be made, nothing can be written in it, or files of something else would be lost.
     """
-    # the nearest ancestor that exists decides; the root always does
+    # The nearest ancestor that exists decides; the root always does
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UsageError(f"{option} {folder}: cannot be made ({existing} is a file); choose another folder")
@@ -194,7 +194,7 @@ def require_folder(
         )
     made: list[Path] = []
     try:
-        # permissions alone do not say it: root has all of them, also on a disk that is read-only
+        # Permissions alone do not say it: root has all of them, also on a disk that is read-only
         for path in reversed([folder.absolute(), *folder.absolute().parents]):
             if not path.exists():
                 path.mkdir()
@@ -230,7 +230,7 @@ def require_output(path: Path, option: str, *, inputs: Sequence[str | Path | int
         raise UsageError(f"{option} {path}: is a directory" if path.is_dir() else f"{option} {path}: no such folder")
     if path.is_file() and any(_same_file(path, other) for other in inputs):
         raise UsageError(f"{option} {path} is the {what}; choose another file")
-    # a device or a pipe is written directly, any other file beside its place
+    # A device or a pipe is written directly, any other file beside its place
     target = Path(os.path.realpath(path))
     if target.is_file() or not target.exists():
         try:
@@ -245,9 +245,9 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     Raises:
         UsageError: It cannot be written, or must not be replaced.
     """
-    # no checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
+    # No checkpoint at all, not only --ckpt: a slip of the shell's completion must not cost a training
     require_output(path, option, inputs=[ckpt, *Path(ckpt).glob("*")], what="checkpoint")  # a folder with its files
-    # links resolved: what they lead to is replaced
+    # Links resolved: what they lead to is replaced
     final = Path(os.path.realpath(path))
     if not final.is_file():
         return
@@ -258,7 +258,7 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
     with final.open("rb") as file:
         start = file.read(1 << 16)
     try:
-        # the last character may be cut
+        # The last character may be cut
         codecs.utf_8_decode(start, "strict", False)
     except UnicodeDecodeError:
         raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first") from None
@@ -291,7 +291,7 @@ def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None
 def _same_file(path: Path, other: str | Path | int) -> bool:
     """Return True if both are one file on the disk; `other` may be an open descriptor."""
     with contextlib.suppress(OSError):  # no such file
-        # by inode: two paths, a link or an open descriptor may be the same file
+        # By inode: two paths, a link or an open descriptor may be the same file
         return os.path.samestat(path.stat(), os.stat(other))
     return False
 
@@ -308,9 +308,9 @@ def exit_status(work: Callable[[], int]) -> int:
         # 128 + SIGINT, as shells report it
         return fail("interrupted", 130)
     except BrokenPipeError:
-        # the reader has gone (| head): 128 + SIGPIPE
+        # The reader has gone (| head): 128 + SIGPIPE
         return 141
-    # wrong options, files and checkpoints, and a model whose scores are not finite
+    # Wrong options, files and checkpoints, and a model whose scores are not finite
     except (ValueError, FloatingPointError) as error:
         return fail(error)
     except (MemoryError, RuntimeError) as error:
@@ -340,11 +340,11 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a command's `main` as this process, and exit with its status."""
     fill_closed_descriptors()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # as an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
+        # As an exception, so that nothing half-written stays; nohup has set SIGHUP to be ignored
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         sys.exit(main())
-    # before `exit_status` has begun, or after its end
+    # Before `exit_status` has begun, or after its end
     except KeyboardInterrupt:
         sys.exit(fail("interrupted", 130))

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    # a figure is never shown on a screen
+    # A figure is never shown on a screen
     if options.figure and not options.out:
         parser.error("--figure needs --out DIR")
     if options.by_length and options.split != "test":
@@ -83,13 +83,13 @@ def _run(options: argparse.Namespace) -> int:
     from seq2seq.experiments.figures import require_matplotlib
     from seq2seq.experiments.sweep_watch import watch
 
-    # before any waiting or computing
+    # Before any waiting or computing
     if options.figure:
         require_matplotlib()
-    # made only when something is written to it
+    # Made only when something is written to it
     require_standard_output("the table is printed there: open it")
     out = require_folder(Path(options.out), files=("comparison.md", "comparison.csv")) if options.out else None
-    # blocks until the sweep has ended; returns the number of jobs that failed
+    # Blocks until the sweep has ended; returns the number of jobs that failed
     failed = watch([Path(path) for path in options.runs], interval=options.interval) if options.watch else 0
     collected = compare(
         options.runs,
@@ -101,12 +101,12 @@ def _run(options: argparse.Namespace) -> int:
         by_length=options.by_length,
         by=options.by,
     )
-    # on stderr, since the table on stdout may be piped into a file
+    # On stderr, since the table on stdout may be piped into a file
     for item in collected.unusable:
         print_error(f"left out: {item.name}: {item.reason}")
     if not collected.runs:
         return fail("there is no finished run to compare", 1)
-    # a comparison without the failed jobs is still printed
+    # A comparison without the failed jobs is still printed
     return 1 if failed else 0
 
 

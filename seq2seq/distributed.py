@@ -15,7 +15,7 @@ def rank() -> int:
     """Return the number of this process in the run, from 0; known before the process group exists."""
     if launcher() == "srun":
         return _first_number("SLURM_PROCID")
-    # torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone, also within a task
+    # Torchrun sets RANK, also within a task of SLURM; Lightning's launcher LOCAL_RANK alone, also within a task
     return _first_number("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
@@ -84,7 +84,7 @@ class Agreement:
     """Maximum of each number over all ranks, by messages between CPUs, for which no device has to wait."""
 
     def __init__(self) -> None:
-        # made on first use: torch.distributed may start after this object is built
+        # Made on first use: torch.distributed may start after this object is built
         self._group: dist.ProcessGroup | int | None = None
 
     def maxima(self, numbers: Sequence[float]) -> list[float]:
@@ -95,7 +95,7 @@ class Agreement:
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return list(numbers)
-        # the default group is nccl on GPUs, which cannot reduce CPU tensors
+        # The default group is nccl on GPUs, which cannot reduce CPU tensors
         if self._group is None:
             self._group = dist.new_group(backend="gloo")
         # float64 holds counters exactly up to 2^53
@@ -119,7 +119,7 @@ def requeue(signum: int) -> str | None:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or signum not in (signal.SIGUSR1, signal.SIGUSR2) or not is_first_process():
         return None
-    # seconds: a controller that does not answer must not use up what is left of the job's time
+    # Seconds: a controller that does not answer must not use up what is left of the job's time
     done = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, timeout=60)
     if done.returncode:
         raise RuntimeError(f"scontrol requeue {job}: {done.stderr.strip()}; submit the same command with resume=auto")

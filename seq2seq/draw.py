@@ -110,7 +110,7 @@ def _draw(options: argparse.Namespace) -> int:
     sizes = {"valid": options.held_out, "test": options.held_out, "train": options.train}
     different = write_corpus(folder, pictures, letters=options.letters, train=options.train, held_out=options.held_out)
     print(f"{', '.join(f'{size:,} {split}' for split, size in sizes.items())} pictures in {folder}")
-    # there are only so many short texts; report repetitions instead of hiding them
+    # There are only so many short texts; report repetitions instead of hiding them
     if different["train"] < options.train:
         print_error(f"the training pictures repeat {different['train']:,} texts, for there are no more")
     return 0
@@ -124,7 +124,7 @@ def _draw_lines(options: argparse.Namespace) -> int:
     from seq2seq.data.word_images import WordPictures
 
     pictures = WordPictures(height=options.height, width=options.width, seed=options.seed)
-    # bytes, because text mode ends lines at \r, too; the number seeds each picture
+    # Bytes, because text mode ends lines at \r, too; the number seeds each picture
     for number, line in enumerate(source):
         text = line.decode("utf-8", "replace").strip()
         sys.stdout.write(f"{pictures.line(text, number)}\n")

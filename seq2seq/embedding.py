@@ -41,13 +41,13 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (B, T) at positions 0 .. T-1."""
-        # by the shape, which the host knows: reading positions would make it wait for a GPU
+        # By the shape, which the host knows: reading positions would make it wait for a GPU
         self._require(tokens.shape[1])
         return self._embed(tokens, torch.arange(tokens.shape[1], device=tokens.device))
 
     def step(self, tokens: Tensor, position: Tensor) -> Tensor:
         """Embed tokens (N,) at position (N,); on a GPU the caller keeps within the positions (`max_positions`)."""
-        # an exported graph cannot read a position either
+        # An exported graph cannot read a position either
         readable = position.device.type == "cpu" and not torch.compiler.is_exporting()
         if readable and position.numel() and isinstance(self.positions, LearnedPositions):
             self._require(int(position.max()) + 1)
@@ -86,13 +86,13 @@ class PatchProjection(nn.Module):
         self.levels = 1 << bits
         values = size * size * channels
         self.proj = nn.Linear(values, dim)
-        # a buffer moves with the module; not persistent, since it follows from the settings
+        # A buffer moves with the module; not persistent, since it follows from the settings
         self.register_buffer("units", 1 << bits * torch.arange(values), persistent=False)
         self.units: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed tokens (...), int64, wherever they stand."""
-        # quotients, for ONNX shifts no signed integers
+        # Quotients, for ONNX shifts no signed integers
         levels = tokens[..., None] // self.units % self.levels  # (..., values)
         return self.proj(levels.to(self.proj.weight.dtype) * (2 / (self.levels - 1)) - 1)
 
@@ -138,7 +138,7 @@ class GridPositions(nn.Module):
 
     def __init__(self, *, dim: int, width: int) -> None:
         super().__init__()
-        # two axes, each of sines and cosines
+        # Two axes, each of sines and cosines
         if dim % 4:
             raise ValueError(f"positions on a grid need a dim divisible by 4, not {dim}; change model.dim")
         self.axis = SinusoidalPositions(dim=dim // 2)
@@ -197,7 +197,7 @@ def make_table(vocab_size: int, dim: int, pad_id: int) -> nn.Embedding:
         pad_id: Row of the padding token.
     """
     table = nn.Embedding(vocab_size, dim, padding_idx=pad_id)
-    # with the scale sqrt(dim) of `Embedding` its rows have variance 1; as output layer, logits do
+    # With the scale sqrt(dim) of `Embedding` its rows have variance 1; as output layer, logits do
     nn.init.normal_(table.weight, std=dim**-0.5)
     with torch.no_grad():
         table.weight[pad_id].zero_()

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     """Export, and print what agreed and how to use the folder."""
     out = Path(options.out)
-    # before the model is loaded, which may take long
+    # Before the model is loaded, which may take long
     _require_replaceable(out, LAYOUTS[options.format])
     from seq2seq.experiments.folder import translate_command
     from seq2seq.experiments.origin import read_origin
@@ -82,7 +82,7 @@ def _require_replaceable(out: Path, layout: Layout) -> None:
         UsageError: It is so.
     """
     require_folder(out)
-    # replaced as a whole, it would be another folder than the one that the shell is in
+    # Replaced as a whole, it would be another folder than the one that the shell is in
     if Path.cwd().is_relative_to(out.resolve()):
         raise UsageError(f"--out {out}: this command runs within that folder, which cannot be replaced; name another")
     if out.is_dir() and (reason := foreign_part(out, layout)):

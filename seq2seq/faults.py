@@ -31,7 +31,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True if a GPU or the machine had no memory left."""
     if isinstance(error, MemoryError):
         return True
-    # torch's allocators raise RuntimeError, or a subclass, recognized by its message alone
+    # Torch's allocators raise RuntimeError, or a subclass, recognized by its message alone
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
@@ -41,7 +41,7 @@ def disk_error(error: BaseException) -> OSError | None:
     Returns:
         An OSError with number and message, and a name if one is known; None for any other error.
     """
-    # a ValueError is a message to the user already
+    # A ValueError is a message to the user already
     if isinstance(error, ValueError):
         return None
     chain: list[BaseException] = []
@@ -49,7 +49,7 @@ def disk_error(error: BaseException) -> OSError | None:
     while link is not None:
         chain.append(link)
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    # a number first, wherever it is: torch's own error comes after the one that has it
+    # A number first, wherever it is: torch's own error comes after the one that has it
     for link in chain:
         if isinstance(link, OSError) and link.errno in _REMEDIES and "errno" not in str(link.strerror):
             return OSError(link.errno, link.strerror, link.filename)

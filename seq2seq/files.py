@@ -42,24 +42,24 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     Raises:
         IsADirectoryError: `path` is a directory.
     """
-    # resolve links first: os.replace would replace the link itself
+    # Resolve links first: os.replace would replace the link itself
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file() and not final.is_dir():
-        # a device or pipe cannot be replaced by rename
+        # A device or pipe cannot be replaced by rename
         with _named_errors(path, final), open(final, "wb") as file:
             yield file
         return
     # os.replace would report this only after the work
     if final.is_dir():
         raise IsADirectoryError(f"{path} is a directory, not a file to write")
-    # hidden, in the same folder (a rename stays on one disk), and unique among machines that share it;
+    # Hidden, in the same folder (a rename stays on one disk), and unique among machines that share it;
     # 100 characters of the name keep it below the usual limit of 255 bytes
     temporary = final.with_name(f".{final.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         with _named_errors(path, temporary), open(temporary, "xb") as file:
             yield file
             file.flush()
-            # content before the rename: after a power cut the new name must not lead to an empty file
+            # Content before the rename: after a power cut the new name must not lead to an empty file
             os.fsync(file.fileno())
         put_in_place(temporary, final)
     # KeyboardInterrupt and SystemExit, too, leave nothing behind
@@ -75,9 +75,9 @@ def _named_errors(path: str | os.PathLike[str], ours: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # a failed write has no name, and torch, Arrow and datasets have errors of their own
+        # A failed write has no name, and torch, Arrow and datasets have errors of their own
         fault = disk_error(error)
-        # a folder that is missing or not one, and other errors of the system, have the temporary name
+        # A folder that is missing or not one, and other errors of the system, have the temporary name
         if fault is None and isinstance(error, OSError) and str(error.filename).startswith(str(ours)):
             fault = error
         if fault is None:
@@ -125,9 +125,9 @@ def require_creatable(folder: Path, setting: str) -> None:
     """
     existing = folder.absolute()
     try:
-        # the nearest ancestor that exists decides; the root always does
+        # The nearest ancestor that exists decides; the root always does
         existing = next(path for path in (existing, *existing.parents) if os.path.lexists(path))
-        # tried, since neither the permissions of root nor those of /proc say what works
+        # Tried, since neither the permissions of root nor those of /proc say what works
         os.rmdir(tempfile.mkdtemp(prefix=".try-", dir=existing))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -145,7 +145,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
             made there meanwhile stays.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # the prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
+    # The prefix, a dot and the target's name, is how `_remove_leftovers` recognizes it
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         with _named_errors(target.parent, building):
@@ -160,19 +160,19 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
             if not target.is_dir():
                 raise
     finally:
-        # after the rename there is nothing under this name
+        # After the rename there is nothing under this name
         shutil.rmtree(building, ignore_errors=True)
 
 
 def _set_aside(target: Path) -> None:
     """Move what is at `target` out of the way and delete it; processes that have its files open keep them."""
-    # the name of a leftover, so that the next process deletes what a kill leaves here
+    # The name of a leftover, so that the next process deletes what a kill leaves here
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    # a folder that nobody may write cannot be moved to another
+    # A folder that nobody may write cannot be moved to another
     with contextlib.suppress(OSError):
         target.chmod(0o755)
     try:
-        # another process may have deleted it
+        # Another process may have deleted it
         with contextlib.suppress(FileNotFoundError):
             os.rename(target, aside / "old")
     finally:
@@ -199,10 +199,10 @@ def build_once(
     if damage is None and target.is_dir():
         return target
     with _locked(_lock_path(target.parent, target.name), what) as exclusive:
-        # without a lock, another process may be building in such a folder at this moment
+        # Without a lock, another process may be building in such a folder at this moment
         if exclusive:
             _remove_leftovers(target)
-        # also of a file in the folder's place, or a link that leads nowhere
+        # Also of a file in the folder's place, or a link that leads nowhere
         wrong = damage(target) if damage and os.path.lexists(target) else None
         if target.is_dir() and wrong is None:
             return target
@@ -225,17 +225,17 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         parent.mkdir(parents=True, exist_ok=True)
     if not os.access(parent, os.W_OK):
         parent = Path(tempfile.gettempdir())
-    # what killed processes left; "files" exists only after its owner has taken the lock
+    # What killed processes left; "files" exists only after its owner has taken the lock
     for old in parent.glob(".local-*"):
         if (old / "files").is_dir() and _is_abandoned(old / "in-use"):
             shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".local-", dir=parent) as folder:
         lock = FileLock(Path(folder) / "in-use", fallback_to_soft=False)
         with contextlib.suppress(*_NO_LOCKS):
-            # the folder is new, so nobody has this lock; without locks it is never seen as abandoned
+            # The folder is new, so nobody has this lock; without locks it is never seen as abandoned
             lock.acquire(timeout=0)
         try:
-            # after the lock: a folder without it is not abandoned but new
+            # After the lock: a folder without it is not abandoned but new
             (Path(folder) / "files").mkdir()
             yield Path(folder) / "files"
         finally:
@@ -261,7 +261,7 @@ def _is_abandoned(path: Path) -> bool:
     if not path.exists():
         return False
     try:
-        # taken at once: no process has it, for the kernel releases the lock of one that dies
+        # Taken at once: no process has it, for the kernel releases the lock of one that dies
         with FileLock(path, timeout=0, fallback_to_soft=False):
             return True
     except _NO_LOCKS:
@@ -272,7 +272,7 @@ def _is_abandoned(path: Path) -> bool:
 def _locked(path: Path, what: str) -> Iterator[bool]:
     """Take the lock `path` for the block; yield False where the file system has no locks."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # no soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
+    # No soft lock, a mere file, instead: one that a killed process left would have to be deleted by hand
     lock = FileLock(path, fallback_to_soft=False)
     exclusive = _wait_for(lock, path, what)
     try:
@@ -299,7 +299,7 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     made = [each for each in folder.parents if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    # another descriptor than the holder's, so the same process is kept out, too
+    # Another descriptor than the holder's, so the same process is kept out, too
     lock = FileLock(path, fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
@@ -313,7 +313,7 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
     finally:
         if lock.is_locked:
             _release(lock, path)
-        # only empty folders can be removed
+        # Only empty folders can be removed
         with contextlib.suppress(OSError):
             for each in (folder, *made):
                 each.rmdir()
@@ -322,13 +322,13 @@ def reserved(folder: Path, *, otherwise: str) -> Iterator[None]:
 def _write_holder(path: Path) -> None:
     """Write into the file of a lock who has it, for `_read_holder` of others."""
     note = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-    # a full disk takes no note, and the lock holds without one
+    # A full disk takes no note, and the lock holds without one
     with contextlib.suppress(OSError):
         path.write_text(json.dumps(note))
 
 
 def _release(lock: BaseFileLock, path: Path) -> None:
-    # before the release: a process that takes the lock of a deleted file tries again
+    # Before the release: a process that takes the lock of a deleted file tries again
     with contextlib.suppress(OSError):
         path.unlink()
     lock.release()
@@ -336,7 +336,7 @@ def _release(lock: BaseFileLock, path: Path) -> None:
 
 def _wait_for(lock: BaseFileLock, path: Path, what: str) -> bool:
     """Wait until the lock is taken, and report its holder; return False on a file system without locks."""
-    # first attempt without waiting, so that a wait is reported at its start
+    # First attempt without waiting, so that a wait is reported at its start
     patience = 0.0
     while True:
         try:
@@ -357,7 +357,7 @@ def _read_holder(path: Path, doing: str = "preparing it") -> str:
         note = json.loads(path.read_text())
         clock = time.strftime("%H:%M:%S", time.localtime(note["since"]))
         seconds = time.time() - note["since"]
-        # an age across machines is as exact as their clocks agree
+        # An age across machines is as exact as their clocks agree
         return f"process {note['pid']} on {note['host']} has been {doing} since {clock} ({seconds:.0f} s)"
     except (OSError, ValueError, KeyError, TypeError):
         return f"another process is {doing}"

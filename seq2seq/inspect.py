@@ -21,7 +21,7 @@ written as atlas.md and atlas.json (--figure: map.png and map.svg).
 Exit status: 0 done; 1 a mixer's declared properties differ from the measured ones (--atlas); 2 wrong options or files;
 130 interrupted."""
 
-# which option goes with which
+# Which option goes with which
 NEEDS = {
     "--text": "--ckpt",
     "--target": "--ckpt",
@@ -63,7 +63,7 @@ def _parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
-    # intermixed: settings may stand before and after options
+    # Intermixed: settings may stand before and after options
     options = parser.parse_intermixed_args(argv)
     _check(parser, options)
     return exit_status(lambda: _run(options))
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check(parser: Parser, options: argparse.Namespace) -> None:
     """Exit with status 2 unless the options name one subject, and only options that go with it."""
-    # exactly one subject
+    # Exactly one subject
     subjects = [options.atlas, options.ckpt is not None, bool(options.overrides)]
     if sum(subjects) != 1:
         parser.error("say what to look into, one of: mixer=<name>, --ckpt FILE --text TEXT, --atlas")
@@ -89,7 +89,7 @@ def _check(parser: Parser, options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     """Write the atlas, or the report on a checkpoint or on a model with random weights."""
-    # torch's profiler, which counts memory, writes a line for each start and end unless this is set before the import
+    # Torch's profiler, which counts memory, writes a line for each start and end unless this is set before the import
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     from seq2seq.analysis import model_report
     from seq2seq.analysis.atlas import report as atlas_report
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.atlas:
         # None: all mixers of conf/mixer/self
         names = None if options.mixers is None else options.mixers.split(",")
-        # defaults are filled in here: `_check` needs None to see which options were named
+        # Defaults are filled in here: `_check` needs None to see which options were named
         limit = 10.0 if options.seconds is None else options.seconds
         return atlas_report.write(names, limit=limit, figure=options.figure, out=out, seed=options.seed)
     if options.ckpt:

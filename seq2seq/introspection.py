@@ -57,7 +57,7 @@ def mark_mixing(weights: Tensor) -> Tensor:
     Args:
         weights: Mixing weights, or what they are made of: queries, keys, logits.
     """
-    # a compiled graph is for training and decoding, which freeze nothing
+    # A compiled graph is for training and decoding, which freeze nothing
     if torch.compiler.is_compiling():
         return weights
     frozen = _frozen.get()

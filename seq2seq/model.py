@@ -85,7 +85,7 @@ class Sublayer(nn.Module):
     def _add(self, x: Tensor, y: Tensor) -> Tensor:
         y = self.dropout(y)
         if self.residual:
-            # in the stream's type, also where a mixer returns a wider one
+            # In the stream's type, also where a mixer returns a wider one
             y = x + y.to(x.dtype)  # (..., D)
         return y if self.post_norm is None else self.post_norm(y)
 
@@ -117,7 +117,7 @@ class EncoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         around = {"norm": norm, "dropout": dropout, "residual": residual}
-        # a mixer may change the width, where there is no residual
+        # A mixer may change the width, where there is no residual
         self.out_dim = dim if self_mixer is None else self_mixer.out_dim
         self.self_mixer = self_mixer
         self.feed_forward = feed_forward
@@ -205,7 +205,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.layers, self.halvings = nn.ModuleList(layers), halvings  # halvings by the index of the layer they precede
-        # pre-norm layers leave their sum unnormalized: one norm after the last
+        # Pre-norm layers leave their sum unnormalized: one norm after the last
         self.norm = LayerNorm(layers[-1].out_dim) if final_norm else None
 
     def forward(self, src: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:

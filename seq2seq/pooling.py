@@ -27,13 +27,13 @@ class Halving(NamedTuple):
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return (B, ceil(S / 2), D), or of a grid (B, S / 4, D), and the mask of x (B, S, D), right-padded."""
         if self.grid:
-            # pictures have one size: a batch may have padding after it, and a rehearsal with made-up lengths lack some
+            # Pictures have one size: a batch may have padding after it, and a rehearsal with made-up lengths lack some
             size = self.grid[0] * self.grid[1]
             x, mask = F.pad(x, (0, 0, 0, max(0, size - x.shape[1]))), F.pad(mask, (0, max(0, size - mask.shape[1])))
             y = F.avg_pool2d(x[:, :size].transpose(1, 2).unflatten(2, self.grid), 2)  # (B, D, rows / 2, columns / 2)
             return y.flatten(2).transpose(1, 2), mask[:, :size].unflatten(1, self.grid)[:, ::2, ::2].flatten(1)
         real = mask[:, None].to(x.dtype)  # (B, 1, S)
-        # both are means over the same places, so that their ratio counts real positions alone
+        # Both are means over the same places, so that their ratio counts real positions alone
         total = F.avg_pool1d(x.transpose(1, 2) * real, 2, ceil_mode=True)
         share = F.avg_pool1d(real, 2, ceil_mode=True).clamp_min(0.5)
         return (total / share).transpose(1, 2), mask[:, ::2]

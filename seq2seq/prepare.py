@@ -46,11 +46,11 @@ def prepare(config: dict[str, Any]) -> None:
     Raises:
         ValueError: A setting is wrong, or the corpus cannot be read.
     """
-    # refuses wrong settings of every section, then corpora that cannot be read, before any work
+    # Refuses wrong settings of every section, then corpora that cannot be read, before any work
     if not (cache := Path(read_sections(config).run.cache)).is_dir():
         require_creatable(cache, "cache")
     validate_section(config["data"], cache_dir=cache)
-    # not at the top of the file: these import torch
+    # Not at the top of the file: these import torch
     from seq2seq import checkpoint
     from seq2seq.data.plan import DataPlan
     from seq2seq.data.preparation import prepare_corpora
@@ -58,11 +58,11 @@ def prepare(config: dict[str, Any]) -> None:
 
     start = time.monotonic()
     tokenizer = dict(config["tokenizer"])
-    # fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
+    # Fine-tuning uses the tokenizer of the checkpoint, so that one is written to the cache
     if config["init_from"]:
         start_from = checkpoint.load(config["init_from"], trust=packages_of(config["mixer"]))
         tokenizer |= finetune.ready_models(start_from.tokenizer, cache)
-    # the same plan as training makes: its fingerprints name the folders that training looks for
+    # The same plan as training makes: its fingerprints name the folders that training looks for
     plan = DataPlan.from_mapping(config["data"], tokenizer=tokenizer, seed=int(config["seed"]), cache_dir=cache)
     data = prepare_corpora(plan)
     log.info("prepared in %.1f s, in %s:", time.monotonic() - start, cache)
@@ -74,7 +74,7 @@ def prepare(config: dict[str, Any]) -> None:
 
 def _batches(data: PreparedData) -> str:
     """Describe the batches of an epoch on one line."""
-    # imports Lightning, which is needed for this line of the log alone
+    # Imports Lightning, which is needed for this line of the log alone
     from seq2seq.training.datamodule import TranslationDataModule
 
     batches = TranslationDataModule(data)

@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _find(installed: str, checkout: str) -> Path:
-    # the wheel's copy first: in site-packages, beside the package, `data` may be anybody's
+    # The wheel's copy first: in site-packages, beside the package, `data` may be anybody's
     for candidate in (_PACKAGE / installed, _PACKAGE.parent / checkout):
         if candidate.is_dir():
             return candidate
@@ -20,7 +20,7 @@ def _find(installed: str, checkout: str) -> Path:
 
 def conf_dir() -> Path:
     """Return the folder of Hydra groups (`conf/` in a checkout, `seq2seq/_conf` in a wheel), absolute."""
-    # absolute, because hydra.main cannot resolve a relative path once its module is imported
+    # Absolute, because hydra.main cannot resolve a relative path once its module is imported
     return _find("_conf", "conf")
 
 

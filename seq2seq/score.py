@@ -98,7 +98,7 @@ def _parser() -> Parser:
     text = "instead of a data set: print log-probabilities of given translations, by sentence and piece (--json: more)"
     add("--force", nargs=2, type=nonempty, metavar=("SOURCES", "TRANSLATIONS"), help=text)
     add("--align", action="store_true", help="with --force --json: align words, in Pharaoh format")
-    # the variable that conf/train.yaml reads, too
+    # The variable that conf/train.yaml reads, too
     cache = os.environ.get("SEQ2SEQ_CACHE") or ".cache"
     add(
         "--cache",
@@ -108,7 +108,7 @@ def _parser() -> Parser:
         help="where prepared data is kept ($SEQ2SEQ_CACHE or .cache)",
     )
     add_model_options(parser.add_argument_group("translation, with --ckpt"))
-    # a score is that of the run, which validates in float32
+    # A score is that of the run, which validates in float32
     parser.set_defaults(dtype="float32")
     return parser
 
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = _parser()
     options = parser.parse_args(argv)
-    # combinations that argparse cannot express, before anything is imported
+    # Combinations that argparse cannot express, before anything is imported
     if not options.ckpt and not options.references:
         parser.error("--hypotheses and --compare need --references")
     if options.ckpt and options.references:
@@ -201,18 +201,18 @@ def _score_checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     from seq2seq.evaluation.eval_data import read_words
     from seq2seq.evaluation.scoring import ScoreSettings
 
-    # before the model is loaded; `score_checkpoint` also compares with the files of the data
+    # Before the model is loaded; `score_checkpoint` also compares with the files of the data
     if options.save:
         require_text_output(Path(options.save), "--save", ckpt=options.ckpt)
     settings = ScoreSettings(**{field: getattr(options, field) for field in SETTINGS})
-    # a wrong tokenizer and wrong words are refused before the checkpoint is read
+    # A wrong tokenizer and wrong words are refused before the checkpoint is read
     settings.resolved()
     read_words(options.data)
     from seq2seq.evaluation.checkpoint_score import score_checkpoint
 
     translator = load_translator(options)
     require_used_options(options, translator.settings)
-    # options that have the name of the argument
+    # Options that have the name of the argument
     rest = {field: getattr(options, field) for field in ("ckpt", "data", "split", "limit")}
     save = Path(options.save) if options.save else None
     return score_checkpoint(translator, settings, warn=warn, cache=Path(options.cache), save=save, **rest)

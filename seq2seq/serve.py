@@ -37,7 +37,7 @@ def _parser() -> Parser:
 def _add_settings(group: argparse._ArgumentGroup) -> None:
     """Add an option for every setting of the service."""
     for name, field in keys(ServiceSettings).items():
-        # those without a range are addresses
+        # Those without a range are addresses
         bounded = "most" in field.metadata
         kind = value_of(ServiceSettings, name) if bounded else {"type": nonempty, "metavar": "ADDRESS"}
         default = "" if field.default is None else f" ({field.default})"
@@ -57,16 +57,16 @@ def _run(options: argparse.Namespace) -> int:
         require(module, "serving", extra="serve")
     from seq2seq.inference.service.server import bound_socket, run, url_of
 
-    # a port that is taken is reported before the model is loaded, which may take long
+    # A port that is taken is reported before the model is loaded, which may take long
     with bound_socket(limits) as bound:
         import torch
 
         from seq2seq.inference.model_files import locate, runs_on_cpu_alone
 
-        # each thread that computes has helpers of its own, which take the cores from each other: one team for the
+        # Each thread that computes has helpers of its own, which take the cores from each other: one team for the
         # thread that translates, none for this one (a batch of one text: 75 instead of 340 ms on two cores)
         threads = options.threads or torch.get_num_threads()
-        # graphs have helpers of their own, as many as torch has threads when they are loaded
+        # Graphs have helpers of their own, as many as torch has threads when they are loaded
         graphs = any(runs_on_cpu_alone(locate(path)) for path in (options.ckpt, *options.ensemble))
         options.threads = threads if graphs else 1
         translator = load_translator(options)
@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
     if status == 1:
         fail(f"some requests were not answered within --grace {limits.grace:g}")
     if service.batcher.alive:
-        # a thread that computes while the interpreter ends can crash it, and the status would be another
+        # A thread that computes while the interpreter ends can crash it, and the status would be another
         os._exit(status)
     return status
 

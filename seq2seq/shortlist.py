@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
             raise UsageError(f"{option} {path} is a directory; name a file")
         if path.exists() and not path.is_file():
             raise UsageError(f"{option} {path} can be read only once, and each iteration reads it; write it to a file")
-    # imports torch: after the options are checked
+    # Imports torch: after the options are checked
     from seq2seq.experiments.folder import translate_command
     from seq2seq.inference.model_files import load_tokenizer, locate
     from seq2seq.inference.shortlist import is_shortlist, make_shortlist

@@ -28,12 +28,12 @@ class Ancestry:
         self.slots = slots
         self.beam = beam
         self.stride = stride
-        # which row wrote the slot of hypothesis n, (N, L)
+        # Which row wrote the slot of hypothesis n, (N, L)
         self.owner = torch.zeros(batch_size * beam, slots, device=device, dtype=torch.int64)
         hypothesis = torch.arange(batch_size * beam, device=device)
         self.sentence = hypothesis // beam  # (N,)
         self.row = hypothesis % beam  # (N,)
-        # a bound on the positions written so far, counted on the host: reading them from the device would stall it
+        # A bound on the positions written so far, counted on the host: reading them from the device would stall it
         self.length = 0
         self.steps = 0
         self._visible: Tensor | None = None
@@ -89,7 +89,7 @@ class Ancestry:
 
     def bias(self, position: Tensor, dtype: torch.dtype) -> Tensor:
         """Return `visible` as what attention adds to its scores, 0 or -inf, (B, beam, slots)."""
-        # once for all layers: attention would make it of the mask in each
+        # Once for all layers: attention would make it of the mask in each
         if self._bias is None or self._bias.dtype != dtype:
             visible = self.visible(position)
             self._bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
@@ -158,12 +158,12 @@ class Cache:
 
     def append(self, value: Tensor, position: Tensor) -> None:
         """Write value (N, width) at position (N,) of each hypothesis."""
-        # the first cache that is appended to begins the step for all that share the ancestry
+        # The first cache that is appended to begins the step for all that share the ancestry
         if self.steps == self.ancestry.steps:
             self.ancestry.begin(position)
         self.steps = self.ancestry.steps
         *_, slots, _, width = self.values.shape
-        # in place: a slot has room for every row of the beam, so hypotheses do not collide
+        # In place: a slot has room for every row of the beam, so hypotheses do not collide
         place = self.ancestry.places(slots, position, value.shape[1] // width)
         self.values.view(-1, width).index_copy_(0, place, value.to(self.values.dtype).reshape(-1, width))
 
@@ -190,7 +190,7 @@ class Cache:
 
     def expand(self, ancestry: Ancestry) -> Cache:
         """Make room for the hypotheses of an ancestry, before anything is written."""
-        # rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
+        # Rows are added while all are empty, so there is nothing to copy; a CPU gives memory only for slots in use
         assert self.steps == 0
         *sizes, beam, width = self.values.shape
         assert beam == 1
@@ -235,7 +235,7 @@ class HeadCache(Cache):
         groups = q.shape[1] // k.shape[1]
         if groups == 1:
             return attention(q, k, v, bias=bias, weights=weights)
-        # heads that share keys are further queries
+        # Heads that share keys are further queries
         folded = q.unflatten(1, (-1, groups)).flatten(2, 3)  # (B, G, groups * beam, d)
         y = attention(folded, k, v, bias=bias.repeat(1, 1, groups, 1), weights=weights)
         return y.unflatten(2, (groups, -1)).flatten(1, 2)
@@ -268,7 +268,7 @@ def expand(state: Tree, beam: int) -> Tree:
     shared: dict[int, Ancestry] = {}
     for cache in caches(state):
         own = cache.ancestry
-        # one ancestry remembers as much as the cache that needs most
+        # One ancestry remembers as much as the cache that needs most
         known = shared.get(own.stride)
         if known is None or known.slots < own.slots:
             shared[own.stride] = Ancestry(
@@ -329,7 +329,7 @@ def move(state: Any, sources: Tensor, targets: Tensor, beam: int = 1) -> None:
     for tensor in _tensors(state):
         tensor.index_copy_(0, to_rows, tensor.index_select(0, from_rows))
     for cache in caches(state):
-        # slots that nobody has written yet stay
+        # Slots that nobody has written yet stay
         used = cache.used()
         used.index_copy_(0, targets, used.index_select(0, sources))
 
@@ -363,7 +363,7 @@ def overwrite(state: Any, new: Any) -> None:
     """Write a state that does not differ in shapes over another, in place; both have the same caches."""
     pairs = [(old, part) for old, part in zip(_tensors(state), _tensors(new), strict=True) if old is not part]
     memory = {old.untyped_storage().data_ptr() for old in _tensors(state)}
-    # a part may have been another part, which must not be written before it is read
+    # A part may have been another part, which must not be written before it is read
     apart = [part.clone() if part.untyped_storage().data_ptr() in memory else part for _, part in pairs]
     for (old, _), part in zip(pairs, apart, strict=True):
         old.copy_(part)
@@ -402,7 +402,7 @@ def leaves(tree: Any) -> list[Tensor | Cache]:
     """List the tensors and caches of a state or a context, in order."""
     if tree is None:  # the state of an empty slot
         return []
-    # not by the type of a leaf: in a step that is exported, others stand in for caches
+    # Not by the type of a leaf: in a step that is exported, others stand in for caches
     if not isinstance(tree, list | tuple):
         return [tree]
     return [leaf for part in tree for leaf in leaves(part)]
@@ -415,7 +415,7 @@ def rebuild(tree: Any, parts: Iterable[Any]) -> Any:
     rest = iter(parts)
     if not isinstance(tree, list | tuple):
         return next(rest)
-    # each takes its own from the one iterator
+    # Each takes its own from the one iterator
     inner = [rebuild(part, rest) for part in tree]
     # NamedTuples are rebuilt as their own type, by position
     return inner if isinstance(tree, list) else type(tree)(*inner)

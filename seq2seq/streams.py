@@ -25,7 +25,7 @@ class _Descriptor(io.RawIOBase):
     def __init__(self, descriptor: int, name: str) -> None:
         self.descriptor = descriptor
         self.name = name
-        # what is still buffered is dropped once writing has failed: it would fail again at the end of the program
+        # What is still buffered is dropped once writing has failed: it would fail again at the end of the program
         self.failed = False
 
     def fileno(self) -> int:
@@ -45,7 +45,7 @@ class _Descriptor(io.RawIOBase):
         while True:
             try:
                 data = os.read(self.descriptor, memoryview(buffer).nbytes)
-            # whoever shares a pipe or terminal may have made it non-blocking
+            # Whoever shares a pipe or terminal may have made it non-blocking
             except BlockingIOError:
                 select.select([self.descriptor], [], [])
             except OSError as error:
@@ -74,7 +74,7 @@ def standard_input() -> BinaryIO | IO[bytes] | None:
         return None
     try:
         return io.BufferedReader(_Descriptor(sys.stdin.fileno(), "standard input"))
-    # in memory
+    # In memory
     except (OSError, ValueError):
         return sys.stdin.buffer
 
@@ -89,7 +89,7 @@ def whole_output() -> Iterator[None]:
     python = sys.stdout
     try:
         raw = _Descriptor(python.fileno(), "standard output")
-    # closed, or in memory
+    # Closed, or in memory
     except (AttributeError, OSError, ValueError):
         yield
         return
@@ -97,18 +97,18 @@ def whole_output() -> Iterator[None]:
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=python.encoding,
-        # a file's name may be any bytes
+        # A file's name may be any bytes
         errors="surrogateescape" if python.encoding.lower() in ("utf-8", "utf8") else "backslashreplace",
-        # a pipe gets whole blocks, a terminal whole lines
+        # A pipe gets whole blocks, a terminal whole lines
         line_buffering=getattr(python, "line_buffering", True) or getattr(python, "write_through", True),
     )
     try:
         yield
         sys.stdout.flush()
-        # a network file system reports a full disk only when a descriptor of the file is closed
+        # A network file system reports a full disk only when a descriptor of the file is closed
         os.close(os.dup(raw.descriptor))
     finally:
-        # an interrupted command still delivers what it has printed, if anybody reads it
+        # An interrupted command still delivers what it has printed, if anybody reads it
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         raw.failed = True
@@ -137,5 +137,5 @@ def fill_closed_descriptors() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # the lowest number that is free
+            # The lowest number that is free
             os.open(os.devnull, os.O_RDWR)

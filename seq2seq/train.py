@@ -22,7 +22,7 @@ from seq2seq.resources import conf_dir
 from seq2seq.training.environment import VARIABLES
 from seq2seq.training.plan import RunPlan, make_plan
 
-# before torch is imported
+# Before torch is imported
 os.environ.update(VARIABLES | os.environ)
 
 
@@ -52,16 +52,16 @@ def main(config: DictConfig) -> float:
 
 def _plan(config: DictConfig) -> RunPlan:
     """Check the settings and put them together with what Hydra knows about this run: its command, label and job."""
-    # what the user typed, without the settings of hydra itself: it names the run and repeats it
+    # What the user typed, without the settings of hydra itself: it names the run and repeats it
     chosen = HydraConfig.get()
     overrides = list(chosen.overrides.task)
     return make_plan(
         plain_settings(config),
-        # the group's choice with overrides of its fields, as a label in tables
+        # The group's choice with overrides of its fields, as a label in tables
         mixer=mixer_label(chosen.runtime.choices["mixer"], overrides),
         command=shlex.join(["python", "-m", "seq2seq.train", *overrides]),
         job=hydra_callback.job_folder(),
-        # what was not chosen is the checkpoint's
+        # What was not chosen is the checkpoint's
         chosen=chosen_settings(overrides) if config.init_from else None,
         typed=typed_settings(overrides),
     )
@@ -73,12 +73,12 @@ def _train(plan: RunPlan) -> float:
     from seq2seq.training import checks
     from seq2seq.training.errors import TrainingFault
 
-    # impossible sizes first, which need torch alone: Lightning takes three times as long to import
+    # Impossible sizes first, which need torch alone: Lightning takes three times as long to import
     if not plan.run.init_from:
         checks.check_model(plan, None)
     from seq2seq.training.run import train
 
-    # rank 0 logs for all; warnings of other ranks still show
+    # Rank 0 logs for all; warnings of other ranks still show
     if not distributed.is_first_process():
         logging.disable(logging.INFO)
     try:

@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("pieces", "align"):
         if getattr(options, name) and options.format != "json":
             parser.error(f"--{name} goes with --format json")
-    # a beam size that is left open is the checkpoint's, which `load_translator` compares
+    # A beam size that is left open is the checkpoint's, which `load_translator` compares
     if options.beam_size and options.n_best > options.beam_size:
         parser.error(f"--n-best {options.n_best} needs at least as large a --beam-size, not {options.beam_size}")
     return exit_status(lambda: _run(options))
@@ -138,14 +138,14 @@ def _check_draws(parser: Parser, options: argparse.Namespace) -> None:
             parser.error(f"{option_name(name)} is of a search, and --samples draws; leave one out")
     if options.n_best > options.samples:
         parser.error(f"--n-best {options.n_best} needs as many --samples, not {options.samples}")
-    # as many hypotheses as samples
+    # As many hypotheses as samples
     options.beam_size = options.samples
     options.beam_groups = 1
 
 
 def _run(options: argparse.Namespace) -> int:
     """Open the files, load the model, translate, and return the exit status."""
-    # leaving the stack puts a whole output into place, or removes a partial one
+    # Leaving the stack puts a whole output into place, or removes a partial one
     with contextlib.ExitStack() as stack:
         # input, output, model: cheap mistakes are reported before the model is loaded
         source = _open_source(options, stack)
@@ -160,7 +160,7 @@ def _run(options: argparse.Namespace) -> int:
             partial = stack.enter_context(_partial_output(options, translator))
         sink = partial.file if partial else _open_sink(options, stack)
         done = partial.done if partial else 0
-        # imports torch, which `load_translator` has loaded by then
+        # Imports torch, which `load_translator` has loaded by then
         from seq2seq.inference.line_stream import LineStream
 
         session = LineStream(
@@ -175,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
             partial=partial,
         )
         session.run(source, sink)
-    # after the stack: the output is complete, with an empty line for each that failed
+    # After the stack: the output is complete, with an empty line for each that failed
     if session.failed:
         return fail(f"{session.failed:,} of {session.lines:,} lines could not be translated and are empty", 1)
     return 0
@@ -198,7 +198,7 @@ def _open(path: str | None, stack: contextlib.ExitStack) -> Stream | None:
 def _open_source(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     """Open the input, a file or standard input, as bytes."""
     if options.input is None:
-        # bytes, because text mode ends lines at \r, too
+        # Bytes, because text mode ends lines at \r, too
         if (source := standard_input()) is None:
             raise UsageError("there is no standard input; name a file with --input")
         return source
@@ -297,9 +297,9 @@ def _progress(source: Stream, done: int) -> ProgressLine | None:
 def _open_sink(options: argparse.Namespace, stack: contextlib.ExitStack) -> Stream:
     """Open the output; a file appears only when it is complete."""
     if options.output is None:
-        # written whole by `exit_status`
+        # Written whole by `exit_status`
         return sys.stdout.buffer
-    # opened last: from here on, an end without an exception puts the output into place
+    # Opened last: from here on, an end without an exception puts the output into place
     return stack.enter_context(atomic_file(options.output))
 
 

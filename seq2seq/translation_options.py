@@ -43,7 +43,7 @@ def value_of(cls: type, name: str) -> dict[str, Any]:
 def add_model_options(parser: argparse._ActionsContainer) -> None:
     """Add the options of every command that translates with a checkpoint."""
     add = parser.add_argument
-    # a search setting that is left out is None; `load_translator` fills it in from the checkpoint
+    # A search setting that is left out is None; `load_translator` fills it in from the checkpoint
     for name, field in keys(SearchSettings).items():
         if name in KEPT:
             text = f"{_SEARCH_HELP.get(name, field.metadata['help'])} (default: the run's)"
@@ -81,12 +81,12 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
     Raises:
         ValueError: The checkpoint, the device or an option cannot be used.
     """
-    # imported here, so that --help and wrong options do not wait for torch
+    # Imported here, so that --help and wrong options do not wait for torch
     import torch
 
     from seq2seq.inference.translator import Translator, choose_device
 
-    # cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
+    # Cheap checks first: loading may take long; it resolves "auto" by itself, since some models run on the CPU alone
     choose_device(options.device)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -98,17 +98,17 @@ def load_translator(options: argparse.Namespace, n_best: int = 1) -> Translator:
         dtype=options.dtype,
         trust=options.trust,
         max_tokens=options.max_tokens,
-        # one piece and eos
+        # One piece and eos
         max_len=max(2, options.max_len),
         tgt_lang=options.tgt_lang,
         ensemble=options.ensemble,
         shortlist=options.shortlist,
         cuda_graphs=options.cuda_graphs,
     )
-    # options are named like the settings, so KEPT serves for both
+    # Options are named like the settings, so KEPT serves for both
     chosen = {name: getattr(options, name) for name in KEPT if getattr(options, name) is not None}
     settings = dataclasses.replace(translator.settings, **chosen)
-    # where --beam-size is left open, only the checkpoint says how large the beam is
+    # Where --beam-size is left open, only the checkpoint says how large the beam is
     if n_best > settings.beam_size:
         raise UsageError(
             f"--n-best {n_best} needs at least as large a --beam-size, not {settings.beam_size}, which is the run's"

@@ -23,7 +23,7 @@ def upgrade(payload: Mapping[str, Any], key: str) -> dict[str, Any]:
         return dict(payload)
     entry = {**payload[key], "format": FORMAT, "model": _with_backend(payload[key]["model"])}
     upgraded = {**payload, key: entry}
-    # a training checkpoint carries the run's settings too, with mixers of its own
+    # A training checkpoint carries the run's settings too, with mixers of its own
     run = payload.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("settings"), Mapping):
         upgraded["run"] = {**run, "settings": _with_backend(run["settings"])}

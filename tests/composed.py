@@ -28,7 +28,7 @@ VOCAB = 23
 TOGETHER = 12  # files that _every_mixer composes at once
 VOCABULARY = {"src_vocab_size": VOCAB, "tgt_vocab_size": VOCAB, "pad_id": PAD, "joint": True}
 WIDTH = 16
-# wide enough in depth for any per_layer list, and every dropout on
+# Wide enough in depth for any per_layer list, and every dropout on
 TINY = (
     "model=tiny",
     f"model.dim={WIDTH}",
@@ -57,9 +57,9 @@ def settings_of(*overrides: str) -> DictConfig:
     """Compose a run's settings as Hydra does, but only once for each choice of files, which takes 0.3 s."""
     files = [word for word in overrides if not _sets_a_value(word)]
     values = [word for word in overrides if _sets_a_value(word)]
-    # ten times faster than a deep copy
+    # Ten times faster than a deep copy
     settings = pickle.loads(_settings_of_files(tuple(files)))
-    # after all files, as on Hydra's own command line
+    # After all files, as on Hydra's own command line
     for word in values:
         override = _parsed(word)
         OmegaConf.update(settings, override.key_or_group, override.value())

@@ -24,12 +24,12 @@ import pytest
 import torch
 from torch import nn
 
-# where Triton's kernels are tested; a kernel looks for the interpreter when it is defined, so before any import of ours
+# Where Triton's kernels are tested; a kernel looks for the interpreter when it is defined, so before any import of ours
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# what files of tests need beside torch, NumPy, pytest and Hypothesis
+# What files of tests need beside torch, NumPy, pytest and Hypothesis
 PACKAGES = (
     "hydra", "omegaconf", "datasets", "lightning", "sentencepiece", "sacrebleu",
     "fastapi", "uvicorn", "prometheus_client",
@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 SEED = os.environ.get("SEQ2SEQ_TEST_SEED", "")
 Module = TypeVar("Module", bound=nn.Module)
 
-# no deadline: an example is not wrong because the machine was busy; no database: a run depends on no earlier one
+# No deadline: an example is not wrong because the machine was busy; no database: a run depends on no earlier one
 hypothesis.settings.register_profile("repeatable", derandomize=not SEED, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
 
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     that a GPU does not take.
     """
     for item in items:
-        # processes that run tests in parallel must agree on the names; an object's address differs between them
+        # Processes that run tests in parallel must agree on the names; an object's address differs between them
         if " at 0x" in item.name:
             raise pytest.UsageError(f"{item.nodeid}: give this case a name that is the same in every process")
         if DEVICE == "cuda" or not isinstance(item, pytest.Function):

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# files, and single tests of files whose others draw nothing
+# Files, and single tests of files whose others draw nothing
 TESTS = [
     "mixers",
     "kernels/test_kernels.py",
@@ -40,7 +40,7 @@ TESTS = [
     "training/test_auto_batch_size.py::test_no_batch_is_worse_than_the_worst",
     "commands/test_compare.py",
 ]
-# of these: what compiles, starts processes or trains
+# Of these: what compiles, starts processes or trains
 LEFT_OUT = "compiled or recompile or export or inductor or processes or trace or whole_run or from_training"
 
 

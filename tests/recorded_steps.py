@@ -92,7 +92,7 @@ class Capture(TorchDispatchMode):
         places = [each if each.untyped_storage().data_ptr() not in known else None for each in results]
         self.own |= {each.untyped_storage().data_ptr(): each for each in places if each is not None and each.numel()}
         self.kept.append(results)
-        # a view stays one
+        # A view stays one
         if written or any(each is not None for each in places):
             self.calls.append(Call(func, args, kwargs, places))
         return found

@@ -39,7 +39,7 @@ class Stub:
         self.tgt_lang = "en"
         self.can_force = True
         self.settings = SearchSettings(beam_size=beam_size)
-        # of a vocabulary of one piece
+        # Of a vocabulary of one piece
         pieces = SimpleNamespace(
             piece_to_id=lambda piece: int(piece == "▁dog"), id_to_piece=["<unk>", "▁dog"].__getitem__
         )
@@ -173,7 +173,7 @@ class Served:
 def served(stub: Any = None, **limits: Any) -> Any:
     """Run a service, with a stub and small waits unless told otherwise."""
     translator: Any = stub or Stub()
-    # a busy machine must not fail a test
+    # A busy machine must not fail a test
     given = {"batch_wait": 0.0, "timeout": 10.0 * PATIENCE, "body_timeout": PATIENCE, **limits}
     batches: Any = BatchTranslator(translator)
     if isinstance(translator, Stub):

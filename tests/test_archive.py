@@ -246,13 +246,13 @@ def test_a_directory_that_readers_could_disagree_on_is_refused(good, path):
     checkpoint.save(path, good)
     whole = path.read_bytes()
     body, records, _ = entries(path)
-    # the pointer to the numbers of 64 bits leads elsewhere
+    # The pointer to the numbers of 64 bits leads elsewhere
     rezip(path, body, records, pointer=-8)
     assert "damaged" in refusal(path)
-    # a comment, in which another directory could be
+    # A comment, in which another directory could be
     path.write_bytes(whole[:-2] + b"\x04\x00four")
     assert "damaged" in refusal(path)
-    # bytes between the directory and its end
+    # Bytes between the directory and its end
     place = whole.rindex(b"PK\6\6")
     path.write_bytes(whole[:place] + b"\0" * 8 + whole[place:])
     assert "damaged" in refusal(path)

@@ -258,7 +258,7 @@ def test_a_package_may_be_trusted(monkeypatch):
         build_model(settings)
     model = build_model(settings, trust=["mine"])
     assert type(model.decoder.layers[0].self_mixer).__module__ == "mine.x"
-    # also where no layer is of that kind
+    # Also where no layer is of that kind
     kinds = {"a": settings["mixer"]["encoder"], "b": {"_target_": "stranger.x.Y"}}
     unused = {**settings, "mixer": {**settings["mixer"], "encoder": {"kinds": kinds, "pattern": ["a"]}}}
     with pytest.raises(TargetError, match=r"'stranger\.x\.Y' is not trusted"):

@@ -237,7 +237,7 @@ def test_random_damage_never_passes(good, path):
             loaded = checkpoint.load(path)
         except CheckpointError:
             continue
-        # the damage hit padding between records
+        # The damage hit padding between records
         for name, weight in loaded.model.state_dict().items():
             assert torch.equal(weight, good["state_dict"]["model." + name]), seed
 
@@ -360,7 +360,7 @@ def test_weights_are_numbers_that_the_file_holds(good, path, kind):
         weight = hostile_weights(good)[kind]
     write(path, {**good, "state_dict": {**good["state_dict"], WEIGHT: weight}})
     assert re.search("not stored as plain numbers|holds something other than tensors of plain numbers", refusal(path))
-    # the average builds no model, to which whole numbers would not fit
+    # The average builds no model, to which whole numbers would not fit
     if kind != "whole numbers":
         with pytest.raises(CheckpointError, match="plain numbers"):
             average([path, path])
@@ -408,7 +408,7 @@ def test_one_memory_for_many_weights_is_no_checkpoint(good, path):
     deep = {**model, "model": {**model["model"], "encoder_layers": 300}}
     write(path, {**changed(good, model=deep), "state_dict": weights})
     assert "is shorter than the" in refusal(path)
-    # while numbers in another order are all there, and the table that is shared stands in the file once
+    # While numbers in another order are all there, and the table that is shared stands in the file once
     tied = dict(good["state_dict"])
     for name in ("model.decoder.embedding.table.weight", "model.output.weight"):
         assert torch.equal(tied[name], tied["model.encoder.embedding.table.weight"])
@@ -476,7 +476,7 @@ def test_pickle_payload_is_not_run(good, path, tmp_path, where):
     message = refusal(path)
     assert ("not a checkpoint" if where == "legacy" else "nothing in it was run") in message
     assert not marker.exists()
-    # the payload is a live one: an unsafe reader would run it
+    # The payload is a live one: an unsafe reader would run it
     torch.load(path, weights_only=False)
     assert marker.exists()
 
@@ -502,7 +502,7 @@ def test_pickle_payload_is_not_run(good, path, tmp_path, where):
 )
 def test_forbidden_target_is_not_run(good, path, tmp_path, target, monkeypatch):
     marker = tmp_path / "ran"
-    # a package that marks its import, in the current folder and on the path
+    # A package that marks its import, in the current folder and on the path
     package = tmp_path / "evil_package"
     package.mkdir()
     (package / "__init__.py").write_text(f"import os\nos.mkdir({str(marker)!r})\n")

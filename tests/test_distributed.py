@@ -94,7 +94,7 @@ def test_two_processes_are_one_that_accumulates(corpus, tmp_path, growing):
         ({"RANK": "9", "LOCAL_RANK": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}, 9, 1),  # torchrun, under srun
         ({"RANK": "0", "LOCAL_RANK": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}, 0, 0),
         ({"LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, 1, 1),  # by Lightning, in a task of SLURM
-        # a wrapper that sets it for each task, on the second machine
+        # A wrapper that sets it for each task, on the second machine
         ({"LOCAL_RANK": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}, 2, 0),
         ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, 5, 2),
         ({"RANK": "", "SLURM_PROCID": "0"}, 0, 0),
@@ -190,7 +190,7 @@ def meet(rank: int, folder: str) -> None:
 
 
 def test_the_greatest_is_agreed_on(tmp_path):
-    # forked, which is quicker than two processes that import torch
+    # Forked, which is quicker than two processes that import torch
     mp.start_processes(meet, (str(tmp_path),), nprocs=2, start_method="fork")
     assert Agreement().maxima([3, 0.5]) == [3, 0.5]
 
@@ -213,7 +213,7 @@ def by(monkeypatch: pytest.MonkeyPatch, **environment: str) -> None:
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2"}
-# a shell of `srun --ntasks=2 --pty bash`, and one of salloc where it starts a step for it
+# A shell of `srun --ntasks=2 --pty bash`, and one of salloc where it starts a step for it
 SHELLS = [SRUN | {"SLURM_JOB_NAME": "bash"}, SRUN | {"SLURM_JOB_NAME": "interactive", "SLURM_STEP_NUM_TASKS": "1"}]
 
 
@@ -256,7 +256,7 @@ def test_nobody_started_the_other_machines(monkeypatch):
         (TORCHRUN, None),
         (TORCHRUN | SRUN, None),  # Lightning asks for torchrun first
         (SRUN, "SLURMEnvironment"),
-        # one task, or a batch script: it starts its processes itself
+        # One task, or a batch script: it starts its processes itself
         (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1"}, "LightningEnvironment"),
         ({"SLURM_NTASKS": "2"}, "LightningEnvironment"),
         *((shell, "LightningEnvironment") for shell in SHELLS),

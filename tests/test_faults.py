@@ -14,7 +14,7 @@ from seq2seq.faults import disk_error, disk_message, first_line, is_out_of_memor
     ("error", "line"),
     [
         (ValueError("the first\nthe second"), "the first"),
-        # the file is damaged, and the library does not say how
+        # The file is damaged, and the library does not say how
         (OSError(""), "OSError"),
         (RuntimeError("\n  \n  after blank lines \n"), "after blank lines"),
         (ValueError("x" * 10_000), "x" * 300),
@@ -28,7 +28,7 @@ def test_memory_is_told_from_other_errors():
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"))
     assert not is_out_of_memory(RuntimeError("shapes do not match"))
-    # a message to the user
+    # A message to the user
     assert not is_out_of_memory(ValueError("out of memory"))
 
 

@@ -152,10 +152,10 @@ def test_a_file_system_without_locks_is_reported_and_gets_no_other_kind_of_lock(
     assert f"{tmp_path} has no file locks" in caplog.text
     with scratch_folder(tmp_path) as folder:
         assert folder.is_dir()
-        # nobody can tell whether it is in use, so it stays
+        # Nobody can tell whether it is in use, so it stays
         with scratch_folder(tmp_path):
             assert folder.is_dir()
-    # a file that looks like a lock shuts nobody out
+    # A file that looks like a lock shuts nobody out
     (tmp_path / "run" / LOCK).write_text("99999999")
     with reserved(tmp_path / "run", otherwise="wait"):
         pass
@@ -169,7 +169,7 @@ def test_a_lock_that_is_held_shuts_out_and_names_its_holder(tmp_path):
         reserved(tmp_path, otherwise="wait"),
     ):
         pass
-    # and a second time, once it is free
+    # And a second time, once it is free
     with reserved(tmp_path, otherwise="wait"):
         pass
 
@@ -285,7 +285,7 @@ def test_a_reserved_folder_says_who_has_it_and_is_free_when_that_process_is_kill
     holder.wait()
     with files.reserved(folder, otherwise="wait"):
         assert names(folder) == {".lock"}
-    # nothing was written into it, so nothing is left of it
+    # Nothing was written into it, so nothing is left of it
     assert not folder.exists()
 
 

@@ -138,7 +138,7 @@ def test_sinusoidal_positions_by_the_formula():
         close(positions(torch.tensor(p)), torch.tensor(expected), 5e-4 if p > 100 else 1e-5)
     assert positions(torch.arange(6).view(2, 3)).shape == (2, 3, 10)
     assert not positions.state_dict()
-    # translation keeps the rates in float32, so training in bfloat16 weights must
+    # Translation keeps the rates in float32, so training in bfloat16 weights must
     place, exact = torch.arange(300), positions(torch.arange(300))
     assert torch.equal(positions.to(torch.bfloat16)(place), exact)
     assert torch.equal(positions.float()(place), exact)

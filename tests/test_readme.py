@@ -36,7 +36,7 @@ PAGES = sorted(
         ROOT / "benchmarks/README.md",
     ]
 )
-# pages on which names of the past are meant
+# Pages on which names of the past are meant
 HISTORY = ("CHANGELOG.md", "log.md")
 COMMAND = re.compile(r"python -m seq2seq\.(\w+)([^\n`|]*)")
 OPTION_COMMANDS = ("translate", "score", "average", "compare", "inspect", "draw", "export", "serve")
@@ -82,7 +82,7 @@ def first_values(arguments: list[str]) -> list[str]:
     return [word for word in plain if word is not None]
 
 
-# composing takes a third of a second: those of the README always, those of docs/ in `make rest`
+# Composing takes a third of a second: those of the README always, those of docs/ in `make rest`
 REPRESENTATIVE = {
     "test_training_commands_compose_and_build": [
         " ".join(command) for command in commands(("train", "prepare"), [ROOT / "README.md"])

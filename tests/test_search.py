@@ -223,7 +223,7 @@ def test_the_batch_changes_nothing(overrides):
 
 @every_model
 def test_scores_are_those_of_forward(overrides):
-    # in float64: retention's norm divides by numbers that may be near 0, which makes float32's rounding large
+    # In float64: retention's norm divides by numbers that may be near 0, which makes float32's rounding large
     model, lengths = sharp(*overrides).double(), [6, 3, 8]
     src, mask = sources(*lengths)
     settings = SearchSettings(beam_size=4, max_len_ratio=1.0, max_len_extra=3, length_penalty=0.7, n_best=4)
@@ -362,7 +362,7 @@ def test_a_token_may_be_forbidden():
         assert found
         assert not any(1 in h.ids for h in found)
         assert all(math.isfinite(h.score) for h in found)
-    # never an end; and nothing but padding and begin
+    # Never an end; and nothing but padding and begin
     for impossible in ([0.1, 0.1, 0.1, 0.0, 0.3, 0.4], [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]):
         endless: Any = Fixed(torch.tensor(impossible))
         with pytest.raises(NotFiniteScoresError):
@@ -439,7 +439,7 @@ def test_samples_follow_the_model():
     """Frequencies of a known distribution, see `agree`; log_prob is the model's own."""
     given = [1e-30, 0.1, 1e-30, 0.2, 0.3, 0.4]
     agree(frequencies(given)[0], [0.0, 0.1, 0.0, 0.2, 0.3, 0.4])
-    # however they are drawn
+    # However they are drawn
     for how in ({}, {"temperature": 0.5}, {"top_k": 2}, {"top_p": 0.5}):
         for h in frequencies(given, draws=400, **how)[1]:
             log_prob = sum(math.log(given[token]) for token in [*h.ids, EOS])
@@ -503,10 +503,10 @@ def test_temperature_top_k_and_top_p():
     agree(frequencies(given, temperature=0.5)[0], [p / 0.3 for p in (0, squares[0], 0, *squares[1:])])
     agree(frequencies(given, top_k=2)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_k=1)[0], [0, 0, 0, 0, 0, 1])
-    # the first two have 0.7 of the probability, so that 0.71 needs the third, too
+    # The first two have 0.7 of the probability, so that 0.71 needs the third, too
     agree(frequencies(given, top_p=0.69)[0], [0, 0, 0, 0, 3 / 7, 4 / 7])
     agree(frequencies(given, top_p=0.71)[0], [0, 0, 0, 2 / 9, 3 / 9, 4 / 9])
-    # of the three that top_k leaves, the first has 4 / 9
+    # Of the three that top_k leaves, the first has 4 / 9
     agree(frequencies(given, top_k=3, top_p=0.44)[0], [0, 0, 0, 0, 0, 1])
     for temperature in (0, -1.0, 1e-300, 1e300, math.nan, math.inf):
         with pytest.raises(ValueError, match="temperature is"):

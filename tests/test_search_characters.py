@@ -58,9 +58,9 @@ def text(ids) -> str:
 
 
 LACKING = needed(range(256))
-# what completes any character: the least bytes after E0 and F0, and those after all others
+# What completes any character: the least bytes after E0 and F0, and those after all others
 RESTS = [bytes(rest) for more in range(4) for rest in itertools.product([0x80, 0x90, 0xA0], repeat=more)]
-# not st.text, for which Hypothesis first reads all of Unicode
+# Not st.text, for which Hypothesis first reads all of Unicode
 CODES = st.one_of(st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF))
 TEXTS = st.lists(CODES, max_size=3).map(lambda codes: "".join(map(chr, codes)).encode())
 HALVES = st.tuples(TEXTS, st.binary(max_size=4)).map(b"".join)
@@ -171,7 +171,7 @@ def test_states_of_tokens():
             decoder.decode(bytes([BYTE_OF[token]])) if token in BYTE_OF else decoder.reset()
         pending = decoder.getstate()[0]
         assert (state > 0) == bool(pending), ids
-        # ids far beyond the byte pieces
+        # Ids far beyond the byte pieces
         assert characters.after(state, torch.tensor(10**6)) == 0
 
 

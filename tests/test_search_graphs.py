@@ -37,7 +37,7 @@ REPRESENTATIVE = {
 SHALLOW = ("model.encoder_layers=1", "model.decoder_layers=1")
 SPECIAL = Specials(BOS, EOS, PAD)
 BYTES = {piece: 0x40 + piece for piece in range(6, 14)} | {14: 0xC3, 15: 0xA9, 16: 0xE2, 17: 0x82, 18: 0xAC}
-# first longest; the first search ends with 21 tokens or more, so that slots in use grow twice
+# First longest; the first search ends with 21 tokens or more, so that slots in use grow twice
 LENGTHS = [12, 12, 11, 11, 9, 8, 7, 6]
 
 
@@ -77,7 +77,7 @@ def assert_equal(model: Any, given: list[Source], least: int = 10, **how: Any) -
     graphs, counts = twin()
     replayed = found(model, given, graphs, **how)
     assert not graphs.failed, graphs._said
-    # bit for bit: the same operations on the same numbers
+    # Bit for bit: the same operations on the same numbers
     assert replayed == found(model, given, None, **how)
     assert counts["captured"] == graphs.count > 0
     assert counts["replayed"] >= least
@@ -231,7 +231,7 @@ def test_what_cannot_be_captured_is_not_tried(caplog):
     with mock.patch("torch.is_autocast_enabled", return_value=True):
         found(model, sources(), graphs)
     assert counts == {}
-    # neither is the end of it
+    # Neither is the end of it
     found(model, sources(), graphs)
     assert counts["replayed"]
 
@@ -253,7 +253,7 @@ def on_gpu(model: Any, graphs: Graphs | None) -> list[Any]:
 def test_cuda_graphs_are_plain_steps(mixer):
     model, graphs = model_of(f"mixer={mixer}"), cuda_graphs(torch.device("cuda"))
     for mine, plain in zip(on_gpu(model, graphs), on_gpu(model, None), strict=True):
-        # kernels may be chosen by where memory begins, so that rounding may differ
+        # Kernels may be chosen by where memory begins, so that rounding may differ
         assert mine[0].score == pytest.approx(plain[0].score, abs=1e-4)
     assert graphs.count
     assert not graphs.failed, graphs._said

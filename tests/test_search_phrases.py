@@ -16,7 +16,7 @@ from seq2seq.search import Constrained, Hypothesis, Source, Words, search_stream
 from seq2seq.search.constraints import Phrase, Progress, flatten, follow, guarded, unflatten
 
 ONE_LAYER = ("mixer=transformer", "model.encoder_layers=1", "model.decoder_layers=1")
-# of a word that ends in token 4, which goes on with token 5
+# Of a word that ends in token 4, which goes on with token 5
 WORDS = Words(going_on=frozenset({5}), unended=frozenset({4}))
 
 
@@ -60,7 +60,7 @@ def test_every_translation_has_its_phrases(beam_size):
         again = score(model, src[row : row + 1, : lengths[row]], [h.ids for h in found])
         for hypothesis, log_prob in zip(found, again, strict=True):
             assert hypothesis.log_prob == pytest.approx(log_prob, abs=1e-4)
-            # each phrase has tokens of its own
+            # Each phrase has tokens of its own
             own = guarded(phrases[row], WORDS)
             assert follow([*hypothesis.ids, EOS], own).done == set(range(len(own)))
             assert all(has(hypothesis.ids, phrase) for phrase in phrases[row])

@@ -85,7 +85,7 @@ def allowed(
     """List the tokens that may follow `ids`."""
     if len(ids) < len(prefix):
         return [prefix[len(ids)]]
-    # the last token can only be the end
+    # The last token can only be the end
     if len(ids) + 1 == limit:
         return [EOS]
     forbidden = {PAD, BOS, *suppress, *([EOS] if len(ids) < how.min_len else [])}
@@ -117,14 +117,14 @@ def spells(begun: bytes, byte: int | None, left: int, available: frozenset[int])
     """Return True if a byte, or None for another piece, leaves what at most `left` bytes make valid UTF-8."""
     if byte is None:
         return not begun
-    # what has begun goes on in any case
+    # What has begun goes on in any case
     for more in range(4 if begun else min(left, 3) + 1):
         for rest in itertools.product(available, repeat=more):
             try:
                 text = bytes([*begun, byte, *rest]).decode()
             except UnicodeDecodeError:
                 continue
-            # not a further character
+            # Not a further character
             if len(text) == 1:
                 return True
     return False

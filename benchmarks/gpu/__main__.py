@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     runner = Runner(results, device=device, data=options.data.absolute(), budget=options.budget, began=began)
     wanted = [part for part in parts_of(device) if part.name.startswith(tuple(options.parts) or "")]
-    # the page describes the machine of the last visit
+    # The page describes the machine of the last visit
     results.parts.pop("machine", None)
     complete = runner.run([part for part in parts_of(device) if part.name == "machine" or part in wanted])
     text = verdicts.page(results)

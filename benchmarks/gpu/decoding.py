@@ -55,7 +55,7 @@ def run(job: Job) -> None:
         job.save(**{mixer: found})
         given = sources(_TURNS * rows, length, config["src_vocab_size"])
         for name in ("float32", "bfloat16"):
-            # as `translate` stores them
+            # As `translate` stores them
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(getattr(torch, name))
             stream = {"special": special, "settings": settings, "rows": rows, "device": device}

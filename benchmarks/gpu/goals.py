@@ -32,7 +32,7 @@ def goals(results: Results) -> Iterator[Goal]:
     """Judge all goals."""
     yield _right(results)
     timings = results.result("kernels").get("timings", [])
-    # of DynamicConv with 31 taps; rows have per cent
+    # Of DynamicConv with 31 taps; rows have per cent
     for (direction, length), floor in FLOORS.items():
         row = _timing(timings, length, direction, "ours")
         name = f"DynamicConv {direction}, T {length}: {floor:.0%} of the roofline"
@@ -57,7 +57,7 @@ def _right(results: Results) -> Goal:
     if "checked" not in kernels and "passed" not in tests:
         return Goal("all kernels right", "-", "not measured")
     failed = tests.get("failed", 0) + gpu_tests.get("failed", 0)
-    # a call that is timed is compared first
+    # A call that is timed is compared first
     untrue = sum(row["error"].startswith("differs") for row in kernels.get("timings", []))
     wrong = len(kernels.get("wrong", [])) + failed + untrue
     checked = kernels.get("checked", 0) + failed + sum(found.get("passed", 0) for found in (tests, gpu_tests)) + untrue

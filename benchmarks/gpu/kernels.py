@@ -23,7 +23,7 @@ SECTIONS = {"kernels": ("device", "correctness", "timings", "layers"), "tune": (
 
 def run(job: Job) -> None:
     """Run the sections within the part's time; they write kernels.json themselves, whose content is the result."""
-    # for the tables that the sections write
+    # For the tables that the sections write
     out = job.folder / "parts" / f"{job.name}-tables"
     out.mkdir(exist_ok=True)
     session = _Saved(
@@ -54,7 +54,7 @@ class _Saved(Session):
         found = plain(self.result)
         for name in ("timings", "layers", "tune"):
             found[name] = [row for row in found.get(name, []) if row["error"] != "not importable"]
-        # hundreds of cases: those that passed count, the others are listed
+        # Hundreds of cases: those that passed count, the others are listed
         cases = found.pop("correctness", None)
         if cases is not None:
             found["checked"] = len(cases)
@@ -80,7 +80,7 @@ def goal_sizes() -> Sizes:
         SHORT._replace(glu=True),
     ]
     lengths = (64, 1024, 4096, 16384)
-    # sentences of one tile have kernels of their own: of 16, 32 and 64 positions
+    # Sentences of one tile have kernels of their own: of 16, 32 and 64 positions
     dtypes, short = list(TOLERANCE), [CHECKED._replace(length=length) for length in (1, 27, 64)]
     tiles = [case for shape in short for case in checked_cases(dtypes, shape, quick=True) if not case.chunk]
     return sizes._replace(shapes=shapes, layer_lengths=lengths, cases=[*sizes.cases, *tiles])
@@ -89,8 +89,8 @@ def goal_sizes() -> Sizes:
 def tiny_sizes() -> Sizes:
     """Return what Triton's interpreter can do in a rehearsal."""
     sizes = cpu_sizes("triton", [])
-    # a case of each operator and of the decoding steps
+    # A case of each operator and of the decoding steps
     few = {case.op: case for case in sizes.cases}
-    # one candidate beside the default
+    # One candidate beside the default
     sweep = (*((values[0],) for values in sizes.sweep),)
     return sizes._replace(shapes=sizes.shapes[:1], cases=list(few.values()), layer_lengths=(4,), sweep=sweep)

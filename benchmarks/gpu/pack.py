@@ -73,7 +73,7 @@ def copy_tree(folder: Path) -> None:
     """Copy the tracked files of the repository, as they are now."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
-        # a file may be tracked and deleted
+        # A file may be tracked and deleted
         if (ROOT / name).is_file():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def add_data(target: Path, data: Path, corpora: Path | None) -> None:
         return
     if corpora is None:
         raise ValueError(f"{data} holds no headline-data.json; give --data, or --corpora to prepare it from")
-    # needs Hydra and SentencePiece, which only this command does
+    # Needs Hydra and SentencePiece, which only this command does
     from benchmarks.headline.prepare import prepare
 
     prepare(corpora, target, vocab_size=8000)

@@ -99,7 +99,7 @@ def end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    # only as a leader: a group that a shell made has other processes in it
+    # Only as a leader: a group that a shell made has other processes in it
     if os.getpgid(0) == os.getpid() and os.getsid(0) == os.getpid():
         end_with_parent()
     sys.exit(main())

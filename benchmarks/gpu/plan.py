@@ -32,13 +32,13 @@ class Part(NamedTuple):
 def parts_of(device: str) -> list[Part]:
     """List the parts in order; on a CPU, where all sizes are tiny, with other limits."""
     if device == "cpu":
-        # of a slow machine that others keep busy
+        # Of a slow machine that others keep busy
         return [part._replace(limit=600.0, least=1.0) for part in _parts()]
     return _parts()
 
 
 def _parts() -> list[Part]:
-    # the two mixers of the goals before the others, base before big
+    # The two mixers of the goals before the others, base before big
     first = [Part(f"step/base/{mixer}", 150, 45) for mixer in MIXERS[:2]]
     steps = [Part(f"step/{size}/{mixer}", 180, 45) for size in SIZES for mixer in MIXERS]
     return [
@@ -49,7 +49,7 @@ def _parts() -> list[Part]:
         Part("decode", 150, 40),
         Part("memory", 90, 20),
         Part("optimizers", 60, 15),
-        # what has passed is not repeated when these go on
+        # What has passed is not repeated when these go on
         Part("pytest/kernels", 240, 30, data=False),
         Part("pytest/gpu", 240, 30, data=False),
         *(Part(f"profile/{mixer}", 120, 40) for mixer in MIXERS[:2]),

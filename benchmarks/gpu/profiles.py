@@ -26,7 +26,7 @@ def run(job: Job) -> None:
     rows, length = (TOKENS // LENGTHS[0], LENGTHS[0]) if job.on_gpu else (4, 6)
     batches = itertools.repeat(synthetic(rows, length, config["tgt_vocab_size"], trainer.device))
     trainer.warm_up(batches)
-    # the optimizer's state is made in the first update
+    # The optimizer's state is made in the first update
     trainer.run(batches, seconds=0.05)
 
     def steps() -> None:
@@ -49,7 +49,7 @@ def summary(events: Any, *, on_gpu: bool) -> dict[str, Any]:
     launches = 0
     for event in events:
         launches += "LaunchKernel" in event.name
-        # a region that was given a name spans kernels, which are counted themselves
+        # A region that was given a name spans kernels, which are counted themselves
         if event.device_type.name == device and not event.is_user_annotation:
             took = event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
             times.setdefault(event.name[:120], []).append(took)

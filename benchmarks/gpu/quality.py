@@ -20,7 +20,7 @@ def run(job: Job) -> None:
     """Train for four minutes, or for what the part's time allows; translations that nothing scores are kept as ids."""
     (mixer,) = job.words
     prepared = Prepared(job.data)
-    # compilation before and translation after it take up to two minutes
+    # Compilation before and translation after it take up to two minutes
     seconds = max(60.0, min(240.0, job.left(reserve=120.0))) if job.on_gpu else 0.3
     plan = Plan(
         device=torch.device(job.device),
@@ -33,7 +33,7 @@ def run(job: Job) -> None:
     )
     with tempfile.TemporaryDirectory() as weights:
         found = quality(prepared, mixer, plan, Path(weights))
-    # before the score: its packages may be missing
+    # Before the score: its packages may be missing
     job.save(**found)
     if report.score({"parts": {mixer: found}}, prepared):
         for translation in found["translations"].values():

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.suites import outcomes
 
 _RECORD = Path(os.environ["GPU_TESTS_RECORD"])
-# as it was when this run began
+# As it was when this run began
 _EARLIER = Path(os.environ["GPU_TESTS_EARLIER"])
 
 
@@ -29,7 +29,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Append an outcome; with xdist in the first process alone, which gets the reports of all."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
         return
-    # a test that fails before or after its call has failed, too
+    # A test that fails before or after its call has failed, too
     if report.when == "call" or report.outcome != "passed":
         lines = str(report.longrepr or "").splitlines() if report.failed else []
         why = next((line.removeprefix("E").strip() for line in lines if line.startswith("E ")), "")

@@ -45,7 +45,7 @@ class Runner:
         """Run what is not done, failed parts last, and return True if nothing is left to do."""
         self._handle_signals()
         missing = [part for part in parts if self.results.state(part.name) != DONE]
-        # stable: in each half the order stays
+        # Stable: in each half the order stays
         missing.sort(key=lambda part: self.results.state(part.name) in (FAILED, STOPPED))
         visit = len(self.results.data["visits"])
         try:
@@ -82,7 +82,7 @@ class Runner:
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                # also after its end, since it may have left processes behind
+                # Also after its end, since it may have left processes behind
                 kill_group(process)
                 self._close(part, status, time.monotonic() - begun, limit)
 
@@ -93,7 +93,7 @@ class Runner:
     def _environment(self) -> dict[str, str]:
         path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         found = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
-        # the kernels look for it when they are defined; on a GPU they must be compiled
+        # The kernels look for it when they are defined; on a GPU they must be compiled
         found.pop("TRITON_INTERPRET", None)
         return found | ({"TRITON_INTERPRET": "1"} if self.device == "cpu" else {})
 
@@ -104,7 +104,7 @@ class Runner:
             state = INTERRUPTED if signaled or limit < part.limit else STOPPED
             error = "ended by a signal" if signaled else f"not finished in {limit:.0f} s"
         elif status == LEFT_OUT:
-            # with all the time that it may have it would come no further
+            # With all the time that it may have it would come no further
             state = INTERRUPTED if limit < part.limit else DONE
             error = last_line(self.results.log(part.name))
         elif status != 0:
@@ -119,7 +119,7 @@ class Runner:
     def _note_time(self, visit: int) -> None:
         self.results.data["visits"][visit:] = [round(time.monotonic() - self.began, 1)]
         self.results.save()
-        # after every part: the command may be killed
+        # After every part: the command may be killed
         try:
             page = verdicts.page(self.results)
         except Exception as error:  # the page can be made again, the visit cannot
@@ -150,6 +150,6 @@ def last_line(path: Path) -> str:
     """Return the last line of a log that names an error, or that says anything, at most 200 characters of it."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = [line.strip()[:200] for line in text.splitlines() if line.strip()]
-    # some errors of torch go on after their name, with advice
+    # Some errors of torch go on after their name, with advice
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit)\b", line)]
     return (errors or lines or [""])[-1]

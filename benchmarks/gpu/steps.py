@@ -82,7 +82,7 @@ class Timer:
                     raise
                 self.error = f"{type(error).__name__}: {str(error)[:300]}"
                 torch._dynamo.reset()
-            # the failed model must be gone before its memory can be returned
+            # The failed model must be gone before its memory can be returned
             del self.trainer
             if self.job.on_gpu:
                 torch.cuda.empty_cache()
@@ -134,7 +134,7 @@ def other_shapes(trainer: Trainer, config: dict[str, Any], limit: Warnings, job:
         found.append(graphs()["graphs"])
     trainer.model.eval()
     for _ in range(2):
-        # as training validates: without compiling
+        # As training validates: without compiling
         with eager(trainer.model), torch.no_grad(), torch.autocast(trainer.device.type, torch.bfloat16):
             for batch in drawn:
                 trainer.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
@@ -148,7 +148,7 @@ def padded(config: dict[str, Any], device: torch.device, shapes: Sequence[tuple[
     for rows, length in shapes:
         batch = synthetic(rows, length, config["tgt_vocab_size"], device)
         place = torch.arange(length, device=device)
-        # the first sentence is full, as in every batch of text
+        # The first sentence is full, as in every batch of text
         masks = [place < torch.randint(2, length + 1, (rows, 1), device=device) for _ in range(2)]
         for mask in masks:
             mask[0] = True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Without the markers of the project's own options: on a GPU nothing is too slow.
 _ARGUMENTS = {
-    # without what is compiled for other GPUs
+    # Without what is compiled for other GPUs
     "kernels": ["tests/kernels", "--ignore=tests/kernels/test_aot.py", "-m", ""],
     "gpu": ["tests", "-m", "gpu"],
 }
@@ -32,14 +32,14 @@ def run(job: Job) -> None:
     """Run pytest on what has not passed yet, with xdist where it is, and save the outcomes while it runs."""
     (name,) = job.words
     record = job.folder / f"pytest-{name}.jsonl"
-    # a copy, since xdist's processes must all read the same while the record grows
+    # A copy, since xdist's processes must all read the same while the record grows
     earlier = job.path.with_suffix(".earlier")
     earlier.write_bytes(record.read_bytes() if record.is_file() else b"")
     arguments = (_ARGUMENTS if job.on_gpu else _TINY)[name]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "benchmarks.gpu.recorder", *arguments]
-    # in a rehearsal of tests that are skipped, processes would only cost time
+    # In a rehearsal of tests that are skipped, processes would only cost time
     command += ["-p", "no:cacheprovider", *(parallel(job) if job.on_gpu or name == "kernels" else [])]
-    # where this is part of a test itself, the processes of this pytest are not that one's
+    # Where this is part of a test itself, the processes of this pytest are not that one's
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST_")}
     with subprocess.Popen(
         command,

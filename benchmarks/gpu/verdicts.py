@@ -72,7 +72,7 @@ def _goals(results: Results) -> Iterator[str]:
 
 
 def _missing(results: Results) -> Iterator[str]:
-    # parts with the same reason share a line
+    # Parts with the same reason share a line
     reasons: dict[str, list[str]] = {}
     for part in parts_of("cuda"):
         record = results.parts.get(part.name, {})

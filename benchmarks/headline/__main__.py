@@ -87,17 +87,17 @@ def run(options: argparse.Namespace) -> int:
         _require_same_device(result, here, "this machine")
         result["device"] = here
         for name, work in parts.items():
-            # a part that failed is tried again
+            # A part that failed is tried again
             if name in result["parts"] and "error" not in result["parts"][name]:
                 continue
-            # at least one part a command, or a short budget would never finish
+            # At least one part a command, or a short budget would never finish
             if started and time.monotonic() - began > options.budget:
                 late = True
                 break
             started = True
             result["parts"][name] = _attempt(name, work)
             report.write(result, options.out)
-    # after the parts, since the GPU machine may lack the packages
+    # After the parts, since the GPU machine may lack the packages
     if not report.score(result, prepared):
         print("sacrebleu or sentencepiece is missing here: run again with --score where they are")
     report.write(result, options.out)
@@ -128,7 +128,7 @@ def _parts(options: argparse.Namespace, prepared: Any) -> dict[str, Callable[[],
     parts: dict[str, Callable[[], dict[str, Any]]] = {}
     if "quality" in options.sections:
         for mixer in options.mixers:
-            # default arguments bind the loop's variables at once
+            # Default arguments bind the loop's variables at once
             parts[f"quality/{mixer}"] = lambda mixer=mixer: quality(prepared, mixer, plan, options.out)
     if "speed" in options.sections:
         for size in ("base", "big"):

@@ -41,7 +41,7 @@ class Prepared:
             sides = []
             for side in ("src", "tgt"):
                 lengths = arrays[f"{side}_lengths"]
-                # all sentences are stored one after another, as unsigned 16-bit ids
+                # All sentences are stored one after another, as unsigned 16-bit ids
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 sides.append(Ragged(arrays[f"{side}_ids"].astype(np.int32), starts, lengths))
         return sides[0], sides[1]
@@ -79,7 +79,7 @@ class Batches:
             self.sampler.set_epoch(epoch)
             for rows in self.sampler:
                 batch = self._collate(rows)
-                # a full queue would block forever once the reader is gone: look every 0.1 s
+                # A full queue would block forever once the reader is gone: look every 0.1 s
                 while not over.is_set():
                     try:
                         ready.put(batch, timeout=0.1)
@@ -99,7 +99,7 @@ class Batches:
 
 def synthetic(rows: int, length: int, vocab: int, device: torch.device) -> Batch:
     """Draw random pairs of equal length, without padding."""
-    # ids from 4 on: below are the special symbols
+    # Ids from 4 on: below are the special symbols
     src, tgt_in, tgt_out = torch.randint(4, vocab, (3, rows, length), device=device)
     mask = torch.ones(rows, length, dtype=torch.bool, device=device)
     return Batch(src, mask, tgt_in, tgt_out, mask, torch.arange(rows, device=device))

@@ -42,13 +42,13 @@ def quality(prepared: Prepared, mixer: str, plan: Plan, folder: Path) -> dict[st
     batches = iter(_batches(prepared, plan))
     result = {"warm_up_seconds": round(warm, 1), "max_tokens": plan.max_tokens}
     result |= trainer.run(batches, seconds=plan.seconds)
-    # ends the thread that makes batches
+    # Ends the thread that makes batches
     batches.close()  # type: ignore[attr-defined]
     model = trainer.model.eval()
     result["translations"] = {name: translate(model, prepared, name, plan) for name in prepared.tests}
-    # the weights as well, so that other measurements need no training
+    # The weights as well, so that other measurements need no training
     torch.save({key: value.cpu() for key, value in model.state_dict().items()}, folder / f"{mixer}.pt")
-    # as `translate` does on a GPU
+    # As `translate` does on a GPU
     for parameter in model.parameters():
         parameter.data = parameter.data.bfloat16()
     for name in prepared.tests:
@@ -101,7 +101,7 @@ def speed(prepared: Prepared, size: str, mixer: str, length: int, plan: Plan) ->
             print(f"{size} {mixer}: does not compile ({type(error).__name__}); goes on without", flush=True)
             torch._dynamo.reset()
             compile = False
-        # the failed model must be gone before its memory can be returned
+        # The failed model must be gone before its memory can be returned
         trainer = batches = None  # type: ignore[assignment]
         if plan.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -115,7 +115,7 @@ def translate(model: Seq2Seq, prepared: Prepared, name: str, plan: Plan) -> dict
     special = Specials(ids["bos"], ids["eos"], ids["pad"])
     hypothesis_ids: list[list[int]] = [[] for _ in src.lengths]
     began = time.perf_counter()
-    # batches are sorted by length, so results go back to their lines by `rows`
+    # Batches are sorted by length, so results go back to their lines by `rows`
     for rows, batch in _test_batches(src, tgt, ids):
         batch = type(batch)(*(part.to(plan.device) for part in batch))
         with eager(model):

@@ -95,7 +95,7 @@ def _write_train(folder: Path, pairs: tuple[list[str], list[str]], tokenizer: To
 
 def _write_test(folder: Path, name: str, prefix: Path, tokenizer: Tokenizer) -> int:
     src, tgt = (list(side) for side in zip(*_lines(prefix), strict=True))
-    # a line as long as this is cut, as `translate` would cut a longer one
+    # A line as long as this is cut, as `translate` would cut a longer one
     rows = [ids if len(ids) <= _CUT else [*ids[: _CUT - 1], tokenizer.eos_id] for ids in tokenizer.encode_src(src)]
     _save(folder / f"{name}.npz", Ragged.from_rows(rows), Ragged.from_rows(tokenizer.encode_tgt(tgt)))
     text = json.dumps({"sources": src, "references": tgt}, ensure_ascii=False)

@@ -23,14 +23,14 @@ def score(result: dict[str, Any], prepared: Prepared) -> bool:
         return False
     if not any("translations" in part for part in result["parts"].values()):
         return True
-    # joint: the source's model also decodes the target
+    # Joint: the source's model also decodes the target
     tokenizer = Tokenizer(src_model=(prepared.folder / "tokenizer.model").read_bytes())
     for part in result["parts"].values():
         for name, translation in part.get("translations", {}).items():
             lines = tokenizer.decode(translation["ids"])
             references = prepared.references(name.removesuffix(IN_BFLOAT16))
             translation["scores"] = [metric(lines, references)._asdict() for metric in (bleu, chrf)]
-            # a sample to read; the ids are complete
+            # A sample to read; the ids are complete
             translation["text"] = lines[:20]
     return True
 
@@ -45,7 +45,7 @@ def markdown(result: dict[str, Any]) -> str:
     device = result["device"]
     blocks = [f"{device['name']}, torch {device['torch']}, bf16 autocast, {device['date']}."]
     parts = result["parts"]
-    # of any part that has translations: all have the same test sets
+    # Of any part that has translations: all have the same test sets
     tests = list(next((part["translations"] for part in parts.values() if "translations" in part), {}))
     quality = {key: part for key, part in parts.items() if key.startswith("quality/")}
     if quality:

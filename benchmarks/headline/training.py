@@ -48,7 +48,7 @@ class Trainer:
         began = time.perf_counter()
         for _ in range(_WARM):
             self._backward(next(batches))
-            # the gradients of the warm-up are dropped
+            # The gradients of the warm-up are dropped
             self.optimizer.zero_grad(set_to_none=True)
         self._wait()
         return time.perf_counter() - began
@@ -59,7 +59,7 @@ class Trainer:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss, target tokens
         steps, queued = 0, None
         began, passed = time.perf_counter(), 0.0
-        # the host's clock: it is at most some twenty steps ahead of the device, see `_catch_up`
+        # The host's clock: it is at most some twenty steps ahead of the device, see `_catch_up`
         while passed < seconds:
             batch = next(batches)
             sums += self._step(batch, share=passed / seconds)
@@ -68,7 +68,7 @@ class Trainer:
             if steps % 10 == 0:
                 queued = self._catch_up(queued)
             passed = time.perf_counter() - began
-        # steps that are queued count with the time that they take
+        # Steps that are queued count with the time that they take
         self._wait()
         passed = time.perf_counter() - began
         loss, tokens = sums.tolist()
@@ -89,7 +89,7 @@ class Trainer:
         return {"compiled": graphs.whole, "graphs": graphs.compiled, "eager_calls": graphs.eager}
 
     def _backward(self, batch: Batch) -> Any:
-        # features (B, T, D); the loss projects them to the vocabulary in chunks
+        # Features (B, T, D); the loss projects them to the vocabulary in chunks
         with torch.autocast(self.device.type, dtype=torch.bfloat16):
             features = self.model.features(batch.src, batch.src_mask, batch.tgt_in, batch.tgt_mask)
             summed = projected_cross_entropy(
@@ -100,7 +100,7 @@ class Trainer:
 
     def _step(self, batch: Batch, *, share: float) -> torch.Tensor:
         summed = self._backward(batch)
-        # the loss is a sum over tokens; its gradient becomes the mean's
+        # The loss is a sum over tokens; its gradient becomes the mean's
         scale = 1 / summed.tokens.clamp(min=1).float()
         scale_and_clip(self.model.parameters(), scale, clip_norm=self.settings.clip_norm)
         for group in self.optimizer.param_groups:

@@ -84,7 +84,7 @@ class Campaign:
         try:
             os.setsid()
             folder = self.root / str(number)
-            # of a campaign that was stopped in the middle of this attempt
+            # Of a campaign that was stopped in the middle of this attempt
             shutil.rmtree(folder, ignore_errors=True)
             kind = kind_of(self.seed, number, self.kinds)
             try:
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     processes.load_modules()
     from benchmarks.hostile import world
 
-    # now, so that all attempts run the same code
+    # Now, so that all attempts run the same code
     for kind in KINDS:
         importlib.import_module(f"benchmarks.hostile.{kind}")
 
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         root = options.keep or Path(tempfile.mkdtemp(prefix="hostile-"))
         if not options.keep:
-            # no TemporaryDirectory: an attempt's process would delete it at its end
+            # No TemporaryDirectory: an attempt's process would delete it at its end
             stack.callback(shutil.rmtree, root, ignore_errors=True)
         shutil.rmtree(root / "world", ignore_errors=True)
         campaign = Campaign(world.build(root / "world"), options.seed, kinds, root, keep=options.repeat is not None)
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.repeat is not None:
             numbers = [options.repeat]
         found = campaign.carry_out(numbers, options.jobs)
-        # settings and options that were refused, of these attempts alone
+        # Settings and options that were refused, of these attempts alone
         fresh = report.time_refusals(found, root, options.fresh if options.repeat is None else 0)
     if options.repeat is not None:
         print(json.dumps(found[0], indent=1, ensure_ascii=False))

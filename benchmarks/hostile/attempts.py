@@ -103,7 +103,7 @@ def judge(attempt: Attempt, done: Done, work: Path) -> tuple[Literal["worked", "
             return "else", "accepted"
         wrong = attempt.check(done) if attempt.check else ""
         return ("else", wrong) if wrong else ("worked", "")
-    # a run's folder is made when its settings have been checked: what comes after is a fault of training
+    # A run's folder is made when its settings have been checked: what comes after is a fault of training
     begun = attempt.command.module == "seq2seq.train" and any((work / "runs").glob("*/config.yaml"))
     if done.status not in attempt.statuses and not (done.status == 1 and begun):
         return "else", f"exit status {done.status}"
@@ -149,7 +149,7 @@ def _wrong_message(attempt: Attempt, done: Done) -> str:
         return f"{len(lines)} lines: {lines[-1][:120]}"
     if len(lines[0]) > LONGEST_MESSAGE:
         return f"a message of {len(lines[0])} characters"
-    # a message is one line, whatever blanks are in what it names
+    # A message is one line, whatever blanks are in what it names
     low = " ".join(lines[0].lower().split())
     if attempt.named and not any(" ".join(name.lower().split()) in low for name in attempt.named if name):
         return f"the message names none of {', '.join(attempt.named)[:80]}: {lines[0][:160]}"

@@ -33,7 +33,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
         what=f"cache: {what}",
         command=Command("seq2seq.train", words),
         named=(path.name, path.parent.name, "cache"),
-        # a fault of the machine's files has status 1, too
+        # A fault of the machine's files has status 1, too
         statuses=(1, 2),
         check=lambda _: same_weights(world.last, work),
     )
@@ -49,7 +49,7 @@ def _damage(rng: random.Random, kind: str, path: Path, files: list[Path]) -> Non
     elif kind == "grow":
         path.write_bytes(data + rng.randbytes(rng.choice((1, 8, 4096))))
     elif kind == "empty":
-        # a whole folder of the cache without its files
+        # A whole folder of the cache without its files
         for other in path.parent.iterdir():
             if other.is_file():
                 other.unlink()
@@ -58,7 +58,7 @@ def _damage(rng: random.Random, kind: str, path: Path, files: list[Path]) -> Non
     elif kind == "swap":
         path.write_bytes(rng.choice(files).read_bytes())
     elif kind == "lock":
-        # what a killed process leaves beside the folder that it builds
+        # What a killed process leaves beside the folder that it builds
         (path.parent.parent / f".{path.parent.name}.lock").write_text("{}")
     else:
         path.unlink()

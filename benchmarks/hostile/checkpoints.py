@@ -34,7 +34,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     reader = rng.choices(list(READERS), list(READERS.values()))[0]
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    # a resumed run finds its checkpoint in its folder
+    # A resumed run finds its checkpoint in its folder
     if reader == "resume":
         shutil.copytree(world.run, work / "runs" / "base")
     path = work / "runs" / "base" / "checkpoints" / "last.ckpt" if reader == "resume" else work / "wrong.ckpt"
@@ -219,7 +219,7 @@ def _training(rng: random.Random, path: Path) -> Damage:
     elif kind == "empty":
         payload[name] = type(old)() if isinstance(old, dict | list | str | int | float) else None
     torch.save(payload, path)
-    # without the optimizer or its schedule no run goes on as it was
+    # Without the optimizer or its schedule no run goes on as it was
     lost = path.name == "last.ckpt" and name in ("optimizer_states", "lr_schedulers", "loops", "callbacks")
     return f"{name}: {kind}", "refuse" if lost else "either"
 
@@ -344,7 +344,7 @@ def _duplicate(path: Path) -> str:
     members = _members(path)
     name = next(name for name in members if name.endswith("data.pkl"))
     with zipfile.ZipFile(path, "a") as file:
-        # a second entry with another name that ends alike: which one counts?
+        # A second entry with another name that ends alike: which one counts?
         file.writestr(f"other/{name.rpartition('/')[2]}", members[name])
     return "two data.pkl"
 

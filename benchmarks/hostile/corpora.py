@@ -45,7 +45,7 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     split = rng.choice(("train", "train", "train", "valid"))
     words = [word for word in world.files if not word.startswith(f"data.{split}=")]
     place = "corpus" if len(files) == 2 else files[0].name
-    # the validation text of a corpus with few pairs is held out of it
+    # The validation text of a corpus with few pairs is held out of it
     words += [f"data.{split}={place}", *(("data.holdout=5",) if rng.random() < 0.2 else ())]
     return Attempt(
         what=f"{module.rpartition('.')[2]}: {split} {suffix}: {', '.join(what) or 'as it is'}",

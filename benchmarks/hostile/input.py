@@ -119,7 +119,7 @@ def _attempt(
     must: str = "either",
     named: tuple[str, ...] = (),
 ) -> Attempt:
-    # lines that are right, with nothing wrong about the streams, must be translated
+    # Lines that are right, with nothing wrong about the streams, must be translated
     if not (named or before or stdout is not None or data is None):
         must = "work"
     command = Command(

@@ -42,7 +42,7 @@ def carry_out(rng: random.Random, world: World, folder: Path) -> Result:
     if wrong:
         return result(attempt, done, "else", wrong)
     if done.status == -9 and name in ("translate", "average"):
-        # nobody can take away what a process was writing that has died; only a run's folder has an owner
+        # Nobody can take away what a process was writing that has died; only a run's folder has an owner
         for path in work.glob(".*.tmp"):
             path.unlink()
     again = run(command, work, kept)
@@ -73,7 +73,7 @@ def _interrupted(done: Done, statuses: tuple[int, ...], work: Path) -> str:
     """Return what is wrong with the end of an interrupted command, or ""."""
     if done.exceeded:
         return f"did not end: {done.exceeded}"
-    # it may have ended before the signal
+    # It may have ended before the signal
     if done.status not in (0, *statuses):
         return f"exit status {done.status} after the signal: {' '.join(message_lines(done.err))[-200:]}"
     if done.status == -9:
@@ -94,11 +94,11 @@ def at_write(event: int, number: signal.Signals, work: Path) -> Callable[[], Non
         nonlocal count
         if name not in EVENTS:
             return
-        # opened for reading: the mode is None for os.open, whose flags decide
+        # Opened for reading: the mode is None for os.open, whose flags decide
         flags = arguments[2] if name == "open" and len(arguments) > 2 else os.O_RDWR
         if isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
-        # devices and the standard streams are not part of the work
+        # Devices and the standard streams are not part of the work
         path = arguments[0]
         if isinstance(path, str | bytes | os.PathLike):
             absolute = os.path.join(os.getcwd(), os.fsdecode(path))

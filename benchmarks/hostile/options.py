@@ -71,7 +71,7 @@ def _base(rng: random.Random, name: str, world: World) -> list[str]:
 
 def _actions(name: str) -> list[argparse.Action]:
     module = importlib.import_module(f"seq2seq.{name}")
-    # a module that is there already could not be run as the main program without a warning
+    # A module that is there already could not be run as the main program without a warning
     del sys.modules[f"seq2seq.{name}"]
     return [action for action in module._parser()._actions if action.option_strings]
 
@@ -82,7 +82,7 @@ Drawn = tuple[str, list[str], tuple[str, ...], str]
 def _number(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """A number that is none, or is out of range."""
     options = [action for action in actions if action.type not in (None, Path)]
-    # any word is the name of a file
+    # Any word is the name of a file
     options = [action for action in options if action.option_strings[-1] not in OUTPUTS]
     if not options:
         return _unknown(rng, actions, base)
@@ -97,7 +97,7 @@ def _number(rng: random.Random, actions: list[argparse.Action], base: list[str])
 def _large(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """A number that is too large, or large."""
     options = [action for action in actions if action.type not in (None, Path)]
-    # what waits or measures as long as it is told to
+    # What waits or measures as long as it is told to
     slow = ("--samples", "--resamples", "--train", "--held-out")
     options = [action for action in options if action.option_strings[-1] not in slow]
     if not options:
@@ -111,17 +111,17 @@ def _file(rng: random.Random, actions: list[argparse.Action], base: list[str]) -
     names = [action.option_strings[-1] for action in actions]
     option = rng.choice([name for name in names if name in (*FILES, *OUTPUTS)] or names)
     value = rng.choice(UNWRITABLE if option in OUTPUTS else UNREADABLE)
-    # text without end is not a mistake that can be seen
+    # Text without end is not a mistake that can be seen
     if value == "/dev/zero" and option != "--ckpt":
         value = "nowhere"
     words = [*base, option, value]
-    # in place of the right one, where there is one
+    # In place of the right one, where there is one
     if option in base:
         place = base.index(option)
         words = [*base[: place + 1], value, *base[place + 2 :]]
     # /dev/full may be written as a device; the input may be the output of another command
     known = value not in ("/dev/full", "input", "/dev/zero", "") and option in (*FILES, *OUTPUTS)
-    # a folder that compare, inspect and draw make
+    # A folder that compare, inspect and draw make
     known = known and (option not in ("--out", "--corpus") or value != "no/such/folder/x")
     return (
         f"{option} cannot be used",
@@ -151,7 +151,7 @@ def _missing(rng: random.Random, actions: list[argparse.Action], base: list[str]
 
 def _twice(rng: random.Random, actions: list[argparse.Action], base: list[str]) -> Drawn:
     """An option of the command without its value, or one that goes with another mode."""
-    # help is printed and ends a command well; --watch waits for a sweep
+    # Help is printed and ends a command well; --watch waits for a sweep
     names = [action.option_strings[-1] for action in actions if action.option_strings[-1] not in ("--help", "--watch")]
     words = [*base, rng.choice([name for name in names if name != "--atlas"])]
     return f"{words[-1]} without a value", words, (), "either"

@@ -36,7 +36,7 @@ ENVIRONMENT = {
     "KINETO_LOG_LEVEL": "6",
     "TOKENIZERS_PARALLELISM": "false",
     "MPLBACKEND": "Agg",
-    # nothing is downloaded
+    # Nothing is downloaded
     "HF_HUB_OFFLINE": "1",
 }
 # Between two looks at a command's memory and time.
@@ -97,7 +97,7 @@ def load_modules() -> None:
     """Import what the commands need, once for all attempts."""
     os.environ.update(ENVIRONMENT)
     for name in MODULES:
-        # one that has moved is imported by the command itself
+        # One that has moved is imported by the command itself
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     # Hydra looks for its plugins once
@@ -113,7 +113,7 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     (kept / "stdin").write_bytes(command.stdin or b"")
     sys.stdout.flush()
     sys.stderr.flush()
-    # a pipe, which no bound on the size of files shortens
+    # A pipe, which no bound on the size of files shortens
     reader, writer = os.pipe()
     start = time.monotonic()
     pid = os.fork()
@@ -125,11 +125,11 @@ def run(command: Command, cwd: Path, kept: Path) -> Done:
     os.close(writer)
     err = bytearray()
     exceeded = _watch(pid, command, start, reader, err)
-    # what the command has started ends with it
+    # What the command has started ends with it
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
     _, state, usage = os.wait4(pid, 0)
-    # not blocking: a process that has left the group may hold the pipe open
+    # Not blocking: a process that has left the group may hold the pipe open
     os.set_blocking(reader, False)
     with contextlib.suppress(BlockingIOError):
         while block := os.read(reader, 1 << 16):
@@ -167,7 +167,7 @@ def _watch(pid: int, command: Command, start: float, reader: int, err: bytearray
             if ready:
                 block = os.read(reader, 1 << 16)
                 err += block
-                # closed by the command
+                # Closed by the command
                 open_reader = open_reader if block else []
             elapsed = time.monotonic() - start
             if pending and elapsed >= pending[0]:
@@ -191,7 +191,7 @@ def _usage(pid: int) -> tuple[float, float, int]:
     cpu = megabytes = 0.0
     threads = 0
     with contextlib.suppress(OSError, IndexError):
-        # after the command's name, which may hold spaces: user and system time are the fields 14 and 15, threads 20
+        # After the command's name, which may hold spaces: user and system time are the fields 14 and 15, threads 20
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         threads = int(fields[17])
@@ -210,7 +210,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
     status = 70
     try:
         os.setsid()
-        # as a shell starts a command, even where the campaign itself runs in the background
+        # As a shell starts a command, even where the campaign itself runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(cwd)
         os.environ.update(command.environment)
@@ -220,7 +220,7 @@ def _become(command: Command, cwd: Path, kept: Path) -> NoReturn:
             command.before()
         status = _execute(command.module)
     finally:
-        # no cleanup of the campaign's own, of which this process is a copy
+        # No cleanup of the campaign's own, of which this process is a copy
         os._exit(status)
 
 
@@ -228,12 +228,12 @@ def _connect(command: Command, kept: Path) -> None:
     """Give the process its standard streams."""
     for number in (0, 1):
         os.close(number)
-    # each open takes the lowest number that is free
+    # Each open takes the lowest number that is free
     os.open(kept / "stdin", os.O_RDONLY)
     target = str(kept / "stdout") if command.stdout is None else (command.stdout or os.devnull)
     os.open(target, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if command.stdout is None else 0), 0o644)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0)))
-    # as PYTHONUNBUFFERED has it: raw, so that a write may write a part
+    # As PYTHONUNBUFFERED has it: raw, so that a write may write a part
     raw = "PYTHONUNBUFFERED" in command.environment
     out = io.FileIO(1, "w")
     sys.stdout = io.TextIOWrapper(out if raw else io.BufferedWriter(out), write_through=raw)  # type: ignore[type-var]
@@ -259,7 +259,7 @@ def _execute(module: str) -> int:
     except BaseException as error:
         traceback.print_exception(error)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
-    # in the interpreter's order: threads, functions at exit, buffers
+    # In the interpreter's order: threads, functions at exit, buffers
     with contextlib.suppress(Exception):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

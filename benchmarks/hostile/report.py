@@ -34,7 +34,7 @@ def time_refusals(found: Sequence[Mapping[str, Any]], root: Path, count: int) ->
     known = [item for item in found if item["kind"] in ("settings", "options") and "command" in item]
     refused = [item for item in known if item["outcome"] == "refused"]
     random.Random(0).shuffle(refused)
-    # one for each thing that was wrong, as far as they go
+    # One for each thing that was wrong, as far as they go
     different = {item["what"]: item for item in reversed(refused)}
     work = root / "fresh"
     times = []

@@ -143,12 +143,12 @@ def draw(rng: random.Random, world: World, folder: Path) -> Attempt:
     module = rng.choices(("seq2seq.train", "seq2seq.prepare"), (8, 1))[0]
     mixer: tuple[str, ...] = ()
     if rng.random() < 0.4:
-        # some give each layer a value of its own, for up to four layers
+        # Some give each layer a value of its own, for up to four layers
         mixer = (f"mixer={rng.choice(presets())}", "model.encoder_layers=4", "model.decoder_layers=4")
     what, words, named, must = maker(rng, mixer)
     if module == "seq2seq.prepare" and maker is _contradiction:
         must = "either"
-    # a copy of the cache only where the command may get that far
+    # A copy of the cache only where the command may get that far
     base = (*world.train_words(folder, cache=must != "refuse"), "trainer.max_time=5s")
     work = folder / "work"
     work.mkdir(exist_ok=True)
@@ -175,10 +175,10 @@ def _value(rng: random.Random, mixer: tuple[str, ...]) -> Drawn:
         words += ["banana", "''", "1.5", "-1"]
     value = rng.choice(words)
     must = "refuse"
-    # what a mixer takes, and null, its own checks decide
+    # What a mixer takes, and null, its own checks decide
     if key.startswith(NEGATIVE) and value not in ("banana", "{a:1}", "nan"):
         must = "either"
-    # null turns a rule off
+    # Null turns a rule off
     if value == "null" and key.startswith("data.clean."):
         must = "either"
     last = key.rpartition(".")[2]
@@ -261,7 +261,7 @@ def _types(cls: type, prefix: str) -> dict[str, type]:
         plain = [part for part in parts if part in (int, float, bool, str)]
         if dataclasses.is_dataclass(hint):
             found |= _types(hint, f"{prefix}{name}.")  # type: ignore[arg-type]
-        # a number that may be a word or a rule that may be off has more right values than one type
+        # A number that may be a word or a rule that may be off has more right values than one type
         elif len(plain) == 1 and not field.metadata.get("duration"):
             found[f"{prefix}{name}"] = plain[0]
     return found

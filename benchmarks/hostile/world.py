@@ -97,7 +97,7 @@ def build(root: Path) -> World:
     files += tuple(f"data.{split}={corpus / split}.jsonl" for split in PAIRS)
     words = (*SIZES, *files, *RUN)
     must_work(root, "seq2seq.train", (*words, "cache=cache", "run=base", "trainer.test=true"))
-    # in a folder of its own: compare reads all of `runs`
+    # In a folder of its own: compare reads all of `runs`
     must_work(root, "seq2seq.train", (*words, *LONGER, "cache=cache", "runs=longer", "run=base"))
     must_work(root, "seq2seq.prepare", (*words, "cache=prepared"))
     lines = "".join(f"{pair['de']}\n" for pair in pairs[:LINES]).encode()
@@ -164,7 +164,7 @@ def same_files(expected: Path, folder: Path) -> str:
     one, other = (
         {str(path.relative_to(top)): path for path in top.rglob("*") if path.is_file()} for top in (expected, folder)
     )
-    # locks come and go; reports have times
+    # Locks come and go; reports have times
     names = {name for name in one.keys() | other.keys() if not name.endswith((".lock", ".json"))}
     wrong = [name for name in sorted(names) if name not in one or name not in other]
     wrong = wrong or [name for name in sorted(names) if one[name].read_bytes() != other[name].read_bytes()]
@@ -172,7 +172,7 @@ def same_files(expected: Path, folder: Path) -> str:
 
 
 def _refuse_constant(word: str) -> float:
-    # a result that is nan says that it could not be measured
+    # A result that is nan says that it could not be measured
     return math.nan if word == "NaN" else math.inf
 
 

@@ -84,7 +84,7 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     if min(options.taps, default=1) < 1:
         parser.error(f"--taps {options.taps}: choose widths of 1 or more")
     chosen = options.sections or [name for name in SECTIONS if name != "tune"]
-    # the ceilings are always measured: every section compares with them
+    # The ceilings are always measured: every section compares with them
     chosen += ["device"] + ["tune"] * options.tune
     options.sections = [name for name in SECTIONS if name in chosen]
     return options
@@ -97,19 +97,19 @@ def run_sections(session: Session, budget: float) -> None:
         budget: Seconds after which nothing new starts.
     """
     finish = time.perf_counter() + budget
-    # compilation may take 40% of the budget: the rest is for measurements
+    # Compilation may take 40% of the budget: the rest is for measurements
     if session.device.type == "cuda":
         session.deadline = finish - 0.6 * budget
         attempt("compilation ahead", compile_ahead, session)
     for number, name in enumerate(session.sections):
         begin = time.perf_counter()
-        # time that earlier sections left over is shared by the remaining ones
+        # Time that earlier sections left over is shared by the remaining ones
         shares = [SECTIONS[later].share for later in session.sections[number:]]
         session.deadline = begin + (finish - begin) * shares[0] / sum(shares)
         session.rows = session.result[name] = []
         attempt(name, SECTIONS[name].work, session)
         session.result["seconds"][name] = round(time.perf_counter() - begin, 1)
-        # after every section: a later one may take the device down
+        # After every section: a later one may take the device down
         session.save()
         page = tables.report(session.result, {known: section.lines for known, section in SECTIONS.items()})
         (session.out / "kernels.md").write_text("\n".join(page) + "\n", encoding="utf-8")

@@ -29,16 +29,16 @@ Job = Callable[[Session], object]
 def compile_ahead(session: Session) -> None:
     """Run every job once, on small inputs, in worker processes; one that fails will fail again in its section."""
     jobs, begin = jobs_ahead(session), time.perf_counter()
-    # workers get the session's settings, without the rows measured so far
+    # Workers get the session's settings, without the rows measured so far
     alone = dataclasses.replace(session, rows=[], result={})
-    # every worker has a CUDA context of its own, which takes memory of the device
+    # Every worker has a CUDA context of its own, which takes memory of the device
     workers = max(1, min(12, (os.cpu_count() or 1) - 2))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(job, alone) for job in jobs]
-        # what is not compiled by the deadline is compiled when it is measured
+        # What is not compiled by the deadline is compiled when it is measured
         wait(futures, timeout=session.deadline - time.perf_counter())
         pool.shutdown(cancel_futures=True)
-    # a job that failed leaves no trace but this count: its section reports the error
+    # A job that failed leaves no trace but this count: its section reports the error
     done = sum(not (one.cancelled() or one.exception()) for one in futures)
     took = time.perf_counter() - begin
     session.result["log"].append(f"compiled ahead: {done} of {len(jobs)} jobs in {took:.0f} s")
@@ -49,17 +49,17 @@ def jobs_ahead(session: Session) -> list[Job]:
     jobs: dict[object, Job] = {}
     sizes = session.sizes
     if "correctness" in session.sections:
-        # keys make jobs unique: sections that launch the same kernel compile it once
+        # Keys make jobs unique: sections that launch the same kernel compile it once
         jobs |= {case: functools.partial(check, case) for case in sizes.cases}
     if "timings" in session.sections:
         for op, shape in timed_pairs(sizes.shapes):
-            # a backward call compiles the forward kernel as well
+            # A backward call compiles the forward kernel as well
             jobs[op, shape] = functools.partial(compile_call, op, "backward", shape, None, "")
     if "tune" in session.sections:
         for shape, op, direction in itertools.product(sizes.tuned, OPS, PASSES):
             for kernel in kernels(op, direction, shape, sizes):
                 for settings in candidates(kernel.default, kernel.sizes):
-                    # neither K nor the chunk is a constant, but the tiles that K reaches back, or its power of two, are
+                    # Neither K nor the chunk is a constant, but the tiles that K reaches back, or its power of two, are
                     reach = (launch_config.backs(shape.taps, settings.tile), launch_config.columns(shape.taps))
                     key = (kernel.name, settings._replace(chunk=1), reach)
                     jobs[key] = functools.partial(compile_call, op, direction, shape, settings, kernel.name)
@@ -74,7 +74,7 @@ def compile_call(
     Args:
         name: Name of the settings, see `launch_config.override`; nothing where there are none.
     """
-    # one sentence costs least, and the batch is not a constant of the kernel
+    # One sentence costs least, and the batch is not a constant of the kernel
     shape = shape._replace(batch=1)
     prepared = by_backend(session.ours, op, draw(op, shape, torch.bfloat16, session.device), shape)
     calls = calls_of(direction, [prepared])

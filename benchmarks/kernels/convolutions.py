@@ -31,7 +31,7 @@ def timings_section(session: Session) -> None:
             session.rows.append(time_way(Row(op, direction, name, shape), way, inputs, session))
         if shape.drop:
             session.rows.append(time_mask(Row(op, "mask", "ours", shape), session))
-        # before the next shape's inputs are drawn, which may need the memory
+        # Before the next shape's inputs are drawn, which may need the memory
         del inputs
 
 
@@ -40,11 +40,11 @@ def time_way(row: Row, way: Way | str, inputs: list[Inputs], session: Session) -
     """Time one direction of one way, and record an error if its results differ from those of the torch path."""
     if isinstance(way, str):
         return row._replace(error=way)
-    # each buffer has leaves and intermediates of its own
+    # Each buffer has leaves and intermediates of its own
     prepared = [way(row.op, one, row.shape) for one in inputs]
     with torch.set_grad_enabled(row.direction == "backward"):
         row = row._replace(**measure(calls_of(row.direction, prepared), session))
-    # bytes per microsecond / 1000 = GB/s
+    # Bytes per microsecond / 1000 = GB/s
     gb_s = minimal_bytes(row.op, row.direction, row.shape) / row.us / 1e3
     roofline = 100 * gb_s / session.result["device"].get("copy_gb_s", math.nan)
     return row._replace(gb_s=gb_s, roofline=roofline, error=disagreement(prepared[0], inputs[0], row))
@@ -56,7 +56,7 @@ def calls_of(direction: str, prepared: Sequence[Prepared]) -> list[Call]:
         return [one.run for one in prepared]
     calls: list[Call] = []
     for one in prepared:
-        # the graph outlives the call, since backward passes are repeated on it
+        # The graph outlives the call, since backward passes are repeated on it
         y = one.run()
         calls.append(functools.partial(torch.autograd.grad, y, one.leaves, torch.randn_like(y), retain_graph=True))
     return calls
@@ -70,12 +70,12 @@ def disagreement(prepared: Prepared, inputs: Inputs, row: Row) -> str:
     if prepared.restore is None:
         return ""
     torch_path = by_backend("torch", row.op, inputs, row.shape)
-    # a comparison on the first buffer only
+    # A comparison on the first buffer only
     with torch.set_grad_enabled(row.direction == "backward"):
         found, wanted = [prepared.restore(prepared.run())], [torch_path.run()]
-    # others' gradients have other layouts or leaves; theirs are not checked
+    # Others' gradients have other layouts or leaves; theirs are not checked
     if row.direction == "backward" and row.way.startswith("ours"):
-        # one upstream gradient for both
+        # One upstream gradient for both
         dy = torch.randn_like(wanted[0])
         found += torch.autograd.grad(found[0], prepared.leaves, dy)
         wanted += torch.autograd.grad(wanted[0], torch_path.leaves, dy)
@@ -89,13 +89,13 @@ def time_mask(row: Row, session: Session) -> Row:
     """Time the drawing of the keep words of one call, which the operators' own times exclude."""
     size, shape = places(row.op, row.shape), row.shape
     words = functools.partial(keep_words, size, shape.taps, shape.drop, device=session.device)
-    # four draws a round: each writes its own words
+    # Four draws a round: each writes its own words
     return row._replace(**measure([words] * 4, session))
 
 
 def decode_section(session: Session) -> None:
     """Time one decoding step of every hypothesis, ours and torch's."""
-    # where ours is the torch path, it is timed once
+    # Where ours is the torch path, it is timed once
     for op, backend in itertools.product(OPS, dict.fromkeys((session.ours, "torch"))):
         name = "ours" if backend == session.ours else backend
         session.rows.append(time_step(Row(op, "step", name, session.sizes.decode), backend, session))

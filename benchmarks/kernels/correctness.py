@@ -52,7 +52,7 @@ def correctness_section(session: Session) -> None:
 def check(case: Case, session: Session) -> Check:
     """Compare two runs of our kernel with the torch path in float64, on the same random inputs."""
     run = (step_run if case.op.endswith("_step") else convolution_run)(case, session.device)
-    # chunks exist in Triton's kernels only
+    # Chunks exist in Triton's kernels only
     with in_chunks(case) if case.chunk and session.ours == "triton" else nullcontext():
         first, second = run(session.ours, False), run(session.ours, False)
     wanted = run("torch", True)
@@ -68,11 +68,11 @@ def in_chunks(case: Case) -> Iterator[None]:
 
     shape = case.shape
     with ExitStack() as stack:
-        # the table of launch settings has an entry for either direction
+        # The table of launch settings has an entry for either direction
         for name in (case.op, f"{case.op}_backward"):
             settings = launch_config.config(name, shape.taps, shape.channels // shape.heads, case.dtype)
             stack.enter_context(launch_config.override(name, settings._replace(chunk=case.chunk)))
-        # so few programs that each one works through several sentences
+        # So few programs that each one works through several sentences
         stack.enter_context(mock.patch.dict(triton.PROGRAMS, dict.fromkeys(triton.PROGRAMS, 2 * shape.heads)))
         yield
 
@@ -81,11 +81,11 @@ def convolution_run(case: Case, device: torch.device) -> Run:
     """Return a function that computes the output and all gradients; the gradients' memory is poisoned separately."""
     inputs = draw(case.op, case.shape, case.dtype, device, autocast=case.autocast)
     inputs = ragged(inputs) if case.ragged else inputs
-    # drawn once: all runs of the case must agree
+    # Drawn once: all runs of the case must agree
     dy = torch.randn(*inputs.x.shape[:2], case.shape.channels, device=device, dtype=case.dtype)  # (B, T, C)
 
     def run(backend: str, exact: bool) -> dict[str, Tensor]:
-        # the reference computes in float64 on the rounded inputs of the type under test
+        # The reference computes in float64 on the rounded inputs of the type under test
         used = inputs._replace(x=inputs.x.double(), kernel=inputs.kernel.double()) if exact else inputs
         used, leaves = with_gradients(used)
         poison(device)
@@ -116,9 +116,9 @@ def poison(device: torch.device) -> None:
     """
     if device.type != "cuda":
         return
-    # cached blocks of other sizes would be handed out without NaN
+    # Cached blocks of other sizes would be handed out without NaN
     torch.cuda.empty_cache()
-    # blocks of 2^9 to 2^20 bytes, eight of each, and one for everything larger
+    # Blocks of 2^9 to 2^20 bytes, eight of each, and one for everything larger
     small = [torch.full((2**size // 4,), math.nan, device=device) for size in range(9, 21) for _ in range(8)]
     large = torch.full((2**26,), math.nan, device=device)  # 256 MB
     del small, large

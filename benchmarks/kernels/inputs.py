@@ -41,7 +41,7 @@ def places(op: str, shape: Shape) -> tuple[int, ...]:
 
 def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, autocast: bool = True) -> Inputs:
     """Draw random inputs; autocast leaves LightConv's weights, the result of a softmax, in float32."""
-    # a GLU halves the channels that it reads
+    # A GLU halves the channels that it reads
     width = shape.channels * (2 if shape.glu else 1)
     x = torch.randn(shape.batch, shape.length, width, device=device, dtype=dtype)  # (B, T, C or 2 C)
     keep = keep_words(places(op, shape), shape.taps, shape.drop, device=device) if shape.drop else None
@@ -54,7 +54,7 @@ def draw(op: str, shape: Shape, dtype: torch.dtype, device: torch.device, *, aut
 def ragged(inputs: Inputs) -> Inputs:
     """Bound the sentences: in turn they fill the row, end early, start late, and are empty."""
     batch, length = inputs.x.shape[:2]
-    # bounds stay in order even where the row is shorter
+    # Bounds stay in order even where the row is shorter
     late = min(3, length)
     spans = [(0, length), (0, length // 2 + 1), (late, max(length - 2, late)), (length, length)]
     # (B,) each; the four spans are repeated over the batch

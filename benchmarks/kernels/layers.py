@@ -28,7 +28,7 @@ def layers_section(session: Session) -> None:
     """Time every mixer at every length, with the same number of tokens at each."""
     whole = session.sizes.layer
     for length in session.sizes.layer_lengths:
-        # equal tokens: times of different lengths can be compared
+        # Equal tokens: times of different lengths can be compared
         shape = whole._replace(batch=max(1, whole.tokens // length), length=length)
         for name, build in mixers(shape, session.sizes.attention_up_to).items():
             for direction in ("causal", "same"):
@@ -71,10 +71,10 @@ def time_layer(row: Row, build: functools.partial[SelfMixer], session: Session) 
     mixer = build(causal=row.direction == "causal").to(session.device).train()
     mask = torch.ones(row.shape[:2], dtype=torch.bool, device=session.device)  # (B, T)
     draws = [torch.randn(row.shape[:3], device=session.device, dtype=torch.bfloat16) for _ in range(4)]  # (B, T, C)
-    # two buffers of input and upstream gradient in turn
+    # Two buffers of input and upstream gradient in turn
     pairs = (draws[:2], draws[2:])
     calls = [functools.partial(layer_call, mixer, x.requires_grad_(), mask, dy) for x, dy in pairs]
-    # before timing: a layer that returns NaN may be faster
+    # Before timing: a layer that returns NaN may be faster
     finite = all(bool(part.isfinite().all()) for part in calls[0]())
     backend = sdpa_backend(row, session.device) if isinstance(mixer, Attention) else ""
     error = "" if finite else "a gradient is not finite"

@@ -105,5 +105,5 @@ def type_name(dtype: torch.dtype) -> str:
 
 def reason(error: BaseException) -> str:
     """Return the type and the first line of an error."""
-    # a bar would end a table's cell
+    # A bar would end a table's cell
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}".replace("|", "/")

@@ -36,11 +36,11 @@ class Shape(NamedTuple):
 
 
 MAIN = Shape(64, 1024, 1024, 16, 31)
-# tokens of a sentence in training, rounded up to what a batch is padded to
+# Tokens of a sentence in training, rounded up to what a batch is padded to
 TRAINED_LENGTH = 28
-# shares of the roofline that are wanted on an H200, by direction and length
+# Shares of the roofline that are wanted on an H200, by direction and length
 FLOORS = {("forward", 1024): 0.60, ("backward", 1024): 0.45, ("forward", 27): 0.55, ("backward", 27): 0.40}
-# of comparisons: some tiles, the last of which is not full
+# Of comparisons: some tiles, the last of which is not full
 CHECKED = Shape(4, 131, 256, 4, 31)
 QUICK_SWEEP = ((16, 32), (64,), (4,), (1, 4), (2,))
 
@@ -68,7 +68,7 @@ class Sizes(NamedTuple):
     shapes: list[Shape]
     cases: list[Case]
     tuned: list[Shape]
-    # tiles, columns, warps; chunks, stages
+    # Tiles, columns, warps; chunks, stages
     sweep: tuple[Sequence[int], ...] = ((16, 32, 64), (32, 64), (1, 2, 4, 8), (1, 2, 4, 8, 16), (1, 2, 3))
     layer: Shape = MAIN
     layer_lengths: Sequence[int] = tuple(2**n for n in range(5, 15))
@@ -115,7 +115,7 @@ def cpu_sizes(ours: str, taps: Sequence[int]) -> Sizes:
 def timed_shapes(quick: bool) -> list[Shape]:
     """List shapes of 16k and 64k tokens, the widest kernel first, with short sentences, DropConnect and GLU."""
     short, small = MAIN._replace(batch=2048, length=32), Shape(16, 1024, 512, 8, 31)
-    # either option at 64k tokens of 1,024 channels and at 16k of 512
+    # Either option at 64k tokens of 1,024 channels and at 16k of 512
     options = [MAIN._replace(drop=0.1), small._replace(drop=0.1), MAIN._replace(glu=True), small._replace(glu=True)]
     if quick:
         return [small, small._replace(taps=7), *options[1::2]]
@@ -124,7 +124,7 @@ def timed_shapes(quick: bool) -> list[Shape]:
         for taps in (31, 15, 7, 3)
         for batch, channels in itertools.product((64, 16), (1024, 512))
     ]
-    # the budget may end early, so what matters most comes first
+    # The budget may end early, so what matters most comes first
     return [*grid[:4], short, *options, *grid[4:], short._replace(taps=7), MAIN._replace(taps=7, glu=True)]
 
 
@@ -136,7 +136,7 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
             plain = shape._replace(taps=taps)
             full = plain._replace(drop=0.1, glu=op == "lightconv")
             cases += [Case(op, dtype, plain, True, False), Case(op, dtype, full, False, True, True)]
-        # kernels that work in chunks, with everything on
+        # Kernels that work in chunks, with everything on
         for taps, chunk in ((7, 3), (31, 2)) if quick else ((7, 3), (15, 16), (18, 2), (31, 3), (63, 4)):
             full = shape._replace(taps=taps, drop=0.1, glu=op == "lightconv")
             cases.append(Case(op, dtype, full, False, True, True, chunk))
@@ -147,11 +147,11 @@ def checked_cases(dtypes: Sequence[torch.dtype], shape: Shape, quick: bool) -> l
         flags = itertools.product((3, 31), (True, False), (0.0, 0.1), (False, True), gates)
         for taps, causal, drop, ragged, glu in flags:
             cases.append(Case(op, dtype, shape._replace(taps=taps, drop=drop, glu=glu), causal, ragged, True))
-        # heads of 8 to 256 channels, and sentences shorter than the kernel, of one token, and long
+        # Heads of 8 to 256 channels, and sentences shorter than the kernel, of one token, and long
         for width, length in ((8, 131), (40, 131), (128, 131), (256, 131), (64, 5), (64, 1), (64, 1024)):
             other = shape._replace(length=length, channels=2 * width, heads=2, taps=31)
             cases.append(Case(op, dtype, other, True, False, True))
-    # without duplicates, in order
+    # Without duplicates, in order
     return list(dict.fromkeys(cases))
 
 

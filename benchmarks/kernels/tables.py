@@ -81,7 +81,7 @@ def timing_lines(rows: list[Row], title: str = "bf16, causal") -> list[str]:
     for row in rows:
         groups.setdefault((row.op, row.direction, row.shape), {})[row.way] = row
     others = [way for way in dict.fromkeys(row.way for row in rows) if way != "ours"]
-    # forward, backward, then the mask and the decoding step
+    # Forward, backward, then the mask and the decoding step
     order = (*PASSES, "mask", "step").index
     lines = []
     for op, direction, shape in sorted(groups, key=lambda g: (g[0], order(g[1]), g[2].glu, g[2].drop, g[2])):
@@ -107,7 +107,7 @@ def cell(row: Row | None, ours: float) -> str:
 
 def layer_lines(rows: list[Row]) -> list[str]:
     """Format one line per mixer and length, with the ratio to attention and SDPA's choice."""
-    # attention of the same shape and mask
+    # Attention of the same shape and mask
     base = {(row.shape, row.direction): row.us for row in rows if row.op == ATTENTION}
     lines = []
     for row in sorted(rows, key=lambda row: (row.op, row.direction, row.shape.length)):
@@ -124,7 +124,7 @@ def tune_lines(rows: list[Row]) -> list[str]:
     lines = []
     for name in dict.fromkeys(row[:2] + row[3:4] for row in rows):
         group = [row for row in rows if row[:2] + row[3:4] == name]
-        # fastest first; candidates that failed have no time
+        # Fastest first; candidates that failed have no time
         tried = sorted((row for row in group if math.isfinite(row.us) and row.way != "default"), key=lambda row: row.us)
         failed = sum(bool(row.error) for row in group)
         for row in [row for row in group if row.way == "default"] + tried[:5]:

@@ -21,16 +21,16 @@ def measure(calls: Sequence[Call], session: Session, seconds: float | None = Non
         calls: One call per buffer.
         seconds: Time to spend, after the warm-up; that of the session if None.
     """
-    # the first round compiles
+    # The first round compiles
     one_round(calls, session.device)
     took, _ = one_round(calls, session.device)
     if session.device.type == "cuda" and took < 1e-3 * len(calls):
         calls = list(calls) * -(-8 // len(calls))  # the events themselves take a few microseconds a round
     took, host = one_round(calls, session.device)
     seconds = session.sizes.seconds if seconds is None else seconds
-    # as many as fit into the seconds, at most 100
+    # As many as fit into the seconds, at most 100
     rounds = max(session.sizes.rounds, min(100, int(seconds / took)))
-    # the device spins longer than the host needed to queue a round: no gaps between launches
+    # The device spins longer than the host needed to queue a round: no gaps between launches
     found = [one_round(calls, session.device, spin=1.5 * host + 5e-5) for _ in range(rounds)]
     us, host_us = (1e6 * statistics.median(column) / len(calls) for column in zip(*found, strict=True))
     return {"us": us, "host_us": host_us, "rounds": rounds}
@@ -56,7 +56,7 @@ def one_round(calls: Sequence[Call], device: torch.device, spin: float = 0.0) ->
         return host, host
     end.record()
     end.synchronize()
-    # after the end event: freeing earlier would let outputs share memory
+    # After the end event: freeing earlier would let outputs share memory
     del kept
     return start.elapsed_time(end) * 1e-3, host
 

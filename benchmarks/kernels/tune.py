@@ -55,13 +55,13 @@ def tune_section(session: Session) -> None:
 def tune_one(op: str, direction: str, shape: Shape, session: Session) -> None:
     """Time the default settings, which choose another kernel for few taps, then both rounds of candidates."""
     able = kernels(op, direction, shape, session.sizes)
-    # bytes of x in bf16
+    # Bytes of x in bf16
     count = buffers(2 * shape.tokens * shape.channels, session.device)
     drawn = [draw(op, shape, torch.bfloat16, session.device) for _ in range(count)]
     row = Row(op, direction, "default", shape, able[-1].default)
     with torch.set_grad_enabled(direction == "backward"):
         calls = calls_of(direction, [by_backend(session.ours, op, one, shape) for one in drawn])
-        # the default's results, which candidates must reproduce
+        # The default's results, which candidates must reproduce
         wanted = tensors(calls[0]())
         session.rows.append(row._replace(**measure(calls, session)))
         for kernel in reversed(able):
@@ -88,7 +88,7 @@ def time_settings(row: Row, name: str, calls: list[Call], wanted: list[Tensor], 
     """Time the calls under these settings, or record an error if their results are wrong."""
     with launch_config.override(name, row.detail):
         error = max(relative_error(a, b) for a, b in zip(tensors(calls[0]()), wanted, strict=True))
-        # written so that NaN fails too
+        # Written so that NaN fails too
         if not error < 1e-2:
             return row._replace(error=f"wrong by {error:.1e}")
         return row._replace(**measure(calls, session, seconds=0.3 * session.sizes.seconds))
@@ -106,7 +106,7 @@ def kernels(op: str, direction: str, shape: Shape, sizes: Sizes) -> list[Kernel]
     head = (shape.channels // shape.heads, torch.bfloat16)
     if tile := launch_config.one_tile(name, shape.taps, shape.length, *head):
         default = launch_config.one_tile_config(name, tile, *head)
-        # of one tile and no chunks
+        # Of one tile and no chunks
         _, columns, warps, _, stages = sizes.sweep
         swept = sizes._replace(sweep=((tile,), columns, warps, (1,), stages))
         able.append(Kernel("one tile", f"{name}_one_tile", default, swept))
@@ -128,7 +128,7 @@ def candidates(default: launch_config.Config, sizes: Sizes) -> list[launch_confi
         for tile, columns, warps in itertools.product(*sizes.sweep[:3])
     ]
 
-    # in powers of two; columns do not count
+    # In powers of two; columns do not count
     def distance(one: launch_config.Config) -> float:
         return abs(math.log2(one.tile / default.tile)) + abs(math.log2(one.num_warps / default.num_warps))
 
@@ -142,7 +142,7 @@ def variants(best: launch_config.Config, sizes: Sizes) -> list[launch_config.Con
     """
     chunks, stages = sizes.sweep[3:]
     others = [best._replace(chunk=chunk) for chunk in chunks] + [best._replace(num_stages=stage) for stage in stages]
-    # of 168 registers, three blocks of 128 threads fit a multiprocessor
+    # Of 168 registers, three blocks of 128 threads fit a multiprocessor
     others += [best._replace(registers=limit) for limit in (None, 168)]
     return [one for one in dict.fromkeys(others) if one != best]
 

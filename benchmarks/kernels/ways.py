@@ -40,7 +40,7 @@ def ways(op: str, shape: Shape, ours: str) -> dict[str, Way | str]:
         found["ours, GLU apart"] = functools.partial(gated_apart, ours)
     found |= {"torch": functools.partial(by_backend, "torch"), "unfold": unfolded}
     try:
-        # fairseq's extensions are built from its sources, and rarely there
+        # Fairseq's extensions are built from its sources, and rarely there
         module = importlib.import_module(f"{op}_cuda")
     except ImportError:
         return found | dict.fromkeys(("fairseq", "fairseq kernel"), "not importable")
@@ -103,12 +103,12 @@ def fairseq_layer(module: Any, op: str, inputs: Inputs, shape: Shape) -> Prepare
     def run() -> Tensor:
         values = F.glu(x, -1) if shape.glu else x
         weights = F.dropout(kernel.softmax(-1) if op == "dynamicconv" else kernel, shape.drop)
-        # the kernel's own layouts: weights (B, H, K, T), values (B, C, T)
+        # The kernel's own layouts: weights (B, H, K, T), values (B, C, T)
         weights = weights.permute(1, 2, 3, 0).contiguous() if op == "dynamicconv" else weights
         y = Extension.apply(module, values.permute(1, 2, 0).contiguous(), weights, shape.taps - 1)
         return y.permute(2, 0, 1)
 
-    # with dropout the outputs are random, so they cannot be compared
+    # With dropout the outputs are random, so they cannot be compared
     return Prepared([x, kernel], run, None if shape.drop else lambda y: y.transpose(0, 1))
 
 

@@ -78,7 +78,7 @@ def _times(work: Work) -> tuple[float, float, float]:
     issue = of_all * executed(work.path, work.trips)
     mufu = of_all * executed(work.path, work.trips, "MUFU") * MUFU_CYCLES
     resident = MULTIPROCESSORS * (work.warps // work.block)
-    # a GPU that is not full takes as long as one program
+    # A GPU that is not full takes as long as one program
     turn = max(1.0, work.programs / resident) * cycles_alone(work.path, work.trips) * second
     return issue, mufu, turn
 

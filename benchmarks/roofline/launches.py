@@ -89,7 +89,7 @@ class Compiler:
     def __call__(self, launch: Launch) -> Compiled:
         """Compile a launch for sm_90, as Triton would where it is run."""
         signature, constants, hints = _specialize(launch)
-        # values of constants may be equal without being the same: 1 and True
+        # Values of constants may be equal without being the same: 1 and True
         key = (launch.kernel.__name__, repr((signature, constants, hints, launch.options)))
         if key not in self._known:
             from triton.backends.compiler import GPUTarget

@@ -16,9 +16,9 @@ ARITHMETIC = 5
 GLOBAL_MEMORY = 600
 CYCLES = {"LDG": GLOBAL_MEMORY, "LDGSTS": GLOBAL_MEMORY, "LDL": 40, "LDS": 30, "LDSM": 33, "SHFL": 24, "HMMA": 33}
 CYCLES |= {"MUFU": 20, "LDC": 30, "ULDC": 30, "S2R": 30, "S2UR": 30, "I2F": 20, "F2I": 20, "BAR": 30}
-# instructions that write no register
+# Instructions that write no register
 SILENT = ("STG", "STS", "STSM", "STL", "BRA", "EXIT", "BAR", "DEPBAR", "LDGDEPBAR", "LDGSTS", "RED")
-# iterations of a loop that are followed one by one: the next ones take as long as the last of them
+# Iterations of a loop that are followed one by one: the next ones take as long as the last of them
 FOLLOWED = 4
 
 
@@ -50,7 +50,7 @@ def path(listing: str) -> list[Instruction | Loop]:
     """Return what a warp runs, from the output of `nvdisasm -c` for a kernel."""
     lines = _lines(listing)
     taken = _taken(lines)
-    # from the number of a line to its place on the path
+    # From the number of a line to its place on the path
     places = {number: place for place, number in enumerate(taken)}
     backward = {places[n]: places[lines[n].target] for n in taken if 0 <= lines[n].target <= n}
     return _nest([_instruction(lines[n].text) for n in taken], backward, 0, len(taken))
@@ -135,7 +135,7 @@ class _Warp:
             waited = self.copies[: len(self.copies) - one.level]
             self.now, self.copies = max([self.now, *waited]), self.copies[len(waited) :]
         elif one.code == "BAR":
-            # other warps arrive, and what they wrote can be read
+            # Other warps arrive, and what they wrote can be read
             self.now = done
         self.ready |= dict.fromkeys(one.writes, done)
 
@@ -174,7 +174,7 @@ def _next(lines: Sequence[_Line], number: int) -> int:
         return number + 1
     if not line.conditional:
         return line.target
-    # an alternative: the branch before the target leads past it
+    # An alternative: the branch before the target leads past it
     other = lines[line.target - 1]
     if line.target - 1 > number and other.target > line.target and not other.conditional:
         return line.target if other.target - line.target > line.target - number else number + 1
@@ -183,7 +183,7 @@ def _next(lines: Sequence[_Line], number: int) -> int:
 
 def _nest(flat: Sequence[Instruction], backward: dict[int, int], start: int, stop: int) -> list[Instruction | Loop]:
     """Gather the loops between two places of a path; `backward` has the first place of a loop by its last one."""
-    # of loops that begin at the same place, the one that ends last is the outer one
+    # Of loops that begin at the same place, the one that ends last is the outer one
     ends = {first: last for last, first in sorted(backward.items()) if start <= first and last < stop}
     items: list[Instruction | Loop] = []
     place = start

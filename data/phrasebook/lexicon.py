@@ -259,7 +259,7 @@ Onkel m Onkel | uncle | p | person kin
 Tante f Tanten | aunt | p | person kin
 """
 
-# predicate form (/stem) comparative | English comparative | classes. A colour has no comparative.
+# Predicate form (/stem) comparative | English comparative | classes. A colour has no comparative.
 ADJECTIVES = """
 rot | red | col applecol flowercol
 blau | blue | col flowercol

@@ -258,7 +258,7 @@ def _german_middle(clause: Clause) -> str:
     said = {name: phrase.de if phrase and clause.front != name else "" for name, phrase in at.items()}
     negation = "nicht" if clause.negated and not _has_kein(clause) else ""
     oblique = clause.oblique.german() if clause.oblique else ""
-    # nicht comes before the owner (gehört nicht meinem Vater), a place before a prepositional object (im Park auf ihn).
+    # Nicht comes before the owner (gehört nicht meinem Vater), a place before a prepositional object (im Park auf ihn).
     objects_and_negation = [negation, *nouns] if clause.verb.de == "gehören" else [*nouns, negation]
     return joined(
         _reflexive(clause) if clause.reflexive else "",

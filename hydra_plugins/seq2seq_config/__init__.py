@@ -13,5 +13,5 @@ class SettingsSchema(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Store them; the search path stays as it is."""
-        # a search path plugin, since Hydra runs these before it reads any file of conf/
+        # A search path plugin, since Hydra runs these before it reads any file of conf/
         store_schemas()

@@ -82,7 +82,7 @@ class _ReportingLauncher(_Base):
     def _launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         assert self.config is not None
         self._require_devices(job_overrides)
-        # unresolved: `run` may refer to a setting that differs between jobs
+        # Unresolved: `run` may refer to a setting that differs between jobs
         raw: Any = OmegaConf.to_container(self.config)
         require_own_folders(raw["run"], job_overrides)
         sweep = Path(str(self.config.hydra.sweep.dir))
@@ -90,16 +90,16 @@ class _ReportingLauncher(_Base):
             Job(folder=sweep / str(number), overrides=tuple(overrides), state="waiting")
             for number, overrides in enumerate(job_overrides, initial_job_idx)
         ]
-        # all records before any job, so that `compare --watch` knows of jobs that still wait
+        # All records before any job, so that `compare --watch` knows of jobs that still wait
         for record in records:
             record.write()
         state = Singleton.get_state()
-        # what hydra-submitit-launcher passes to the job, in its order: `__call__` receives it
+        # What hydra-submitit-launcher passes to the job, in its order: `__call__` receives it
         arguments = [
             (list(record.overrides), "hydra.sweep.dir", record.number, f"job_id_for_{record.number}", state)
             for record in records
         ]
-        # filled by `_run`, and read here if Ctrl-C interrupts it
+        # Filled by `_run`, and read here if Ctrl-C interrupts it
         submitted: list[Any] = []
         try:
             return self._run(records, arguments, submitted)
@@ -109,11 +109,11 @@ class _ReportingLauncher(_Base):
 
     def _submit(self, executor: Any, records: Sequence[Job], arguments: Sequence[Any], common: set[str]) -> list[Any]:
         """Submit some of the jobs, on SLURM as one array."""
-        # one argument list for each parameter of `__call__`, as map takes them
+        # One argument list for each parameter of `__call__`, as map takes them
         try:
             submitted = executor.map_array(self, *zip(*arguments, strict=True))
         except RuntimeError as error:
-            # submitit's own error for what sbatch says, as without a controller
+            # Submitit's own error for what sbatch says, as without a controller
             raise ValueError(f"the jobs cannot be submitted: {error}") from error
         for record, job in zip(records, submitted, strict=True):
             record.submitted(self._process(job))
@@ -125,7 +125,7 @@ class _ReportingLauncher(_Base):
         import submitit
         from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 
-        # names that all clusters share; others get the cluster's prefix, `slurm_partition`
+        # Names that all clusters share; others get the cluster's prefix, `slurm_partition`
         shared = {field.name for field in dataclasses.fields(BaseQueueConf)}
         settings = {key: value for key, value in self.params.items() if key not in ("submitit_folder", *self._OWN)}
         executor = submitit.AutoExecutor(folder=self.params["submitit_folder"], cluster=self._EXECUTOR)
@@ -138,7 +138,7 @@ class _ReportingLauncher(_Base):
         """Raise ValueError unless every job has as many processes as devices."""
         assert self.config is not None
         tasks = str(self.params.get("tasks_per_node", 1))
-        # a sweep may set the devices itself, even to different numbers
+        # A sweep may set the devices itself, even to different numbers
         words = [word for overrides in job_overrides for word in overrides]
         devices = {word.split("=", 1)[1] for word in words if word.startswith("trainer.devices=")}
         if wrong := (devices or {str(self.config.trainer.devices)}) - {tasks}:
@@ -154,24 +154,24 @@ class _ReportingLauncher(_Base):
         ended: dict[int, float] = {}  # when a job without a result was first seen to be over
         common = common_overrides(records)
         while len(returns) < len(records):
-            # beyond the last record the slice is empty: no more jobs
+            # Beyond the last record the slice is empty: no more jobs
             part = slice(len(submitted), len(submitted) + self._room(len(submitted) - len(returns)))
             if records[part]:
                 submitted += self._submit(executor, records[part], arguments[part], common)
-            # jobs that were not submitted yet come last, and are left out by zip
+            # Jobs that were not submitted yet come last, and are left out by zip
             for index, (record, job) in enumerate(zip(records, submitted, strict=False)):
                 if index in returns:
                     continue
                 result = _outcome(record, job)
                 if result is None and (reason := self._gone(job)):
-                    # its result may still be on its way: wait before calling it a failure
+                    # Its result may still be on its way: wait before calling it a failure
                     since = ended.setdefault(index, time.monotonic())
                     if time.monotonic() - since > GRACE_SECONDS:
                         result = _failure(record, reason)
                 if result is not None:
                     returns[index] = result
                     _say(describe(_conclude(record, result, job), common))
-            # no pause after the last one
+            # No pause after the last one
             if len(returns) < len(records):
                 time.sleep(POLL_SECONDS)
         # Hydra pairs results with settings by position
@@ -217,7 +217,7 @@ class LocalLauncher(_ReportingLauncher):
         return "its process ended without a result" if job.done() else ""
 
     def _interrupted(self, submitted: Sequence[Any]) -> None:
-        # the processes belong to this one, and would go on unseen
+        # The processes belong to this one, and would go on unseen
         for job in submitted:
             job.cancel()
 
@@ -254,10 +254,10 @@ def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]])
     """
     names = []
     for overrides in job_overrides:
-        # the job's own name replaces the one that the command sets for all
+        # The job's own name replaces the one that the command sets for all
         own = [word.split("=", 1)[1] for word in overrides if word.startswith("run=")]
         name = own[0] if own else run
-        # a sweeper may have escaped the braces of an interpolation
+        # A sweeper may have escaped the braces of an interpolation
         if name not in (None, "null", "None") and "$" not in name:
             names.append(name)
     if len(names) > len(set(names)):
@@ -269,10 +269,10 @@ def require_own_folders(run: str | None, job_overrides: Sequence[Sequence[str]])
 
 def _outcome(record: Job, job: Any) -> JobReturn | None:
     """Return a failure once one of a job's processes has failed, a result once all have one, else None."""
-    # a task is one process of the job, on SLURM one for each device
+    # A task is one process of the job, on SLURM one for each device
     tasks = [job.task(index) for index in range(job.num_tasks)]
     results = [_result(record, task) for task in tasks if task.paths.result_pickle.exists()]
-    # at once, without waiting for the other processes, which may hang in a collective
+    # At once, without waiting for the other processes, which may hang in a collective
     for result in results:
         if result.status is JobStatus.FAILED:
             return result
@@ -295,11 +295,11 @@ def _failure(record: Job, reason: str) -> JobReturn:
 
 def _conclude(record: Job, result: JobReturn, job: Any) -> Job:
     """Return a job's own record of its end; write one if it could not."""
-    # the job writes its record itself, unless it was killed or never came to Python
+    # The job writes its record itself, unless it was killed or never came to Python
     own = Job.read(record.folder) or record
     if result.status is not JobStatus.FAILED:
         return dataclasses.replace(own, state="finished")
-    # the job's own message is better than what submitit passes on
+    # The job's own message is better than what submitit passes on
     if own.state != "failed":
         own = dataclasses.replace(own, state="failed", error=str(result._return_value), log=str(job.paths.stdout))
         own.write()

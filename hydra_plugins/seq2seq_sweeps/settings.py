@@ -19,7 +19,7 @@ class SweepSettings(SearchPathPlugin):
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Store the settings; the search path stays as it is."""
-        # both packages are optional
+        # Both packages are optional
         with contextlib.suppress(ImportError):
             self._store_local()
         with contextlib.suppress(ImportError):
@@ -43,8 +43,8 @@ class SweepSettings(SearchPathPlugin):
 
 def _store(group: str, name: str, base: Any, settings: dict[str, Any]) -> None:
     """Store the schema `base` with other defaults under Hydra's name for it."""
-    # a subclass with new defaults keeps every other setting of the package
+    # A subclass with new defaults keeps every other setting of the package
     fields = [(key, Any, dataclasses.field(default=value)) for key, value in settings.items()]
     node = dataclasses.make_dataclass(base.__name__, fields, bases=(base,))
-    # the same group and name: the last one stored is the one that Hydra uses
+    # The same group and name: the last one stored is the one that Hydra uses
     ConfigStore.instance().store(group=group, name=name, node=node, provider="seq2seq")

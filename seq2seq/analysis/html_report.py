@@ -73,7 +73,7 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
     Yields:
         One section at a time, so that a caller may save figures as they come.
     """
-    # names of rows (positions that are computed) and columns (positions that they read)
+    # Names of rows (positions that are computed) and columns (positions that they read)
     names = {
         "encoder": (pair.source, pair.source),
         "decoder": (pair.target, pair.target),
@@ -85,12 +85,12 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
         f"layer makes of it predicts the next piece. {MATRIX}"
     )
     yield Section("alignments", "Source-target alignments", text, plots.mixing(by_part["cross"], *names["cross"]))
-    # a part without self mixers, such as a recurrent decoder, has no section
+    # A part without self mixers, such as a recurrent decoder, has no section
     for part in ("encoder", "decoder"):
         if by_part[part]:
             figure = plots.mixing(by_part[part], *names[part])
             yield Section(f"{part}-mixing", f"Token mixing in the {part}", MATRIX, figure)
-    # distances make sense where both sides are the same sequence, so not for cross mixers
+    # Distances make sense where both sides are the same sequence, so not for cross mixers
     own = [*by_part["encoder"], *by_part["decoder"]]
     if own:
         yield Section("distance", "How far layers look", _distance_text(own), plots.distances(own))
@@ -100,7 +100,7 @@ def sections(views: Sequence[View], pair: Pair) -> Iterator[Section]:
 
 def _distance_text(views: Sequence[View]) -> str:
     """Explain the figure of distances, and name the most and the least local layer."""
-    # a smaller share of the equal distance is more local
+    # A smaller share of the equal distance is more local
     nearest = min(views, key=locality)
     farthest = max(views, key=locality)
     on_a_grid = "In the source the distance is the more of rows and columns apart. " if views[0].columns else ""
@@ -119,7 +119,7 @@ def _locality(view: View) -> str:
 
 def _details(part: str, views: Sequence[View], rows: list[str], columns: list[str]) -> Iterator[Section]:
     """Draw what mixers' own `introspect` returns, by name."""
-    # what mixers of this project report, by the key in `introspect`'s dictionary
+    # What mixers of this project report, by the key in `introspect`'s dictionary
     drawings: dict[str, tuple[str, Callable[[list[View], str], Any]]] = {
         "kernels": ("Learned weights by offset, the same at every position.", plots.kernels),
         "predicted kernels": (
@@ -136,13 +136,13 @@ def _details(part: str, views: Sequence[View], rows: list[str], columns: list[st
             lambda mine, name: plots.centers(mine),
         ),
     }
-    # each name once, in the order of the layers
+    # Each name once, in the order of the layers
     names = dict.fromkeys(name for view in views for name in view.details)
     for name in names:
-        # the figure of the centers shows the sharpness as the width of the bells
+        # The figure of the centers shows the sharpness as the width of the bells
         if name == "sharpness" and "centers" in names:
             continue
-        # any other name is taken for one number a head
+        # Any other name is taken for one number a head
         text, draw = drawings.get(name, ("A number for each head, by layer.", plots.numbers))
         mine = [view for view in views if name in view.details]
         heading = f"{name.capitalize()} of the {'cross mixers' if part == 'cross' else part}"
@@ -174,10 +174,10 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
     """
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "report.html"
-    # the page's own anchors list the files that an earlier call wrote; other files stay
+    # The page's own anchors list the files that an earlier call wrote; other files stay
     earlier = set(re.findall(r'<h2 id="([\w-]+)">', page.read_text("utf-8"))) if page.is_file() else set()
     figures = [_figure(section, folder) for section in sections]
-    # texts of users and of corpora: escape everything
+    # Texts of users and of corpora: escape everything
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts)
     links = " · ".join(f'<a href="#{section.name}">{html.escape(section.heading)}</a>' for section in sections)
     text = (
@@ -196,7 +196,7 @@ def write(folder: Path, title: str, facts: Sequence[tuple[str, str]], sections: 
 def _figure(section: Section, folder: Path) -> str:
     """Save a figure, and return its part of the page with the image inside."""
     path = save(section.figure, folder / section.name)
-    # inside the page as well, so that report.html can be sent by itself
+    # Inside the page as well, so that report.html can be sent by itself
     image = base64.b64encode(path.read_bytes()).decode("ascii")
     heading = html.escape(section.heading)
     return (

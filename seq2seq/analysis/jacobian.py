@@ -33,15 +33,15 @@ def jacobian(
     Returns:
         The blocks (T, R, S, D).
     """
-    # the output's length and width, without asking the caller
+    # The output's length and width, without asking the caller
     with torch.no_grad():
         length, width = function(x[None]).shape[1:]
     if directions is None:
         directions = torch.eye(width, dtype=x.dtype, device=x.device)
-    # row r of the Jacobian is output position r // R in direction r % R, on a copy of x of its own
+    # Row r of the Jacobian is output position r // R in direction r % R, on a copy of x of its own
     count = len(directions)
     rows = torch.arange(length * count, device=x.device)
-    # one copy at least, however long the sentence
+    # One copy at least, however long the sentence
     size = max(1, NUMBERS // x.numel())
     parts = [_rows(function, x, part // count, directions[part % count], routed_by) for part in rows.split(size)]
     return torch.cat(parts).unflatten(0, (length, count))  # (T R, S, D) -> (T, R, S, D)
@@ -57,17 +57,17 @@ def _rows(
     """Return rows (n, S, D) of the Jacobian: the gradients at these positions (n,) in these directions (n, D')."""
     copies = x.detach().expand(len(positions), *x.shape).clone().requires_grad_()  # (n, S, D)
     marked = None
-    # a first pass records the mixing of the other sequence; the second replays it for x
+    # A first pass records the mixing of the other sequence; the second replays it for x
     if routed_by is not None:
         with torch.no_grad(), freeze_mixing() as marked:
             function(routed_by.expand_as(copies))
-    # callers may be inside no_grad
+    # Callers may be inside no_grad
     with torch.enable_grad(), freeze_mixing(marked):
         y = function(copies)  # (n, T, D')
         chosen = y[torch.arange(len(positions), device=x.device), positions]  # (n, D')
-        # one scalar: copies are separate sentences, so its gradient keeps the rows apart
+        # One scalar: copies are separate sentences, so its gradient keeps the rows apart
         total = (chosen * directions).sum()
-        # an output that does not depend on x has no graph, and a Jacobian of zeros
+        # An output that does not depend on x has no graph, and a Jacobian of zeros
         if not total.requires_grad:
             return torch.zeros_like(copies)
         return torch.autograd.grad(total, copies, materialize_grads=True)[0]

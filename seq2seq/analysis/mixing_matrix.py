@@ -67,15 +67,15 @@ def views(
         NotFiniteScoresError: The model computes something that is not finite.
     """
     model.eval()
-    # one run of the model gives every mixer the input that it has in place
+    # One run of the model gives every mixer the input that it has in place
     inputs, memory = _inputs(model, src, tgt)
     _require_finite([*inputs.values(), memory])
-    # one sentence, so no padding
+    # One sentence, so no padding
     src_mask = torch.ones_like(src).bool()
     tgt_mask = torch.ones_like(tgt).bool()
     result = []
     halvings: list[Halving] = []
-    # a slot may be empty, as the decoder's is in recurrent models
+    # A slot may be empty, as the decoder's is in recurrent models
     for layer, block in enumerate(model.encoder.layers, 1):
         if layer - 1 in model.encoder.halvings:
             halvings.append(model.encoder.halvings[layer - 1])
@@ -83,7 +83,7 @@ def views(
             report(f"encoder layer {layer} of {len(model.encoder.layers)}")
             x = inputs["encoder", layer]
             view = _self_view(block.self_mixer, x, src_mask[:, : x.shape[1]], "encoder", layer)
-            # only the source can be an image
+            # Only the source can be an image
             result.append(dataclasses.replace(_lengthened(view, halvings, src_mask), columns=columns))
     for layer, block in enumerate(model.decoder.layers, 1):
         if block.self_mixer is not None:
@@ -112,7 +112,7 @@ def _lengthened(view: View, halvings: Sequence[Halving], mask: Tensor) -> View:
             matrices = longer(matrices.transpose(-1, -2)).transpose(-1, -2)
         return matrices / matrices.sum(-1, keepdim=True).clamp_min(torch.finfo(matrices.dtype).tiny)
 
-    # of its details only weights have a source position a column, and those of the encoder a row, too
+    # Of its details only weights have a source position a column, and those of the encoder a row, too
     details = {name: lengthened(each) if name == "weights" else each for name, each in view.details.items()}
     details.pop("predicted kernels", None)  # of positions that the source does not have
     heads = None if view.heads is None else lengthened(view.heads)
@@ -127,7 +127,7 @@ def _require_finite(tensors: Sequence[Tensor]) -> None:
 
 def shares(blocks: Tensor) -> Tensor:
     """Return the norms (T, S) of a Jacobian's blocks (T, R, S, D), divided by the row's sum; a row of zeros stays."""
-    # the Frobenius norm of each block; tiny keeps a row of zeros from becoming nan
+    # The Frobenius norm of each block; tiny keeps a row of zeros from becoming nan
     norms = blocks.square().sum((1, 3)).sqrt()  # (T, S)
     return norms / norms.sum(-1, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)
 
@@ -142,7 +142,7 @@ def distance_profile(total: Tensor, columns: int | None = None) -> Tensor:
     position = torch.arange(len(total), device=total.device)
     coordinates = torch.stack([position // columns, position % columns] if columns else [position])  # (1 or 2, T)
     distance = (coordinates[:, :, None] - coordinates[:, None]).abs().amax(0)  # (T, T)
-    # every row adds its shares to the bin of their distance
+    # Every row adds its shares to the bin of their distance
     profile = total.new_zeros(int(distance.max()) + 1)
     return profile.index_add_(0, distance.flatten(), total.flatten()) / len(total)
 
@@ -176,7 +176,7 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
         ("decoder", "self_mixer", model.decoder),
         ("cross", "cross_mixer", model.decoder),
     )
-    # hooks see the positional arguments: the first of every mixer is the sequence that it mixes
+    # Hooks see the positional arguments: the first of every mixer is the sequence that it mixes
     handles = []
     for part, name, stack in slots:
         for layer, block in enumerate(stack.layers, 1):
@@ -187,10 +187,10 @@ def _inputs(model: Seq2Seq, src: Tensor, tgt: Tensor) -> tuple[dict[tuple[str, i
     handles.append(model.encoder.register_forward_hook(lambda _, __, found: memories.append(found[0])))
     try:
         with torch.no_grad():
-            # features, not logits: the output layer mixes nothing
+            # Features, not logits: the output layer mixes nothing
             model.features(src, torch.ones_like(src).bool(), tgt)
     finally:
-        # the model may go on to other uses, even after an error
+        # The model may go on to other uses, even after an error
         for handle in handles:
             handle.remove()
     return inputs, memories[-1]
@@ -208,7 +208,7 @@ def _recorder(
 def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> View:
     """Differentiate a self mixer as a function of its input x (1, T, D)."""
 
-    # the Jacobian passes many copies of the sentence at once, so the mask grows with them
+    # The Jacobian passes many copies of the sentence at once, so the mask grows with them
     def function(z: Tensor) -> Tensor:
         return mixer(z, mask.expand(len(z), -1))
 
@@ -220,7 +220,7 @@ def _self_view(mixer: Any, x: Tensor, mask: Tensor, part: str, layer: int) -> Vi
 def _cross_view(mixer: Any, x: Tensor, memory: Tensor, mask: Tensor, layer: int) -> View:
     """Differentiate a cross mixer as a function of the memory (1, S, D)."""
 
-    # differentiated by the memory alone; the decoder's side stays as it was
+    # Differentiated by the memory alone; the decoder's side stays as it was
     def function(z: Tensor) -> Tensor:
         return mixer(x.expand(len(z), -1, -1), mixer.project(z, mask.expand(len(z), -1)))
 
@@ -254,17 +254,17 @@ def _heads(mixer: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
     """
     heads = getattr(mixer, "num_heads", 1)
     out = getattr(mixer, "out", None)
-    # by the convention of this project's mixers: `num_heads`, a last projection `out`, at times a `norm` before it
+    # By the convention of this project's mixers: `num_heads`, a last projection `out`, at times a `norm` before it
     if heads < 2 or not isinstance(out, nn.Linear) or out.in_features % heads:
         return None
     norm = getattr(mixer, "norm", None)
     entry = norm if isinstance(norm, nn.Module) else out
     width = out.in_features // heads
-    # together the heads cost about as much as the whole mixer
+    # Together the heads cost about as much as the whole mixer
     basis = _directions(width, x, most=max(1, DIRECTIONS // heads))
     matrices = []
     for head in range(heads):
-        # unit vectors of this head's channels, zero in those of the others
+        # Unit vectors of this head's channels, zero in those of the others
         directions = basis.new_zeros(len(basis), out.in_features)
         directions[:, head * width : (head + 1) * width] = basis
         matrices.append(shares(jacobian(_input_of(entry, function), x, directions)))
@@ -276,7 +276,7 @@ def _input_of(module: nn.Module, function: Callable[[Tensor], Tensor]) -> Callab
 
     def inner(z: Tensor) -> Tensor:
         inputs: list[Tensor] = []
-        # a hook, since the mixers have no other way to return what precedes the projection
+        # A hook, since the mixers have no other way to return what precedes the projection
         handle = module.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
         try:
             function(z)
@@ -292,8 +292,8 @@ def _directions(width: int, like: Tensor, most: int = DIRECTIONS) -> Tensor:
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
     if width <= most:
         return eye
-    # a seed of its own: reports of one model agree, and the caller's generator is untouched
+    # A seed of its own: reports of one model agree, and the caller's generator is untouched
     generator = torch.Generator().manual_seed(width)
     noise = torch.randn(width, most, generator=generator, dtype=torch.float64)
-    # squared norms along random orthonormal directions are, on average, in proportion to the full ones
+    # Squared norms along random orthonormal directions are, on average, in proportion to the full ones
     return torch.linalg.qr(noise).Q.T.to(like)

@@ -70,7 +70,7 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         ValueError: The settings are wrong.
     """
     require_matplotlib("a report")
-    # checked before Hydra composes, for a message that names the remedy
+    # Checked before Hydra composes, for a message that names the remedy
     values: dict[str, str] = {}
     for word in overrides:
         key, _, value = word.partition("=")
@@ -82,13 +82,13 @@ def of_settings(overrides: Sequence[str], *, length: int, out: Path | None, seed
         require_known(name, presets(), "mixer")
     config = resolved_settings(overrides)
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
-    # a preset for images has its grid in the tokenizer's settings
+    # A preset for images has its grid in the tokenizer's settings
     grid = read_section(TokenizerSettings, config["tokenizer"], "tokenizer").patches
-    # weights first, then the pair: one seed decides both
+    # Weights first, then the pair: one seed decides both
     torch.manual_seed(seed)
     settings = _model_settings(config, vocab_size=length + 1, grid=grid)
     model = build_model(settings, trust=packages_of(config["mixer"]))
-    # all tokens differ, so that equal rows of a matrix are not due to equal inputs
+    # All tokens differ, so that equal rows of a matrix are not due to equal inputs
     src = torch.randperm(length)[None]  # (1, S)
     tgt = torch.randperm(length)[None]  # (1, T)
     if grid:
@@ -114,9 +114,9 @@ def _model_settings(config: dict[str, Any], *, vocab_size: int, grid: PatchGrid 
         "mixer": config["mixer"],
         "src_vocab_size": vocab_size,
         "tgt_vocab_size": vocab_size,
-        # the one id that randperm(length) does not draw
+        # The one id that randperm(length) does not draw
         "pad_id": vocab_size - 1,
-        # an image's vocabulary cannot be shared with the target's
+        # An image's vocabulary cannot be shared with the target's
         "joint": grid is None,
     }
     return settings | ({"patches": dataclasses.asdict(grid)} if grid else {})
@@ -148,7 +148,7 @@ def of_checkpoint(
     """
     require_matplotlib("a report")
     _require_file(path)
-    # a file that lies in no run goes by its own name
+    # A file that lies in no run goes by its own name
     run = RunFolder.of_checkpoint(path.resolve())
     name = run.path.name if run.config.is_file() else path.stem
     folder = html_report.require_earlier(require_folder(out or Path("inspect") / name))
@@ -156,11 +156,11 @@ def of_checkpoint(
     translator = Translator.load(path, device="cpu", trust=trust, tgt_lang=tgt_lang)
     tokenizer = translator.tokenizer
     text = " ".join(text.split())
-    # the same ids that translation uses: language tags, then pieces
+    # The same ids that translation uses: language tags, then pieces
     source_ids = [*translator.tags, *tokenizer.encode_src([text])[0]]
     _require_short("--text", source_ids, translator.max_len)
     target_text = translator.texts([text])[0] if target is None else " ".join(target.split())
-    # the decoder's input: shifted to the right by the begin symbol, without the end symbol
+    # The decoder's input: shifted to the right by the begin symbol, without the end symbol
     target_ids = [tokenizer.bos_id, *tokenizer.encode_tgt([target_text])[0][:-1]]
     _require_short("the target", target_ids, translator.max_len)
     grid = tokenizer.patches
@@ -178,7 +178,7 @@ def of_checkpoint(
     ]
     src = torch.tensor([source_ids])  # (1, S)
     tgt = torch.tensor([target_ids])  # (1, T)
-    # one checkpoint is not an ensemble
+    # One checkpoint is not an ensemble
     assert isinstance(translator.model, Seq2Seq)
     return Subject(folder, f"{folder.name}: {shown}", facts, translator.model, src, tgt, pair, grid)
 
@@ -203,14 +203,14 @@ def _patches(grid: PatchGrid) -> list[str]:
 def _pieces(tokenizer: Any, model: Any, ids: Sequence[int]) -> list[str]:
     """Return the pieces of one side, a word's beginning marked as SentencePiece does."""
     special = {tokenizer.bos_id: "<s>", tokenizer.eos_id: "</s>", tokenizer.unk_id: "<unk>"}
-    # plain underscores, as not every font has U+2581
+    # Plain underscores, as not every font has U+2581
     return [special.get(i) or model.id_to_piece(i).replace("▁", "_") for i in ids]
 
 
 def write(subject: Subject) -> Path:
     """Differentiate the mixers, write the page with its figures, and return its path."""
 
-    # standard error, since a long pair takes minutes and standard output names the files
+    # Standard error, since a long pair takes minutes and standard output names the files
     def report(part: str) -> None:
         print_error(f"looking at {part} ...")
 

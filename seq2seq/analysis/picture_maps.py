@@ -45,7 +45,7 @@ def sections(views: Sequence[View], src: torch.Tensor, pair: Pair, grid: PatchGr
     ]
     scale = "The red is as dense as a patch's share of its row, the largest share of a panel in full."
     text = f"What the patch in the frame (row and column {pair.source[query]}) reads, by layer and head. {scale}"
-    # an encoder may have no self mixers
+    # An encoder may have no self mixers
     if encoder:
         figure = draw(encoder, pixels, grid, query)
         found.append(Section("encoder-picture", "The encoder's mixing over the picture", text, figure))
@@ -85,7 +85,7 @@ def draw(rows: Sequence[Row], pixels: np.ndarray, grid: PatchGrid, query: int | 
     for axes in panels.flat:
         axes.set_axis_off()
     for (title, entries), line in zip(rows, panels, strict=True):
-        # a row may have fewer heads than another
+        # A row may have fewer heads than another
         for number, ((name, shares), axes) in enumerate(zip(entries, line, strict=False)):
             axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
             axes.imshow(overlay(shares.detach(), grid))

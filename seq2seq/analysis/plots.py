@@ -33,7 +33,7 @@ def families() -> list[str]:
     """List fonts for pieces of any script: matplotlib's own, then installed ones with Chinese and Japanese."""
     from matplotlib import font_manager
 
-    # a family that is not installed would cost a warning for every piece
+    # A family that is not installed would cost a warning for every piece
     installed = set(font_manager.get_font_names())
     return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
 
@@ -46,11 +46,11 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
         down: Names of the T positions.
         across: Names of the S positions.
     """
-    # layers may have different numbers of heads: the widest row decides, the others end early
+    # Layers may have different numbers of heads: the widest row decides, the others end early
     columns = max(len(panels) for _, panels in rows)
     width = _inches(across)
     height = _inches(down)
-    # inches: 1.5 for the names at the left and the scale at the right, 1.0 for the names below
+    # Inches: 1.5 for the names at the left and the scale at the right, 1.0 for the names below
     figure = new_figure(1.5 + columns * (width + 0.15), 1.0 + len(rows) * (height + 0.3))
     grid: Any = figure.subplots(len(rows), columns, squeeze=False)
     image: Any = None
@@ -62,9 +62,9 @@ def matrices(rows: Sequence[tuple[str, list[tuple[str, torch.Tensor]]]], down: l
             name, matrix = panels[c]
             # aspect auto: pieces on both sides may differ in number, panels do not in size
             image = axes.imshow(matrix.detach().cpu().numpy(), cmap=COLOR_MAP, norm=_shades(), aspect="auto")
-            # the title of the row stands over its first panel
+            # The title of the row stands over its first panel
             axes.set_title(name if c else f"{title}: {name}", fontsize=7, loc="left" if c == 0 else "center")
-            # names of columns below the last panel of each column only
+            # Names of columns below the last panel of each column only
             lowest = r == len(rows) - 1 or c >= len(rows[r + 1][1])
             _name_ticks(axes, down if c == 0 else None, across if lowest else None)
     _bar(figure, image, grid, len(rows) * height, "share of the row")
@@ -80,7 +80,7 @@ def _shades() -> Any:
     """Map shares from 0 to 1 to colors, with more contrast among small ones."""
     from matplotlib.colors import PowerNorm
 
-    # the square root: among 40 positions an equal share is 0.025, near white on a linear scale
+    # The square root: among 40 positions an equal share is 0.025, near white on a linear scale
     return PowerNorm(0.5, 0, 1)
 
 
@@ -89,19 +89,19 @@ def _colors(weights: Sequence[torch.Tensor]) -> dict[str, Any]:
     from matplotlib.colors import Normalize
 
     low, high = min(float(each.min()) for each in weights), max(float(each.max()) for each in weights)
-    # a softmax sums to 1 but for rounding
+    # A softmax sums to 1 but for rounding
     if low >= 0 and high <= 1.001:
         return {"cmap": COLOR_MAP, "norm": _shades()}
-    # white is 0
+    # White is 0
     most = max(-low, high)
     return {"cmap": "RdBu", "norm": Normalize(-most, most)}
 
 
 def _bar(figure: Figure, image: Any, grid: Any, height: float, label: str) -> None:
     """Draw the scale of all matrices in `grid`, which is about `height` inches high."""
-    # at most 2.4 inches high, whatever the height of the grid
+    # At most 2.4 inches high, whatever the height of the grid
     bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.4 / height), aspect=25, pad=0.01)
-    # dense among small shares, as the scale is
+    # Dense among small shares, as the scale is
     if image.cmap.name == COLOR_MAP:
         bar.set_ticks([0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=6)
@@ -115,11 +115,11 @@ def _name_ticks(axes: Axes, down: list[str] | None, across: list[str] | None) ->
         if names is None:
             axis.set_ticks([])
             continue
-        # rounded up
+        # Rounded up
         step = -(-len(names) // MOST_LABELS)
         axis.set_ticks(range(0, len(names), step), names[::step], rotation=turn)
         for label in axis.get_ticklabels():
-            # a piece may be a dollar sign
+            # A piece may be a dollar sign
             label.set_parse_math(False)
             label.set_fontfamily(families())
     for spine in axes.spines.values():
@@ -152,7 +152,7 @@ def distances(views: Sequence[View]) -> Figure:
     """
     parts = list(dict.fromkeys(view.part for view in views))
     figure = new_figure(3.4 * len(parts) + 3.2, 3.1)
-    # a panel for each part, and one more for the locality of all layers
+    # A panel for each part, and one more for the locality of all layers
     *panels, last = figure.subplots(1, len(parts) + 1)
     ticks: list[str] = []
     for part, axes in zip(parts, panels, strict=True):
@@ -163,7 +163,7 @@ def distances(views: Sequence[View]) -> Figure:
             axes.plot(profile, markersize=2.5, linewidth=1.2, label=f"{view.layer} {view.mixer}", **style)
             last.barh(len(ticks), locality(view), color=style["color"])
             ticks.append(f"{part} {view.layer}")
-        # the reference of the part: all its layers have the same positions
+        # The reference of the part: all its layers have the same positions
         equal = equal_shares(len(mine[0].total), causal=part == "decoder")
         profile = distance_profile(equal, mine[0].columns).numpy()
         axes.plot(profile, color="#999999", linestyle="--", linewidth=1, label="equal shares")
@@ -184,7 +184,7 @@ def kernels(views: Sequence[View], name: str) -> Figure:
     panels = np.atleast_1d(figure.subplots(1, len(views), sharey=True))
     for axes, view in zip(panels, views, strict=True):
         for head, kernel in enumerate(view.details[name].detach().cpu().numpy()):
-            # layers may differ in kernel size, so each has its own offsets
+            # Layers may differ in kernel size, so each has its own offsets
             offsets = _offsets(view, len(kernel))
             axes.plot(offsets, kernel, markersize=2.5, linewidth=1, label=f"head {head + 1}", **look(head))
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -195,7 +195,7 @@ def kernels(views: Sequence[View], name: str) -> Figure:
 
 def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Figure:
     """Draw kernels (B, T, H, K) along the first sentence: a row for each layer, a panel for each head."""
-    # layers may differ in heads: the grid has room for the most, the rest stays empty
+    # Layers may differ in heads: the grid has room for the most, the rest stays empty
     heads = max(view.details[name].shape[2] for view in views)
     height = _inches(pieces)
     figure = new_figure(1.5 + 1.5 * heads, 0.8 + len(views) * (height + 0.45))
@@ -209,7 +209,7 @@ def predicted_kernels(views: Sequence[View], name: str, pieces: list[str]) -> Fi
             if head >= len(kernels):
                 axes.set_axis_off()
                 continue
-            # half a cell beyond the first and last, so that ticks are at the centers of cells
+            # Half a cell beyond the first and last, so that ticks are at the centers of cells
             extent = (offsets[0] - 0.5, offsets[-1] + 0.5, len(pieces) - 0.5, -0.5)
             image = axes.imshow(kernels[head], **colors, aspect="auto", extent=extent)
             axes.set_title(f"{view.layer} {view.mixer}: head 1" if head == 0 else f"head {head + 1}", fontsize=7)
@@ -226,10 +226,10 @@ def centers(views: Sequence[View]) -> Figure:
     Centers (H,) are points with a bar of one standard deviation each way; centers on a grid (H, 2) are points with a
     circle, in a panel for each layer.
     """
-    # all layers of a part are of one preset, so the first decides
+    # All layers of a part are of one preset, so the first decides
     if views[0].details["centers"].dim() == 2:
         return _centers_on_a_grid(views)
-    # one line of 0.45 inches for each layer
+    # One line of 0.45 inches for each layer
     figure = new_figure(5.5, 0.9 + 0.45 * len(views))
     axes = figure.subplots()
     for row, view in enumerate(views):
@@ -238,14 +238,14 @@ def centers(views: Sequence[View]) -> Figure:
             style = look(head)
             axes.errorbar(
                 center,
-                # heads of a layer are spread over half a line, so that their bars do not overlap
+                # Heads of a layer are spread over half a line, so that their bars do not overlap
                 row + 0.5 * (head / max(1, len(positions) - 1) - 0.5),
                 xerr=width,
                 marker=style["marker"],
                 markersize=4,
                 linewidth=1,
                 color=style["color"],
-                # named once, in the first layer
+                # Named once, in the first layer
                 label=None if row else f"head {head + 1}",
             )
     axes.axvline(0, color="#999999", linewidth=0.6)
@@ -269,10 +269,10 @@ def _centers_on_a_grid(views: Sequence[View]) -> Figure:
             circle = Circle((column, row), width, fill=False, color=style["color"], linewidth=0.8)
             circle.set_linestyle(style["linestyle"])
             axes.add_patch(circle)
-        # else a circle would be drawn as an ellipse
+        # Else a circle would be drawn as an ellipse
         axes.set_aspect("equal")
         _label(axes, f"{view.part} {view.layer}", "columns", "rows" if view is views[0] else "")
-    # all panels share the axis: rows are counted downwards
+    # All panels share the axis: rows are counted downwards
     axes.invert_yaxis()
     return figure
 
@@ -289,7 +289,7 @@ def numbers(views: Sequence[View], name: str) -> Figure:
     """Draw a number for each head, by layer."""
     figure = new_figure(4.5, 2.6)
     axes = figure.subplots()
-    # every head is one point of its layer
+    # Every head is one point of its layer
     for view in views:
         values = view.details[name].detach().flatten().cpu().numpy()
         for head, value in enumerate(values):

@@ -56,7 +56,7 @@ def run_program(program: str, main: Callable[[], object]) -> None:
             with whole_output():
                 refuse_mistakes(program)
         except BrokenPipeError:
-            # the reader of the help has gone (| head): 128 + SIGPIPE
+            # The reader of the help has gone (| head): 128 + SIGPIPE
             sys.exit(141)
         main()
     except KeyboardInterrupt:

@@ -135,7 +135,7 @@ def targets_of(mixer: Any) -> list[str]:
     """Return every `_target_` that a section `mixer` names, also of kinds that no layer uses."""
     found: list[str] = []
     nodes = [mixer]
-    # once each: a checkpoint that anybody wrote may contain a section in itself
+    # Once each: a checkpoint that anybody wrote may contain a section in itself
     seen: set[int] = set()
     for node in nodes:
         if isinstance(node, Mapping) and id(node) not in seen:

@@ -168,7 +168,7 @@ def require_used(settings: Section, typed: Collection[str], *, written: Callable
             if (present := getattr(settings, other)) not in values:
                 these = f"{values[0]} or more" if isinstance(values, range) else " or ".join(map(shown, values))
                 value = getattr(settings, name)
-                # as it is written
+                # As it is written
                 value = list(value) if isinstance(value, tuple) else value
                 raise ValueError(
                     f"{key}={shown(value)} has no effect with {written(other)}={shown(present)}: leave it out, or set "

@@ -37,9 +37,9 @@ def padded_width(lengths: np.ndarray | int) -> np.ndarray:
     model fall by a third when every batch has its own), and a compiled model is compiled a few times only.
     """
     lengths = np.asarray(lengths)
-    # rounding up adds at most 18% from 9 tokens on
+    # Rounding up adds at most 18% from 9 tokens on
     step = np.where(lengths <= 16, 2, np.where(lengths <= 64, 4, 8))
-    # ceiling division
+    # Ceiling division
     return -(-lengths // step) * step
 
 
@@ -84,26 +84,26 @@ def token_batches(
     """
     if not len(src_lengths):
         return []
-    # no state beyond (seed, epoch): a resumed run computes the same batches
+    # No state beyond (seed, epoch): a resumed run computes the same batches
     rng = np.random.default_rng([seed, epoch])
     classes = _WidthClasses.of(src_lengths, tgt_lengths)
     ranks = classes.rank(src_lengths, tgt_lengths)  # (N,)
     ends = np.cumsum(np.bincount(ranks, minlength=len(classes.cost)))  # (classes,): rows up to the end of each
     order = _stable_order(ranks, rng if shuffle else None)  # (N,)
     widest = int(classes.cost[ranks[order[-1]]])
-    # in training it would exceed the memory at some later step; when evaluating it is a batch by itself
+    # In training it would exceed the memory at some later step; when evaluating it is a batch by itself
     if shuffle and widest > max_tokens:
         first = int(ends[np.searchsorted(classes.cost, widest) - 1]) if widest > classes.cost[0] else 0
         raise ValueError(
             f"pair {order[first]} is {widest} tokens wide when padded, more than max_tokens={max_tokens}: "
             "raise data.max_tokens, or let the cleaning drop it (data.clean.max_length)"
         )
-    # a batch is a run of the sorted rows
+    # A batch is a run of the sorted rows
     bounds = _split_until(_boundaries(ends, classes.cost, max_tokens), multiple_of)
     batches = [order[start:end] for start, end in pairwise(bounds)]
     if shuffle:
         return [batches[i] for i in rng.permutation(len(batches))]
-    # longest first: memory that is too small shows in the first batch
+    # Longest first: memory that is too small shows in the first batch
     return batches[::-1]
 
 
@@ -119,7 +119,7 @@ def padding_share(
     cells = 0
     for lengths, multiple in ((src_lengths[rows], src_multiple), (tgt_lengths[rows], 1)):
         tokens += int(lengths.sum(dtype=np.int64))
-        # the longest row of each batch: `reduceat` takes the offsets at which batches begin
+        # The longest row of each batch: `reduceat` takes the offsets at which batches begin
         widths = padded_width(np.maximum.reduceat(lengths, np.cumsum(sizes) - sizes))  # (batches,)
         cells += int((sizes * aligned(widths, multiple)).sum())
     return 1 - tokens / cells
@@ -140,13 +140,13 @@ class _WidthClasses(NamedTuple):
         """Order the classes of these pairs: by rising width of the longer side, then of the shorter."""
         longest = int(max(src_lengths.max(), tgt_lengths.max()))
         every = padded_width(np.arange(longest + 1))
-        # only widths that occur: their pairs are W * W, and a single line may have a hundred thousand tokens
+        # Only widths that occur: their pairs are W * W, and a single line may have a hundred thousand tokens
         widths = np.unique(every[_occurring(src_lengths, longest) | _occurring(tgt_lengths, longest)])
         src, tgt = (side.ravel() for side in np.meshgrid(widths, widths, indexing="ij"))  # (W * W,)
         longer = np.maximum(src, tgt).astype(np.int64)
-        # one sort key: the longer side in the high bits, then the shorter, then which side it is
+        # One sort key: the longer side in the high bits, then the shorter, then which side it is
         order = np.argsort(((longer << 31) | np.minimum(src, tgt)) * 2 + (src > tgt))
-        # the inverse permutation; 16 bits where they do, which numpy sorts by counting
+        # The inverse permutation; 16 bits where they do, which numpy sorts by counting
         position = np.empty(order.shape, dtype=np.uint16 if len(order) <= 1 << 16 else np.uint32)
         position[order] = np.arange(len(order))
         width_of = np.searchsorted(widths, every).astype(np.uint32)
@@ -155,7 +155,7 @@ class _WidthClasses(NamedTuple):
     def rank(self, src_lengths: np.ndarray, tgt_lengths: np.ndarray) -> np.ndarray:
         """Compute the class of every pair, (N,)."""
         ranks = np.empty(len(src_lengths), dtype=self.order_of.dtype)
-        # a million rows at a time, so that temporaries stay small
+        # A million rows at a time, so that temporaries stay small
         for start in range(0, len(ranks), 1 << 20):
             part = slice(start, start + (1 << 20))
             ranks[part] = self.order_of[self.width_of[src_lengths[part]], self.width_of[tgt_lengths[part]]]
@@ -165,7 +165,7 @@ class _WidthClasses(NamedTuple):
 def _occurring(lengths: np.ndarray, longest: int) -> np.ndarray:
     """Mark the lengths from 0 to `longest` that occur, (longest + 1,)."""
     found = np.zeros(longest + 1, dtype=bool)
-    # a million rows at a time: `bincount` makes a copy of 8 bytes a row
+    # A million rows at a time: `bincount` makes a copy of 8 bytes a row
     for start in range(0, len(lengths), 1 << 20):
         found |= np.bincount(lengths[start : start + (1 << 20)], minlength=longest + 1) > 0
     return found
@@ -176,27 +176,27 @@ def _stable_order(ranks: np.ndarray, rng: np.random.Generator | None) -> np.ndar
     start = np.arange(len(ranks), dtype=np.int32 if len(ranks) < 1 << 31 else np.int64)
     if rng is not None:
         rng.shuffle(start)
-    # a stable sort keeps the shuffled order within each class
+    # A stable sort keeps the shuffled order within each class
     return start[np.argsort(ranks[start], kind="stable")]
 
 
 def _boundaries(ends: np.ndarray, cost: np.ndarray, max_tokens: int) -> np.ndarray:
     """Cut rows, in classes of rising cost that end before `ends`, greedily into batches: (batches + 1,) positions."""
     last = np.flatnonzero(np.diff(cost, append=cost[-1] + 1))  # of the classes that cost the same
-    # classes of one cost are filled alike, so merge them
+    # Classes of one cost are filled alike, so merge them
     ends = ends[last]  # (distinct costs,)
     cost = cost[last]
     bounds = [np.zeros(1, dtype=np.int64)]
     start = 0
     for i, end in enumerate(ends.tolist()):
-        # batches of cheaper classes have taken all rows of this one
+        # Batches of cheaper classes have taken all rows of this one
         if start >= end:
             continue
-        # a row wider than the budget is a batch by itself
+        # A row wider than the budget is a batch by itself
         rows = max(1, max_tokens // max(1, int(cost[i])))
         bounds.append(np.arange(start + rows, end + 1, rows))
         start += len(bounds[-1]) * rows
-        # the rows left over share their batch with costlier ones
+        # The rows left over share their batch with costlier ones
         if start < end:
             start = _fill_up(start, i, ends, max_tokens // np.maximum(cost, 1))
             bounds.append(np.array([start]))
@@ -207,7 +207,7 @@ def _fill_up(start: int, i: int, ends: np.ndarray, rows: np.ndarray) -> int:
     """Find the end of a batch that begins with the last rows of class i and takes costlier ones while they fit."""
     stop = int(ends[i])
     for later in range(i + 1, len(ends)):
-        # with one costlier row, every row of the batch costs as much
+        # With one costlier row, every row of the batch costs as much
         fits = min(int(ends[later]), start + int(rows[later]))
         if fits < int(ends[later]):
             return max(stop, fits)
@@ -220,7 +220,7 @@ def _split_until(bounds: np.ndarray, multiple_of: int) -> np.ndarray:
     while missing := -(len(bounds) - 1) % multiple_of:
         rows = np.diff(bounds)
         fullest = np.argsort(-rows, kind="stable")[:missing]
-        # a batch of one row cannot be halved; another round halves the halves of others
+        # A batch of one row cannot be halved; another round halves the halves of others
         fullest = fullest[rows[fullest] > 1]
         if fullest.size == 0:
             raise ValueError(
@@ -242,7 +242,7 @@ def exactly(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
         raise ValueError(f"{total} sentences cannot be cut into {count} batches: raise data.max_tokens, or add data")
     while missing := count - len(batches):
         rows = np.fromiter(map(len, batches), dtype=np.int64, count=len(batches))
-        # from the end, so that earlier positions stay valid while the list grows
+        # From the end, so that earlier positions stay valid while the list grows
         for i in sorted(np.argsort(-rows, kind="stable")[:missing].tolist(), reverse=True):
             if (half := len(batches[i]) // 2) > 0:
                 batches[i : i + 1] = [batches[i][:half], batches[i][half:]]
@@ -314,7 +314,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         """Compute the epoch's batches of all ranks, in order; batch i of rank r is number i * world_size + r."""
         if self._cached is None or self._cached[0] != self.epoch:
             batches = self._batches_of(self.epoch)
-            # a mixture's later epochs have as many as its first
+            # A mixture's later epochs have as many as its first
             self._cached = (self.epoch, exactly(batches, self._count) if self.mixture and self.epoch else batches)
         return self._cached[1]
 
@@ -329,11 +329,11 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         if self.mixture is None:
             return self._token_batches(epoch, self.src_lengths, self.tgt_lengths)
         rows = self.mixture.rows(epoch)
-        # positions within `rows`, mapped back to positions in the split
+        # Positions within `rows`, mapped back to positions in the split
         return [rows[inside] for inside in self._token_batches(epoch, self.src_lengths[rows], self.tgt_lengths[rows])]
 
     def _token_batches(self, epoch: int, *lengths: np.ndarray) -> list[np.ndarray]:
-        # every rank computes all batches, and takes its share in `__iter__`: no communication
+        # Every rank computes all batches, and takes its share in `__iter__`: no communication
         options = {"max_tokens": self.max_tokens, "seed": self.seed, "epoch": epoch, "shuffle": self.shuffle}
         if self.window > 1:
             with contextlib.suppress(ValueError):  # too few sentences for whole windows
@@ -344,7 +344,7 @@ class TokenBatchSampler(Sampler[np.ndarray]):
         """Iterate over the index arrays of this rank, from the position that `seek` set."""
         start = self.start
         self.start = 0
-        # strided: in evaluation, ranks decode batches of similar length at the same time
+        # Strided: in evaluation, ranks decode batches of similar length at the same time
         yield from self.batches()[self.rank :: self.world_size][start:]
 
     def __len__(self) -> int:
@@ -363,10 +363,10 @@ def collate(src: Ragged, tgt: Ragged, index: np.ndarray, *, pad_id: int, bos_id:
     """
     src_ids, src_mask = _pad(src, pad_id, src_multiple)  # (B, S)
     tgt_out, tgt_mask = _pad(tgt, pad_id)  # (B, T)
-    # teacher forcing: step t reads y_(t-1), the first one bos
+    # Teacher forcing: step t reads y_(t-1), the first one bos
     tgt_in = np.full_like(tgt_out, bos_id)
     tgt_in[:, 1:] = tgt_out[:, :-1]
-    # the shift puts the eos of a shorter row on its first padded position
+    # The shift puts the eos of a shorter row on its first padded position
     tgt_in[~tgt_mask] = pad_id
     arrays = (src_ids, src_mask, tgt_in, tgt_out, tgt_mask, np.asarray(index, dtype=np.int64))
     return Batch(*map(torch.from_numpy, arrays))
@@ -377,6 +377,6 @@ def _pad(rows: Ragged, pad_id: int, multiple: int = 1) -> tuple[np.ndarray, np.n
     columns = np.arange(width)  # (W,)
     mask = columns < rows.lengths[:, None]  # (B, W)
     ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    # one gather for all rows: flat positions of the real cells, in row order like `ids[mask]`
+    # One gather for all rows: flat positions of the real cells, in row order like `ids[mask]`
     ids[mask] = rows.ids[(rows.starts[:, None] + columns)[mask]]
     return ids, mask

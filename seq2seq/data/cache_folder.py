@@ -47,7 +47,7 @@ def cached(target: Path, what: str, *, build: Callable[[Path], Any], read: Calla
     try:
         if not _is_recently_checked(target):
             if os.path.lexists(target) and not os.access(target.parent, os.W_OK):
-                # no lock can be taken here, and nothing replaced
+                # No lock can be taken here, and nothing replaced
                 _require_whole(target, what)
             else:
                 build_once(target, what, build_with_checksums, damage=_find_damage)
@@ -89,11 +89,11 @@ def _is_recently_checked(target: Path) -> bool:
         states = {name: _file_state(target / name) for name in files}
     except (OSError, ValueError):
         return False
-    # a time in the future is that of another machine's clock
+    # A time in the future is that of another machine's clock
     if not 0 <= time.time() - checked / 1e9 <= CHECK_HOLDS:
         return False
     return all(
-        # the inode's time: `cp -p` and the like keep that of the content
+        # The inode's time: `cp -p` and the like keep that of the content
         state.st_size == files[name][0] and state.st_ctime_ns < checked
         for name, state in states.items()
     )
@@ -101,10 +101,10 @@ def _is_recently_checked(target: Path) -> bool:
 
 def _note_check(target: Path) -> None:
     try:
-        # now, by the clock of the disk, which the times of files are compared with
+        # Now, by the clock of the disk, which the times of files are compared with
         os.utime(target / CHECKSUMS)
     except OSError:
-        # somebody else's folder: every process then checks for itself
+        # Somebody else's folder: every process then checks for itself
         log.debug("%s: the check cannot be noted", target)
 
 
@@ -175,7 +175,7 @@ def _checksum(path: Path) -> str:
     digest = xxhash.xxh3_64()
     buffer = bytearray(_BLOCK)
     view = memoryview(buffer)
-    # unbuffered, into one buffer: no copy is made
+    # Unbuffered, into one buffer: no copy is made
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             digest.update(view[:count])

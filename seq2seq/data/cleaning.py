@@ -32,7 +32,7 @@ class Cleaner:
     """Text rules, applied block by block, with the number of pairs that each dropped and one example."""
 
     def __init__(self, settings: CleanSettings) -> None:
-        # in this order: a pair counts for the first rule that drops it; readers decode invalid bytes to U+FFFD
+        # In this order: a pair counts for the first rule that drops it; readers decode invalid bytes to U+FFFD
         tests: dict[str, Callable[[str, str], bool]] = {
             "invalid_utf8": lambda src, tgt: "\ufffd" in src or "\ufffd" in tgt,
             "empty": lambda src, tgt: not src.strip() or not tgt.strip(),
@@ -59,7 +59,7 @@ class Cleaner:
                 kept.append(i)
             else:
                 self._drop(rule, src, tgt)
-        # last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
+        # Last, since only pairs that stay count as seen; the whole block at once, which numpy does fast
         if self.duplicates and kept:
             fresh = self._first_time([(block[0][i], block[1][i]) for i in kept])
             for i in itertools.compress(kept, ~fresh):
@@ -69,7 +69,7 @@ class Cleaner:
 
     def _drop(self, rule: str, src: str, tgt: str) -> None:
         old = self.dropped[rule]
-        # the first example stays
+        # The first example stays
         self.dropped[rule] = Dropped(rule, old.pairs + 1, old.example or f"{shorten(src)} | {shorten(tgt)}")
 
     def _first_time(self, pairs: list[tuple[str, str]]) -> np.ndarray:
@@ -100,7 +100,7 @@ class HashSet:
         return fresh
 
     def _merge(self, values: np.ndarray) -> None:
-        # each array stays more than twice as large as the next, so there are O(log n) of them
+        # Each array stays more than twice as large as the next, so there are O(log n) of them
         while self.levels and self.levels[-1].size <= 2 * values.size:
             values = np.concatenate([self.levels.pop(), values])
             values.sort()
@@ -145,7 +145,7 @@ def length_rules(
 
 def cleaning_table(dropped: Sequence[Dropped], *, read: int) -> str:
     """Format the table of cleaning: rule, pairs dropped, one example."""
-    # every dropped pair is counted under one rule
+    # Every dropped pair is counted under one rule
     kept = read - sum(row.pairs for row in dropped)
     lines = [f"cleaning of the training data: {read} pairs read, {kept} kept"]
     lines += [f"  {'rule':<14}{'dropped':>10}  example"]

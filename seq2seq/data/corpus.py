@@ -61,7 +61,7 @@ class Corpus(NamedTuple):
         """
         splits = type(self.splits)({**self.splits, "train": self.splits["train"].select(rows)})
         _, held = _split_files(self.folder, "train")
-        # with pairs held out, the training split has rows of train.arrow itself
+        # With pairs held out, the training split has rows of train.arrow itself
         inside = np.load(held, mmap_mode="r")[rows] if held.is_file() else rows
         table = [*self.dropped, dropped]
         whole = self.fingerprint
@@ -85,7 +85,7 @@ class Corpus(NamedTuple):
             for batch in batches:
                 end = start + batch.num_rows
                 if chosen is not None:
-                    # the chosen rows that lie in this record batch
+                    # The chosen rows that lie in this record batch
                     inside = chosen[slice(*np.searchsorted(chosen, [start, end]))]
                     batch = batch.take(pa.array(inside - start))
                 if batch.num_rows:
@@ -108,34 +108,34 @@ def validate_corpus(settings: CorpusSettings, *, cache_dir: Path) -> None:
                 f"data.{side}={language} is not a language: name the languages, and the columns that hold them, as in "
                 f"data.src=de data.tgt=en 'data.columns={{de: {settings.src}, en: {settings.tgt}}}'"
             )
-    # known for data sets of conf/data, which list their languages
+    # Known for data sets of conf/data, which list their languages
     for language in (settings.src, settings.tgt):
         if settings.languages and language not in settings.languages:
             raise ValueError(f"this corpus has no language column {language!r}; it has {', '.join(settings.languages)}")
     if settings.train is None and "train" in settings.splits:
         raise ValueError("data.train is not set; give a file, a prefix or a list (see conf/data/files.yaml)")
     for split in SPLITS[1:]:
-        # some learn a few pairs by heart on purpose, as a test of a mixer
+        # Some learn a few pairs by heart on purpose, as a test of a mixer
         if settings.place(split) is not None and settings.place(split) == settings.place("train"):
             log.warning(
                 "data.%s is data.train itself: its scores say nothing of text that the model has not seen", split
             )
-    # a name on the hub, or a path
+    # A name on the hub, or a path
     folder = resolve_path(settings.path) if settings.path else None
     on_hub = folder is not None and not folder.is_dir()
     if on_hub and str(settings.path).startswith(("package://", "/", ".", "~")):
         raise ValueError(f"data.path: the folder {folder} does not exist")
-    # text that was prepared before needs neither the hub nor its cache
+    # Text that was prepared before needs neither the hub nor its cache
     if is_remote(settings) and not (cache_dir / f"text-{corpus_fingerprint(settings)}").is_dir():
         require_remote(settings)
     if on_hub:
         return
-    # one sample for the direction; of the other splits a row, which shows that they can be opened
+    # One sample for the direction; of the other splits a row, which shows that they can be opened
     samples = []
     for split in settings.splits:
         if settings.place(split) is not None:
             samples.append(sample_pairs(settings, cache_dir=cache_dir, split=split, size=1 if samples else 1000))
-            # of a remote file there is no sample
+            # Of a remote file there is no sample
             if not samples[-1][0] and "://" not in str(settings.place(split)):
                 raise ValueError(f"data.{split}={settings.place(split)}: there are no pairs; the files are empty")
     refuse_swapped(samples[0], src=settings.src, tgt=settings.tgt)
@@ -158,7 +158,7 @@ def load_corpus(settings: CorpusSettings, *, cache_dir: Path) -> Corpus:
         ValueError: A file cannot be read, no pair is left of a split, or too few are left to hold out others.
     """
     fingerprint = corpus_fingerprint(settings)
-    # named by its content: other data or settings get another folder
+    # Named by its content: other data or settings get another folder
     folder = cache_dir / f"text-{fingerprint}"
     return cached(
         folder,
@@ -179,14 +179,14 @@ def _write_corpus(folder: Path, settings: CorpusSettings, cache_dir: Path) -> No
         if settings.place(split) is None:
             continue
         blocks = open_split(split, settings, cache_dir=cache_dir)
-        # training text alone is cleaned: scores are on all of validation and test
+        # Training text alone is cleaned: scores are on all of validation and test
         if split == "train":
             blocks = _cleaned(blocks, cleaner)
         rows[split] = _write_arrow(folder / f"{split}.arrow", blocks)
-        # refused here, by the setting's name, rather than by an empty batch later
+        # Refused here, by the setting's name, rather than by an empty batch later
         if rows[split] == 0:
             raise ValueError(f"data.{split}={settings.place(split)}: {_why_empty(split, cleaner)}")
-    # splits without a file of their own come out of training, after its cleaning
+    # Splits without a file of their own come out of training, after its cleaning
     held_out = [split for split in settings.splits if split not in rows]
     if held_out:
         _hold_out(folder, held_out, settings.holdout, rows["train"])
@@ -210,7 +210,7 @@ def _why_empty(split: str, cleaner: Cleaner) -> str:
 def _cleaned(blocks: Iterable[Pairs], cleaner: Cleaner) -> Iterator[Pairs]:
     pace = Pace("reading and cleaning")
     for block in blocks:
-        # progress counts pairs read, kept or not
+        # Progress counts pairs read, kept or not
         yield cleaner(block)
         pace.add(len(block[0]))
 
@@ -220,7 +220,7 @@ def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
     rows = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, _SCHEMA) as writer:
         for src, tgt in blocks:
-            # one record batch a block: `Corpus.blocks` reads it back in the same pieces
+            # One record batch a block: `Corpus.blocks` reads it back in the same pieces
             if src:
                 columns = [pa.array(src, pa.string()), pa.array(tgt, pa.string())]
                 writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
@@ -230,7 +230,7 @@ def _write_arrow(path: Path, blocks: Iterable[Pairs]) -> int:
 
 def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
     """Take `size` pairs of training for each split, all translations of a source together, by the sources' hashes."""
-    # at least half of the text stays for training
+    # At least half of the text stays for training
     if size * len(splits) * 2 > rows:
         raise ValueError(
             f"data.{splits[0]} is not set, and {rows} training pairs are too few to hold out data.holdout={size} "
@@ -238,13 +238,13 @@ def _hold_out(folder: Path, splits: list[str], size: int, rows: int) -> None:
         )
     dataset = _open_arrow(folder / "train.arrow")
     hashes = np.concatenate([text_hashes(strings(table, ("src",))) for table in arrow_tables(dataset)])
-    # by hash (rows,), not by position: the choice is random, but a function of the text alone
+    # By hash (rows,), not by position: the choice is random, but a function of the text alone
     order = np.argsort(hashes, kind="stable")
     # The first row of each group of equal sources, in the order of the hashes.
     groups = np.flatnonzero(np.diff(hashes[order], prepend=hashes[order[0]] ^ np.uint64(1)))
     ends = [0]
     for split in splits:
-        # the first group at or after `size` pairs: all translations of a source stay together
+        # The first group at or after `size` pairs: all translations of a source stay together
         ends.append(int(groups[min(np.searchsorted(groups, ends[-1] + size), len(groups) - 1)]))
         if ends[-1] < ends[-2] + size or 2 * ends[-1] > rows:
             raise ValueError(
@@ -269,14 +269,14 @@ def _read_corpus(folder: Path, settings: CorpusSettings, fingerprint: str) -> Co
     splits = DatasetDict()
     for split in (split for split in SPLITS if split in settings.splits):
         dataset = _open_arrow(folder / f"{split if split in named else 'train'}.arrow")
-        # rows of training text: those held out, and those left where any are
+        # Rows of training text: those held out, and those left where any are
         if split not in named or (split == "train" and len(named) < len(settings.splits)):
-            # no text is copied: `select` keeps the file mapped and the rows as indices
+            # No text is copied: `select` keeps the file mapped and the rows as indices
             dataset = dataset.select(np.load(folder / f"{split}.npy"))
         splits[split] = dataset
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     dropped = [Dropped(*row) for row in report["dropped"]]
-    # a row of the table as well: pairs that are read and not trained on
+    # A row of the table as well: pairs that are read and not trained on
     if held := sum(len(splits[split]) for split in splits if split not in named):
         dropped.append(Dropped("holdout", held, ""))
     return Corpus(splits, dropped, report["read"], fingerprint, folder)

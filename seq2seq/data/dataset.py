@@ -94,14 +94,14 @@ class PairDataset(Dataset):
 
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
         """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""
-        # the width that the sampler's budget counted for this batch
+        # The width that the sampler's budget counted for this batch
         width = int(max(src.lengths.max(), tgt.lengths.max()))
         text = self.text[inside.tolist()]
         epoch = self.sampler.epoch if self.sampler else 0
-        # the batch by its first row: the same draw in any worker, on any rank, after any resume
+        # The batch by its first row: the same draw in any worker, on any rank, after any resume
         seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
         src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
-        # another seed, so that both sides are not cut by the same draws
+        # Another seed, so that both sides are not cut by the same draws
         tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
         sampled = Ragged.from_rows(src_ids, prefix=self.tags), Ragged.from_rows(tgt_ids)
         return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
@@ -120,7 +120,7 @@ class MixedPairs(Dataset):
 
     def __init__(self, parts: list[PairDataset]) -> None:
         self.parts = parts
-        # part i has the rows from ends[i] - len(part) to ends[i]
+        # Part i has the rows from ends[i] - len(part) to ends[i]
         self.ends = np.cumsum([len(part) for part in parts])
         self.src_lengths = np.concatenate([part.src_lengths for part in parts])
         self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
@@ -145,13 +145,13 @@ class MixedPairs(Dataset):
         which = np.searchsorted(self.ends, rows, side="right")  # (B,): part of each row
         pairs = []
         for number in np.unique(which):
-            # one gather for each part, of all its rows in the batch
+            # One gather for each part, of all its rows in the batch
             part = self.parts[number]
             pairs.append(part.ids(rows[which == number] - (self.ends[number] - len(part))))
         # The pairs come sorted by part: bring them into the order of `rows`.
         order = np.argsort(np.argsort(which, kind="stable"), kind="stable")
         src, tgt = (Ragged.joined(side).select(order) for side in zip(*pairs, strict=True))  # each (B,) rows
-        # the same in all parts
+        # The same in all parts
         tokenizer, src_multiple = self.parts[0].tokenizer, self.parts[0].src_multiple
         special = {"pad_id": tokenizer.pad_id, "bos_id": tokenizer.bos_id}
         return collate(src, tgt, rows, **special, src_multiple=src_multiple)
@@ -179,7 +179,7 @@ class Packed(NamedTuple):
         end = 8 * sum(np.prod(shape, dtype=int) for shape in words)  # bytes of the int64 tensors
         index, *ids = _split(data[:end].view(torch.int64), words)
         masks = _split(data[end:].view(torch.bool), [(rows, src), (rows, tgt)])
-        # the fields' order in Batch differs from that in the bytes
+        # The fields' order in Batch differs from that in the bytes
         return Batch(ids[0], masks[0], ids[1], ids[2], masks[1], index)
 
 
@@ -218,7 +218,7 @@ class BatchLoader(PackedLoader):
             dataset,
             batch_sampler=batch_sampler,
             num_workers=num_workers,
-            # called in the worker; without workers the batch stays as it is
+            # Called in the worker; without workers the batch stays as it is
             collate_fn=Packed.of if num_workers else unchanged,  # type: ignore[arg-type]
         )
 

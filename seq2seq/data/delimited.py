@@ -40,7 +40,7 @@ def _csv_pairs(
     path: Path, columns: Columns, delimiter: str, width: int, src: int, tgt: int
 ) -> Iterator[tuple[str, str]]:
     rows = _csv_rows(path, delimiter)
-    # columns by number: there is no header, unless its fields are the languages
+    # Columns by number: there is no header, unless its fields are the languages
     if not _is_header(first := next(rows)[1], columns, src, tgt):
         yield first[src].replace(_CR, "\r"), first[tgt].replace(_CR, "\r")
     for line, row in rows:
@@ -54,7 +54,7 @@ def _csv_pairs(
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Parse rows, each with the number of its first line; blank lines are not rows."""
-    # a setting of the whole process, 131,072 by default
+    # A setting of the whole process, 131,072 by default
     csv.field_size_limit(LONGEST_FIELD)
     reader = csv.reader(map(_hide_lone_returns, read_table_lines(path, ends=True)), delimiter=delimiter, strict=True)
     line = 1
@@ -89,7 +89,7 @@ def _layout(path: Path, columns: Columns) -> tuple[str, int, tuple[int, int]]:
             return delimiter, len(row), column_numbers(path, row, columns)
         except ValueError as error:
             refused.append((len(row), error))
-    # the delimiter that gives the most fields is the likeliest; of equal ones the first, the comma
+    # The delimiter that gives the most fields is the likeliest; of equal ones the first, the comma
     raise max(refused, key=lambda each: each[0])[1]
 
 
@@ -107,7 +107,7 @@ def _delimiters(path: Path, columns: Columns) -> list[str]:
 def _unlikeliness(path: Path, delimiter: str, needed: int) -> tuple[bool, int, float]:
     """Rate a delimiter by the first rows: uneven, columns too many, share of fields that begin with a space."""
     rows: list[list[str]] = []
-    # what cannot be read is told, with its line, when the file is read
+    # What cannot be read is told, with its line, when the file is read
     with contextlib.suppress(ValueError):
         rows.extend(row for _, row in itertools.islice(_csv_rows(path, delimiter), _LOOK_AT))
     (width, count), *_ = Counter(map(len, rows)).most_common(1) or [(0, 0)]
@@ -160,7 +160,7 @@ def tsv_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
         yield from csv_pairs(path, columns)
         return
     src, tgt = column_numbers(path, header, columns)
-    # a row may have further columns, but none of these may be missing
+    # A row may have further columns, but none of these may be missing
     yield from in_blocks(_tsv_pairs(path, itertools.chain([first], lines), columns, src, tgt))
 
 

@@ -27,24 +27,24 @@ def corpus_fingerprint(settings: CorpusSettings) -> str:
     clean = settings.clean
     parts: list[Any] = [TEXT_VERSION, settings.src, settings.tgt, settings.columns, settings.format, settings.holdout]
     parts += [bool(rule) for rule in (clean.invalid_utf8, clean.empty, clean.same, clean.duplicates)]
-    # the default adds nothing, so that its caches keep their names
+    # The default adds nothing, so that its caches keep their names
     parts += [settings.splits] if settings.splits != SPLITS else []
     if settings.path:
-        # a hub corpus by its name and revision, a local one also by the content of its files
+        # A hub corpus by its name and revision, a local one also by the content of its files
         parts += [settings.path, settings.config, settings.data_dir, settings.revision]
         parts.append([settings.place(split) for split in SPLITS])
         local = resolve_path(settings.path)
         files = sorted(filter(_decides_text, local.rglob("*"))) if local.is_dir() else []
         parts.append([(str(path.relative_to(local)), file_fingerprint(path)) for path in files])
-        # read as text, of which `datasets` once made numbers and missing values
+        # Read as text, of which `datasets` once made numbers and missing values
         parts += ["text"] if any({".csv", ".tsv"} & set(path.suffixes) for path in files) else []
     else:
         for split in SPLITS:
             source = find_source(split, settings) if settings.place(split) is not None else None
             files = source.files if source else []
-            # the same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
+            # The same bytes may be read by the rules of CSV (quotes) or of TSV; the other types cannot be mistaken
             parts += ["csv"] if source and source.type == "csv" and not settings.format else []
-            # a remote file by its address alone: hashing it would mean downloading it
+            # A remote file by its address alone: hashing it would mean downloading it
             parts.append([name if "://" in name else file_fingerprint(Path(name)) for name in files])
     # 64 bits suffice for names that nobody attacks
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -59,7 +59,7 @@ def file_fingerprint(path: Path) -> str:
             while block := file.read(1 << 20):  # 1 MiB at a time
                 digest.update(block)
         else:
-            # cp -p and tar keep the time of the content; nobody can keep that of the inode
+            # Cp -p and tar keep the time of the content; nobody can keep that of the inode
             times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
             digest.update(times.encode() + file.read(1 << 20))
             file.seek(-(1 << 20), os.SEEK_END)

@@ -64,7 +64,7 @@ class Repository(NamedTuple):
         folder = self.snapshot()
         if folder is None:
             return None
-        # the files of other subsets may lie beside it, or be missing
+        # The files of other subsets may lie beside it, or be missing
         subset = folder / self.files if self.files and (folder / self.files).is_dir() else folder
         found = [path for path in sorted(subset.rglob("*")) if HUB_FILE.search(path.name)]
         words = _SPLIT_WORDS.get(split, (split,))
@@ -77,7 +77,7 @@ class Repository(NamedTuple):
         """Return True if `datasets` has converted a version of it to files of its own."""
         from huggingface_hub import constants
 
-        # as `datasets` finds it, whose import takes a second
+        # As `datasets` finds it, whose import takes a second
         folder = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
         return (Path(folder).expanduser() / self.name.replace("/", "___")).is_dir()
 
@@ -116,7 +116,7 @@ class Repository(NamedTuple):
             except Exception as error:  # judged below, in the thread that asked
                 answers.put(error)
 
-        # in a thread, since looking up a name has no time limit of its own
+        # In a thread, since looking up a name has no time limit of its own
         threading.Thread(target=ask, daemon=True).start()
         try:
             error = answers.get(timeout=PATIENCE)

@@ -73,18 +73,18 @@ def unpack(ids: np.ndarray, grid: PatchGrid) -> np.ndarray:
         ids: (N, rows * columns). Result: (N, height, width) uint8, in color (N, height, width, 3).
     """
     most = (1 << grid.bits) - 1
-    # bits of each value, spread over a last axis: (N, rows * columns, size^2 * channels)
+    # Bits of each value, spread over a last axis: (N, rows * columns, size^2 * channels)
     levels = (np.asarray(ids)[..., None] >> _shifts(grid)) & most
     # (N, rows, columns, size, size * channels) -> (N, rows, size, columns, size * channels)
     cells = levels.reshape(-1, grid.rows, grid.columns, grid.size, grid.size * grid.channels).swapaxes(2, 3)
     shape = (-1, grid.height, grid.width, grid.channels)
-    # the highest level becomes 255, so that white stays white
+    # The highest level becomes 255, so that white stays white
     pixels = (cells.reshape(shape) * 255 // most).astype(np.uint8)
     return pixels if grid.channels > 1 else pixels[..., 0]
 
 
 def _shifts(grid: PatchGrid) -> np.ndarray:
-    # value i of a patch has the bits from bits * i on
+    # Value i of a patch has the bits from bits * i on
     return grid.bits * np.arange(grid.values, dtype=np.int64)
 
 
@@ -116,14 +116,14 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
     if picture.size != (width, height):
         wrong = " x ".join(map(str, picture.size))
         raise ValueError(f"it has {wrong} pixels instead of {width} x {height}; scale or crop it")
-    # a PNG's 25th byte; of colors the mode does not say it
+    # A PNG's 25th byte; of colors the mode does not say it
     if data[24] == 16:
         raise ValueError("it has 16 bits for each value, of which 8 would be lost: save it with 8")
-    # colors read as gray and transparency would be lost silently
+    # Colors read as gray and transparency would be lost silently
     if picture.mode not in (("1", "L", "RGB") if channels > 1 else ("1", "L")):
         remedy = "save it after convert('RGB')" if channels > 1 else "save it after convert('L')"
         if channels == 1 and picture.mode in ("RGB", "P"):
-            # a palette's numbers are not colors yet
+            # A palette's numbers are not colors yet
             convert = "" if picture.mode == "RGB" else "save it after convert('RGB') and "
             remedy += f", or {convert}train on colors (tokenizer.patches.channels=3)"
         raise ValueError(
@@ -132,7 +132,7 @@ def read_picture(line: str, *, height: int, width: int, channels: int = 1) -> np
     if "transparency" in picture.info:
         raise ValueError("one of its colors is transparent, which would be lost: paste it on a background")
     try:
-        # pixels are decoded here, and damage in them shows
+        # Pixels are decoded here, and damage in them shows
         return np.asarray(picture.convert("RGB" if channels > 1 else "L"), dtype=np.uint8)
     except Exception:
         raise ValueError("its PNG is damaged; save the picture again") from None

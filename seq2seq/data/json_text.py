@@ -35,7 +35,7 @@ def json_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
         raise ValueError(f"{path} is empty: it has no JSON objects")
     names = columns.both
     for name in names:
-        # one record may lack a language, as null does; not all of them
+        # One record may lack a language, as null does; not all of them
         if not any(name in _fields(record, name) for _, record in head):
             present = head[0][1].get("translation")
             present = present if isinstance(present, dict) else head[0][1]
@@ -55,7 +55,7 @@ def _fields(record: dict[str, Any], name: str | int) -> dict[str, Any]:
 def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> str:
     value = _fields(record, name).get(name)  # type: ignore[call-overload]  # a number is simply not there
     if isinstance(value, str):
-        # lone surrogates, which JSON can escape but UTF-8 cannot encode
+        # Lone surrogates, which JSON can escape but UTF-8 cannot encode
         return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if value is None:
         return ""
@@ -66,7 +66,7 @@ def _text(path: Path, where: str, record: dict[str, Any], name: str | int) -> st
 
 
 def _records(path: Path) -> Iterator[Record]:
-    # decided by the first character: an object a line begins with {
+    # Decided by the first character: an object a line begins with {
     first = next((text for line in read_table_lines(path) if (text := line.lstrip(_BLANK))), "")
     return _array(path) if first.startswith("[") else _lines(path)
 
@@ -102,7 +102,7 @@ def _reason(error: Exception) -> str:
         return "it is nested too deeply"
     if "integer string conversion" in str(error):
         return "a number has thousands of digits"
-    # without the position in the whole text: the line is named beside it
+    # Without the position in the whole text: the line is named beside it
     return f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
@@ -142,7 +142,7 @@ class _Window:
         self.decode_bytes = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         self.text = ""
         self.position = 0
-        # number of the line at `counted`, a position at or before the current one
+        # Number of the line at `counted`, a position at or before the current one
         self.lines = 1
         self.counted = 0
 
@@ -159,7 +159,7 @@ class _Window:
         parts = [rest]
         read = 0
         assert self.line  # counts what is dropped here
-        # twice as much every time: an element that is tried again costs no more than its length in all
+        # Twice as much every time: an element that is tried again costs no more than its length in all
         while read <= len(rest) and (block := next(self.blocks, None)):
             parts.append(self.decode_bytes(block))
             read += len(parts[-1])
@@ -183,7 +183,7 @@ class _Window:
             try:
                 value, end = decoder.raw_decode(self.text, self.position)
             except (ValueError, RecursionError) as error:
-                # it may go on in the next block
+                # It may go on in the next block
                 left = len(self.text) - self.position
                 if isinstance(error, RecursionError) or left > _LONGEST_ELEMENT or not self.grow():
                     reason = error.msg if isinstance(error, json.JSONDecodeError) else _reason(error)

@@ -39,5 +39,5 @@ def target_tags(meta: Mapping[str, Any], tokenizer: Tokenizer, tgt_lang: str | N
 def _tagged(meta: Mapping[str, Any]) -> list[str]:
     """Return the languages that tags ask for; none for a model without tags."""
     found = meta.get("tgt_langs")
-    # the file may have been written by anybody
+    # The file may have been written by anybody
     return [str(language) for language in found] if isinstance(found, list) else []

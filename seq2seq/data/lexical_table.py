@@ -119,7 +119,7 @@ def _expected(table: LexicalTable, cells: _Cells) -> tuple[np.ndarray, np.ndarra
     at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
     probs = np.where(table.keys[at] == keys, table.probs[at], 0.0)
     sums = np.add.reduceat(probs, cells.starts)
-    # a target all of whose entries were dropped explains nothing
+    # A target all of whose entries were dropped explains nothing
     sums[sums == 0] = 1.0
     return at, probs / np.repeat(sums, cells.sizes)
 
@@ -133,7 +133,7 @@ def _collect(blocks: Iterable[Block], src_size: int, tgt_size: int, most: int) -
         found, inverse = np.unique(cells.source * tgt_size + cells.target, return_inverse=True)
         waiting.append((found, np.bincount(inverse, np.repeat(1.0 / cells.sizes, cells.sizes))))
         size += len(found)
-        # as much as there is at least, so that every entry is merged only some times
+        # As much as there is at least, so that every entry is merged only some times
         if size > max(len(keys), _CELLS):
             keys, counts = _merged([(keys, counts), *waiting], most)
             waiting, size = [], 0
@@ -156,6 +156,6 @@ def _merged(parts: Sequence[tuple[np.ndarray, np.ndarray]], most: int) -> tuple[
 def _normalized(keys: np.ndarray, counts: np.ndarray, tgt_size: int) -> LexicalTable:
     source = keys // tgt_size
     totals = np.bincount(source, counts)
-    # a word whose targets others explain wholly has no count that a float can hold
+    # A word whose targets others explain wholly has no count that a float can hold
     totals[totals == 0] = 1.0
     return LexicalTable(keys, counts / totals[source], tgt_size)

@@ -63,11 +63,11 @@ def sample_pairs(settings: CorpusSettings, *, cache_dir: Path, split: str = "tra
     if settings.path:
         if _repository(split, settings):
             return [], []
-        # of train[:1000], train: only whole splits are read without being converted
+        # Of train[:1000], train: only whole splits are read without being converted
         settings = replace(settings, **{split: str(settings.place(split)).partition("[")[0]})
     elif "://" in find_source(split, settings).files[0]:
         return [], []
-    # readers are lazy: one block is read, the first that has a pair
+    # Readers are lazy: one block is read, the first that has a pair
     blocks = open_split(split, settings, cache_dir=cache_dir)
     src, tgt = next((block for block in blocks if block[0]), ([], []))
     return src[:size], tgt[:size]
@@ -84,7 +84,7 @@ def require_remote(settings: CorpusSettings) -> None:
         if repository.copy_of(place) if settings.path else repository.copies():
             continue
         asked.add(repository[:2])
-        # what `datasets` has converted (HF_DATASETS_CACHE) is only known when it is loaded
+        # What `datasets` has converted (HF_DATASETS_CACHE) is only known when it is loaded
         if (reason := repository.unreachable()) and not (settings.path and repository.converted()):
             raise repository.advice(reason)
 
@@ -129,14 +129,14 @@ def _remote_tables(source: Source, cache_dir: Path, streaming: bool) -> Iterator
     repository = Repository.of_address(source.files[0])
     if repository and (reason := repository.unreachable()):
         raise repository.advice(reason)
-    # downloads stay, for the next run
+    # Downloads stay, for the next run
     options: dict[str, Any] = {"cache_dir": str(cache_dir / "hub")}
     if source.type == "json":
-        # as our own readers do with invalid bytes; parquet stores text
+        # As our own readers do with invalid bytes; parquet stores text
         options["encoding_errors"] = "replace"
     if streaming:
         options["streaming"] = True
-    # the split is called "train" in every case: that is the name of files without splits
+    # The split is called "train" in every case: that is the name of files without splits
     return _tables(source.type, {"data_files": {"train": source.files}, "split": "train", **options}, remote=True)
 
 
@@ -145,13 +145,13 @@ def _hub_tables(split: str, settings: CorpusSettings, cache_dir: Path, streaming
     path = str(settings.path)
     options = {"name": settings.config, "data_dir": settings.data_dir, "split": settings.place(split)}
     repository = _repository(split, settings)
-    # a folder on this machine is read without its revision and without the hub's cache
+    # A folder on this machine is read without its revision and without the hub's cache
     if repository is None:
         return _local_hub_tables(path, options, settings, cache_dir)
     if copy := repository.copy_of(str(settings.place(split)).partition("[")[0]):
         log.info("%s: reading the copy in %s", path, copy)
         if not (copy / "README.md").is_file():
-            # subsets are named in the README; without it, by their folders
+            # Subsets are named in the README; without it, by their folders
             options |= {"name": None, "data_dir": repository.files}
         return _local_hub_tables(str(copy), options, settings, cache_dir)
     if streaming:
@@ -186,11 +186,11 @@ def _local_hub_tables(
 def _as_text(folder: Path, settings: CorpusSettings) -> dict[str, Any]:
     """Return the options by which `datasets` reads CSV and TSV as text: no numbers, no missing values."""
     kinds = {suffix for path in folder.rglob("*") for suffix in path.suffixes if suffix in (".txt", *TABULAR)}
-    # files of another format know their types
+    # Files of another format know their types
     if not kinds or kinds - {".csv", ".tsv"}:
         return {}
     both = Columns(settings.src, settings.tgt, settings.columns).both
-    # quotes are text in TSV
+    # Quotes are text in TSV
     return {"converters": dict.fromkeys(both, str), "na_filter": False} | (
         {"quoting": csv.QUOTE_NONE} if kinds == {".tsv"} else {}
     )
@@ -202,7 +202,7 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     from datasets.exceptions import DatasetsError
     from huggingface_hub.utils import httpx  # the client that the hub's library uses, under one name
 
-    # one line of ours says more to a user than the library's warnings
+    # One line of ours says more to a user than the library's warnings
     datasets.utils.logging.set_verbosity_error()
     for logger in ("huggingface_hub.repocard", "datasets.packaged_modules.json.json"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
@@ -211,10 +211,10 @@ def _tables(path: str, options: dict[str, Any], *, remote: bool, name: str | Non
     else:
         datasets.disable_progress_bars()
     try:
-        # inside the try: a streamed data set raises while it is read
+        # Inside the try: a streamed data set raises while it is read
         yield from arrow_tables(datasets.load_dataset(path, **options))
     except (OSError, RuntimeError, ValueError, LookupError, pa.ArrowException, DatasetsError, httpx.HTTPError) as error:
-        # a full disk is no fault of the corpus
+        # A full disk is no fault of the corpus
         if (fault := disk_error(error)) is not None and fault.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise fault from error
         hint = (

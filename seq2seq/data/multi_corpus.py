@@ -47,7 +47,7 @@ def naming(name: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        # these two are of the section itself
+        # These two are of the section itself
         if name in ("train", "data"):
             raise
         raise ValueError(f"data.corpora.{name}: {error}") from error
@@ -61,7 +61,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
     Raises:
         ValueError: An entry is wrong, or the corpora cannot be mixed.
     """
-    # a copy: the entry "train" is moved below
+    # A copy: the entry "train" is moved below
     entries = dict(data.get("corpora") or {})
     if data.get("train") is not None or not entries:
         # "train" first, wherever its entry is, so that the order of parts does not depend on it
@@ -69,7 +69,7 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
     parts = [_part(name, entry or {}, data) for name, entry in entries.items()]
     if "train" not in entries:  # nothing but validation and test
         base = corpus_settings(data)
-        # validation and test of the section itself, if its training text is all in `corpora`
+        # Validation and test of the section itself, if its training text is all in `corpora`
         wanted = tuple(split for split in SPLITS[1:] if base.place(split) is not None)
         if wanted and "data" in entries:
             raise ValueError(
@@ -85,21 +85,21 @@ def parts_of(data: Mapping[str, Any]) -> list[Part]:
 def _part(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Part:
     """Read an entry of `data.corpora`, which inherits what it leaves out from the section."""
     _check_entry(name, entry)
-    # the others are settings of the mixture, not of the corpus
+    # The others are settings of the mixture, not of the corpus
     own = {key: value for key, value in entry.items() if key not in ("weight", "tag")}
     if "train" in own:
-        # its own files: none of the section's, and no column names made for them
+        # Its own files: none of the section's, and no column names made for them
         own = dict.fromkeys(_PLACE) | _evaluation(name, data) | own
     elif name != "train":
         raise ValueError(
             f"data.corpora.{name} has no train; give a file, a prefix or a list (see conf/data/files.yaml)"
         )
-    # the rules merge one by one, so that an entry may change a single one
+    # The rules merge one by one, so that an entry may change a single one
     own["clean"] = {**(data.get("clean") or {}), **(own.get("clean") or {})}
     with naming(name):
         corpus = corpus_settings({**data, **own})
     if name != "train":
-        # nothing is held out of a further corpus: it has the splits that are named
+        # Nothing is held out of a further corpus: it has the splits that are named
         corpus = only_splits(corpus, tuple(split for split in SPLITS if corpus.place(split) is not None))
     scored = [split for split in SPLITS[1:] if corpus.place(split) is not None]
     if entry.get("tag") is not None and (name == "train" or scored):
@@ -123,7 +123,7 @@ def _check_entry(name: str, entry: Any) -> None:
     if unknown := sorted(set(entry) - set(_KEYS)):
         raise ValueError(f"unknown setting data.corpora.{name}.{unknown[0]}; {known}")
     tag = entry.get("tag")
-    # angle brackets keep a tag apart from text; a space would split it
+    # Angle brackets keep a tag apart from text; a space would split it
     if tag is not None and not (isinstance(tag, str) and re.fullmatch(r"<\S+>", tag)):
         raise ValueError(f"data.corpora.{name}.tag={tag!r}: write it in angle brackets, without spaces, as in <bt>")
     weight = entry.get("weight")
@@ -133,14 +133,14 @@ def _check_entry(name: str, entry: Any) -> None:
 
 def _tags(corpus: CorpusSettings, tag: str | None, data: Mapping[str, Any]) -> tuple[str, ...]:
     """List the pieces before every source of a corpus."""
-    # language first, then the corpus's own tag: the order that the ids before a source have
+    # Language first, then the corpus's own tag: the order that the ids before a source have
     target = (language_tag(corpus.tgt),) if data.get("tag_target") else ()
     return (*target, *((tag,) if tag else ()))
 
 
 def only_splits(corpus: CorpusSettings, splits: tuple[str, ...]) -> CorpusSettings:
     """Return the settings of the corpus with `splits` alone."""
-    # both the list of splits and their places, so that neither suggests the others
+    # Both the list of splits and their places, so that neither suggests the others
     others = {split: None for split in SPLITS if split not in splits}
     return dataclasses.replace(corpus, **others, splits=splits)
 
@@ -149,13 +149,13 @@ def _check(parts: Sequence[Part], data: Mapping[str, Any]) -> None:
     """Raise ValueError for corpora that cannot be mixed, and for a split that none has."""
     training = [part for part in parts if "train" in part.corpus.splits]
     targets = sorted({part.corpus.tgt for part in training})
-    # one target language needs no tag: the model has nothing to choose
+    # One target language needs no tag: the model has nothing to choose
     if len(targets) > 1 and not data.get("tag_target"):
         raise ValueError(
             f"the corpora have several target languages ({', '.join(targets)}), and nothing tells the model which one "
             "is wanted: set data.tag_target=true"
         )
-    # shares from weights and from sizes do not mix
+    # Shares from weights and from sizes do not mix
     without = [part.name for part in training if part.weight is None]
     if without and len(without) < len(training):
         raise ValueError(
@@ -199,10 +199,10 @@ def directions(parts: Sequence[Part], sizes: Sequence[int], tokenize: Callable[[
     result = []
     start = 0
     for part, size in zip(parts, sizes, strict=True):
-        # two corpora of one direction differ by name
+        # Two corpora of one direction differ by name
         unique = all_directions.count(part.direction) == 1
         name = part.direction if unique else f"{part.direction}.{part.name}"
-        # rows as `MixedPairs` concatenates the parts
+        # Rows as `MixedPairs` concatenates the parts
         result.append(Direction(name, tokenize(part.corpus.tgt), range(start, start + size)))
         start += size
     return result
@@ -226,7 +226,7 @@ class Mixture:
         self.seed = seed
         # T = 1 draws by size; a larger T lets small corpora come more often (Arivazhagan et al. 2019)
         shares = np.array(weights if weights else np.asarray(sizes, dtype=np.float64) ** (1 / temperature))
-        # rounded, and at least one pair, so that no corpus vanishes
+        # Rounded, and at least one pair, so that no corpus vanishes
         self.counts = np.maximum(1, np.rint(sum(sizes) * shares / shares.sum())).astype(np.int64).tolist()
 
     def rows(self, epoch: int) -> np.ndarray:
@@ -237,12 +237,12 @@ class Mixture:
     def _rows_of(self, i: int, epoch: int) -> np.ndarray:
         """Draw the rows of corpus i, counted within it."""
         size = self.sizes[i]
-        # an epoch is the window [start, end) of an endless sequence of permutations of the corpus
+        # An epoch is the window [start, end) of an endless sequence of permutations of the corpus
         start = epoch * self.counts[i]
         end = start + self.counts[i]
         rows = []
         for number in range(start // size, (end - 1) // size + 1):
-            # each permutation from its own number: any epoch can be computed without those before it
+            # Each permutation from its own number: any epoch can be computed without those before it
             order = np.random.default_rng([self.seed, i, number]).permutation(size)
             rows.append(order[max(0, start - number * size) : end - number * size])
         return np.concatenate(rows)

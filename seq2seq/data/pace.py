@@ -30,11 +30,11 @@ class Pace:
         """Count `count` more pairs, and log if the last message is PACE_SECONDS old."""
         self.count += count
         now = time.monotonic()
-        # called for every block of pairs: a clock reading is cheap, a log line is not
+        # Called for every block of pairs: a clock reading is cheap, a log line is not
         if now - self.reported >= PACE_SECONDS:
             self.reported = now
-            # no total where the size of the input is unknown before its end
+            # No total where the size of the input is unknown before its end
             share = f" of {self.total:,} ({100 * self.count / self.total:.0f}%)" if self.total else ""
-            # the mean since the start: single blocks vary too much to extrapolate from
+            # The mean since the start: single blocks vary too much to extrapolate from
             rate = self.count / (now - self.start)
             log.info("%s: %s%s pairs, %s pairs/s", self.what, f"{self.count:,}", share, f"{rate:,.0f}")

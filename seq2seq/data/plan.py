@@ -65,13 +65,13 @@ class DataPlan:
         if not isinstance(tokenizer, TokenizerSettings):
             tokenizer = read_section(TokenizerSettings, tokenizer, "tokenizer")
         stream = None
-        # the training text leaves the parts: it is never in the cache
+        # The training text leaves the parts: it is never in the cache
         if settings.streaming:
             stream = StreamSettings.of(settings, parts, cache_dir=cache_dir)
             parts = (replace(parts[0], corpus=only_splits(parts[0].corpus, ("valid", "test"))),)
-        # symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
+        # Symbols that the tokenizer is trained with; the streamed corpus has the tags of its part
         tags = [tag for part in parts for tag in part.tags]
-        # a trial step of the longest pair decides `auto`
+        # A trial step of the longest pair decides `auto`
         auto = settings.max_tokens == "auto"
         if auto and stream and not stream.corpus.clean.max_length:
             raise ValueError(
@@ -86,7 +86,7 @@ class DataPlan:
             cache_dir=cache_dir,
             seed=int(seed),
             stream=stream,
-            # a number, as its field has no word but `auto`
+            # A number, as its field has no word but `auto`
             max_tokens=None if auto else int(settings.max_tokens),
             auto=auto,
             num_proc=settings.num_proc,
@@ -114,9 +114,9 @@ class DataPlan:
     @property
     def longest_allowed(self) -> float:
         """Length in tokens of the longest sentence allowed in training; infinite if the settings bound none."""
-        # the most permissive corpus decides; None bounds nothing
+        # The most permissive corpus decides; None bounds nothing
         longest = max(part.corpus.clean.max_length or math.inf for part in self.all_parts)
-        # with `auto` the budget is chosen to fit the longest pair, not the other way round
+        # With `auto` the budget is chosen to fit the longest pair, not the other way round
         return longest if self.auto else min(longest, longest_width(self.require_max_tokens()))
 
     @property

@@ -89,7 +89,7 @@ class PreparedData:
         """Lengths in tokens of the longest training source and target; of a stream, the longest allowed."""
         if self.plan.stream:
             longest = self.plan.stream.corpus.clean.max_length
-            # without a rule on length the budget bounds a pair
+            # Without a rule on length the budget bounds a pair
             longest = longest or longest_width(self.plan.require_max_tokens())
             return longest, longest
         data = self.split("train")
@@ -105,7 +105,7 @@ class PreparedData:
         """
         if max_tokens == self.plan.max_tokens:
             return self
-        # only pairs wider than the new budget make a difference to the splits
+        # Only pairs wider than the new budget make a difference to the splits
         plan = self.plan.with_max_tokens(max_tokens)
         if plan.stream or max(self.longest) <= longest_width(max_tokens):
             return replace(self, plan=plan)
@@ -153,7 +153,7 @@ def validate_corpora(plan: DataPlan) -> None:
     """
     tokenizer = plan.tokenizer
     for part in plan.all_parts:
-        # first the text itself, then whether a ready tokenizer fits it
+        # First the text itself, then whether a ready tokenizer fits it
         with naming(part.name):
             validate_corpus(part.corpus, cache_dir=plan.cache_dir)
         if tokenizer.ready_models or tokenizer.patches:
@@ -176,19 +176,19 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
     """
     if validate:
         validate_corpora(plan)
-    # text, then tokenizer, then ids: each needs the one before
+    # Text, then tokenizer, then ids: each needs the one before
     loaded = [_load_part(part, plan) for part in plan.parts]
     folders: dict[str, Path] = {}
     for part, corpus in zip(plan.parts, loaded, strict=True):
         folders[_label("text", part, plan)] = corpus.folder
         if "train" in corpus.splits:
-            # again after loading: a remote corpus could not be checked before
+            # Again after loading: a remote corpus could not be checked before
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
     splits: dict[str, Split] = {}
-    # the training split of a stream is never encoded as a whole
+    # The training split of a stream is never encoded as a whole
     for split in SPLITS[1:] if plan.stream else SPLITS:
         encoded = []
         for part, corpus in zip(plan.parts, loaded, strict=True):
@@ -196,7 +196,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
                 label = _label(f"ids of {split}", part, plan)
                 sides, folders[label] = _encode(split, part, corpus, tokenizer=tokenizer, plan=plan, label=label)
                 encoded.append(_open_split(split, part, corpus, sides, tokenizer=tokenizer, plan=plan))
-        # in the order of the parts, on which `directions` and `Mixture` rely
+        # In the order of the parts, on which `directions` and `Mixture` rely
         splits[split] = encoded[0] if len(encoded) == 1 else MixedPairs(encoded)
     stream = plan.stream
     fingerprint = _fingerprint(plan, [each.fingerprint for each in loaded], stream and stream.fingerprint)
@@ -242,7 +242,7 @@ def _fingerprint(plan: DataPlan, corpora: Sequence[str], stream: str | None) -> 
     if len(parts) == 1 and not parts[0].tags:
         fingerprint = corpora[0]
     else:
-        # order counts: it decides the rows of the mixture
+        # Order counts: it decides the rows of the mixture
         text = repr([(corpus, part.tags) for part, corpus in zip(parts, corpora, strict=True)])
         fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{fingerprint}-{stream}" if stream else fingerprint
@@ -270,7 +270,7 @@ def _check_vocabularies(settings: TokenizerSettings, sample: Pairs) -> None:
 
     as_set = pieces(src, tgt)
     exchanged = pieces(tgt, src)
-    # a model cuts text of a language that it has not seen into far more pieces; 10% allow for names and numbers
+    # A model cuts text of a language that it has not seen into far more pieces; 10% allow for names and numbers
     if as_set > 1.1 * exchanged:
         raise ValueError(
             "source and target look swapped: tokenizer.src_model and tokenizer.tgt_model need "
@@ -292,7 +292,7 @@ class _Text(NamedTuple):
 def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
     """List the texts that the tokenizer is trained on: all training text, or the beginning of a stream."""
     if plan.stream:
-        # of a stream the first pairs alone: it may have no end that is worth waiting for
+        # Of a stream the first pairs alone: it may have no end that is worth waiting for
         size = plan.tokenizer.input_sentence_size
         return [_Text(f"{plan.stream.fingerprint} {size}", partial(plan.stream.head, size))]
     return [_Text(each.fingerprint, partial(each.blocks, "train")) for each in loaded if "train" in each.splits]
@@ -301,7 +301,7 @@ def _training_text(plan: DataPlan, loaded: Sequence[Corpus]) -> list[_Text]:
 def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer, dict[str, Path]]:
     """Load the ready tokenizer, or train one unless the cache has it; also return where it is."""
     settings = plan.tokenizer
-    # a ready tokenizer is used in place, without a copy in the cache
+    # A ready tokenizer is used in place, without a copy in the cache
     if settings.ready_models:
         return load_tokenizer(settings), {f"tokenizer {i + 1}": Path(p) for i, p in enumerate(settings.ready_models)}
     texts = _training_text(plan, loaded)
@@ -316,7 +316,7 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
                 (building / f"{name}.model").write_bytes(state[name])
 
     def read(folder: Path) -> Tokenizer:
-        # pictures have no model, and a joint one is stored as the source's
+        # Pictures have no model, and a joint one is stored as the source's
         names = ["tgt_model"] if settings.patches else ["src_model", *([] if settings.joint else ["tgt_model"])]
         return make_tokenizer([(folder / f"{name}.model").read_bytes() for name in names], settings)
 
@@ -325,9 +325,9 @@ def _load_or_train(plan: DataPlan, loaded: Sequence[Corpus]) -> tuple[Tokenizer,
 
 def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
     """Hash the text and every setting that decides the trained models."""
-    # settings that are off add nothing to the key, so that folders keep their names
+    # Settings that are off add nothing to the key, so that folders keep their names
     unset = [name for name in ("symbols", "patches") if not getattr(settings, name)]
-    # these do not change the trained models
+    # These do not change the trained models
     free = ("model", "src_model", "tgt_model", "sampling_alpha", *unset)
     text = texts[0].fingerprint if len(texts) == 1 else [each.fingerprint for each in texts]
     values = [(name, getattr(settings, name)) for name in asdict(settings) if name not in free]
@@ -337,7 +337,7 @@ def _tokenizer_key(settings: TokenizerSettings, texts: Sequence[_Text]) -> str:
 
 def _lines(texts: Sequence[_Text], side: int) -> Iterator[str]:
     for text in texts:
-        # opened anew for each side, so that no corpus is in memory
+        # Opened anew for each side, so that no corpus is in memory
         for block in text.blocks():
             yield from block[side]
 
@@ -349,7 +349,7 @@ def _encode(
     split: str, part: Part, corpus: Corpus, *, tokenizer: Tokenizer, plan: DataPlan, label: str
 ) -> tuple[Encoded, Path]:
     """Encode a split of a corpus unless the cache has it; return both sides, memory-mapped, and their folder."""
-    # part of the key: tags are among the ids on disk
+    # Part of the key: tags are among the ids on disk
     tags = tokenizer.tag_ids(part.tags)
     key = " ".join([f"{IDS_VERSION} {corpus.fingerprint} {tokenizer.fingerprint} {split}", *map(str, tags)])
     folder = plan.cache_dir / f"ids-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -376,7 +376,7 @@ def _open_split(
         tgt=tgt,
         text=corpus.splits[split],
         tokenizer=tokenizer,
-        # rules on length apply to training alone: every sentence of validation and test is scored
+        # Rules on length apply to training alone: every sentence of validation and test is scored
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
         sample_seed=plan.seed if sampling else None,
@@ -387,10 +387,10 @@ def _rows_to_keep(src: Ragged, tgt: Ragged, part: Part, corpus: Corpus, plan: Da
     """Apply the length rules, log the table of all cleaning, and return the remaining rows (None: all)."""
     text = corpus.splits["train"]
     clean = part.corpus.clean
-    # with `auto` still open, the settings' own rules apply alone
+    # With `auto` still open, the settings' own rules apply alone
     limit = _INT32 if plan.max_tokens is None else longest_width(plan.max_tokens)
     masks = length_rules(src.lengths, tgt.lengths, settings=clean, max_tokens=limit)
-    # one table: rules on text, applied when the corpus was written, then those on lengths
+    # One table: rules on text, applied when the corpus was written, then those on lengths
     dropped = list(corpus.dropped)
     for rule, mask in masks.items():
         # argmax of a mask: its first True

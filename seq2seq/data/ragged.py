@@ -33,7 +33,7 @@ class Ragged(NamedTuple):
     ) -> Ragged:
         """Pack lists of ids, each after `prefix`."""
         lengths = np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)) + np.int32(len(prefix))
-        # prefix and row in turn, flattened once below
+        # Prefix and row in turn, flattened once below
         parts = itertools.chain.from_iterable((prefix, row) for row in rows) if prefix else rows
         # `count` allocates once; no intermediate list of all ids
         ids = np.fromiter(itertools.chain.from_iterable(parts), dtype=dtype, count=int(lengths.sum()))
@@ -42,7 +42,7 @@ class Ragged(NamedTuple):
     @classmethod
     def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Concatenate the rows of all parts."""
-        # rows may be selections of large memory maps, whose other ids are not wanted
+        # Rows may be selections of large memory maps, whose other ids are not wanted
         compact = [part.compact() for part in parts]
         ids = np.concatenate([part.ids for part in compact])
         lengths = np.concatenate([part.lengths for part in compact])
@@ -51,7 +51,7 @@ class Ragged(NamedTuple):
     def compact(self) -> Ragged:
         """Copy the rows into an array of ids that holds nothing else."""
         rows = Ragged.from_lengths(self.ids, self.lengths)
-        # each id's old position: its new one, moved by the distance of its row
+        # Each id's old position: its new one, moved by the distance of its row
         positions = np.arange(int(self.lengths.sum())) + np.repeat(self.starts - rows.starts, self.lengths)  # (total,)
         return rows._replace(ids=self.ids[positions])
 

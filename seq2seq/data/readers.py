@@ -63,7 +63,7 @@ class Columns(NamedTuple):
         """Explain that a table lacks `column`, and what to type for the columns that it has."""
         names = [str(name) for name in present]
         listed = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        # columns of a source and a target without their languages
+        # Columns of a source and a target without their languages
         sides = [name for name in names if name.lower() in SIDES]
         src, tgt = sides if len(sides) == 2 else ("<column>", "<column>")
         mapping = f"'data.columns={{{self.src}: {src}, {self.tgt}: {tgt}}}'"
@@ -92,7 +92,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
                 yield block
     except (EOFError, OSError, lzma.LZMAError, zlib.error, pa.ArrowException) as error:
         if isinstance(error, OSError) and error.errno is not None:  # an error of the disk, not of the content
-            # known where a file is opened, not where it is read
+            # Known where a file is opened, not where it is read
             error.filename = error.filename or str(path)
             raise
         raise ValueError(f"{path} cannot be decompressed ({error}): it is damaged or incomplete") from error
@@ -103,7 +103,7 @@ def read_text(path: Path) -> Iterator[bytes]:
     blocks = read_blocks(path)
     first = next(blocks, b"")
     head = first[:4096]
-    # every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
+    # Every second byte of Latin text is 0 in UTF-16; text in UTF-8 has hardly any
     wide = len(head) >= 16 and head.count(0) > 0.4 * len(head)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or wide:
         raise ValueError(
@@ -130,7 +130,7 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[bytes]:
         if size:
             parts.append(block)
             continue
-        # the last part of a block is the start of a line; a CR at its end waits for its \n
+        # The last part of a block is the start of a line; a CR at its end waits for its \n
         *lines, rest = b"".join([*parts, block]).split(b"\n")
         parts = [rest]
         for line in lines:
@@ -170,11 +170,11 @@ def text_pairs(src: Path, tgt: Path) -> Iterator[Pairs]:
     src_lines, tgt_lines = (_without_mark(read_lines(path)) for path in (src, tgt))
     count = 0
     while True:
-        # equal numbers of lines from both, so that pairs stay aligned
+        # Equal numbers of lines from both, so that pairs stay aligned
         src_block = list(itertools.islice(src_lines, ROWS))
         tgt_block = list(itertools.islice(tgt_lines, ROWS))
         if len(src_block) != len(tgt_block):
-            # count to the ends, for a message that says how far apart the files are
+            # Count to the ends, for a message that says how far apart the files are
             src_count = count + len(src_block) + _count(src_lines)
             tgt_count = count + len(tgt_block) + _count(tgt_lines)
             raise ValueError(
@@ -209,14 +209,14 @@ def table_pairs(tables: Iterable[pa.Table], columns: Columns, where: str) -> Ite
     """
     names = columns.both
     for table in tables:
-        # for each table: files of one pattern may differ in their schema
+        # For each table: files of one pattern may differ in their schema
         src, tgt = (_column(table.schema, name, columns, where) for name in names)
         yield strings(table, src), strings(table, tgt)
 
 
 def _column(schema: pa.Schema, name: str | int, columns: Columns, where: str) -> tuple[str, ...]:
     """Return the path of a text: a column, or a column and a field inside it."""
-    # flat columns first, then fields of `translation`
+    # Flat columns first, then fields of `translation`
     if name in schema.names:
         if schema.names.count(name) > 1:
             raise ValueError(f"{where} has the column {name!r} {schema.names.count(name)} times: rename one")
@@ -250,7 +250,7 @@ def strings(table: pa.Table, path: tuple[str, ...]) -> list[str]:
         column = pc.struct_field(column, path[1])  # type: ignore[attr-defined]  # a field of `translation`
     # A null (no translation) is an empty line: cleaning drops it from training, scoring keeps its place.
     values = ("" if value is None else str(value) for value in column.to_pylist())
-    # lone surrogates, which JSON can escape but UTF-8 cannot encode
+    # Lone surrogates, which JSON can escape but UTF-8 cannot encode
     return [one_line(value.encode("utf-8", "replace").decode("utf-8")) for value in values]
 
 
@@ -266,7 +266,7 @@ def parquet_pairs(path: Path, columns: Columns) -> Iterator[Pairs]:
             batches = file.iter_batches(batch_size=ROWS, columns=sorted(wanted))
             yield from table_pairs((pa.Table.from_batches([batch]) for batch in batches), columns, str(path))
     except (pa.ArrowException, OSError) as error:
-        # an error of the disk, not of the content
+        # An error of the disk, not of the content
         if isinstance(error, OSError) and error.errno is not None:
             raise
         packed = "; decompress it, parquet is compressed within" if path.suffix in COMPRESSIONS[1:] else ""

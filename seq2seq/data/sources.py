@@ -36,7 +36,7 @@ class Source(NamedTuple):
 def resolve_path(name: str) -> Path:
     """Resolve a path of the settings; `package://x` is x in the corpora that come with this package."""
     name = str(name)
-    # the embedded corpora lie elsewhere in a checkout than in a wheel
+    # The embedded corpora lie elsewhere in a checkout than in a wheel
     if name.startswith("package://"):
         return data_dir() / name.removeprefix("package://")
     return Path(name).expanduser()
@@ -71,13 +71,13 @@ def find_source(split: str, settings: CorpusSettings) -> Source:
         _refuse_swapped_files(files, name, settings)
         return Source("text", files)
     file_type = _file_type(str(location), settings)
-    # a prefix of two files, one for each language
+    # A prefix of two files, one for each language
     if file_type == "text":
         path = resolve_path(location)
         prefix = _prefix(path, name, settings)
         languages = (settings.src, settings.tgt)
         return Source("text", [_by_language(prefix, language, name, named=path) for language in languages])
-    # an address on the hub cannot be listed here; `datasets` resolves it
+    # An address on the hub cannot be listed here; `datasets` resolves it
     if "://" in str(location) and not str(location).startswith("package://"):
         return Source(file_type, [str(location)])
     return Source(file_type, _matching(location, name))
@@ -127,7 +127,7 @@ def _prefix(path: Path, name: str, settings: CorpusSettings) -> Path:
     for language in (settings.src, settings.tgt):
         if stem.name.endswith(f".{language}") and stem.name != f".{language}":
             return stem.with_name(stem.name.removesuffix(f".{language}"))
-    # one file alone: what it is cannot be known, but how to say so can
+    # One file alone: what it is cannot be known, but how to say so can
     raise ValueError(
         f"{name}={path}: its name ends neither with .{settings.src} nor with .{settings.tgt}, nor as a table's "
         f"({', '.join(TABULAR)}): give two files of lines, as in '{name}=[{path},<target file>]', or for a table "
@@ -141,13 +141,13 @@ def _by_language(prefix: Path, language: str, name: str, *, named: Path) -> str:
     Args:
         named: What the user named; of a file, its compression comes first.
     """
-    # plain, then compressed: COMPRESSIONS begins with ""
+    # Plain, then compressed: COMPRESSIONS begins with ""
     suffixes = sorted(COMPRESSIONS, key=lambda suffix: named == prefix or suffix != _compression(named))
     tried = [prefix.with_name(f"{prefix.name}.{language}{suffix}") for suffix in suffixes]
     for path in tried:
         if path.is_file():
             return str(path)
-    # what is there helps with a mistyped language more than what is not
+    # What is there helps with a mistyped language more than what is not
     near = sorted(path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}.*"))[:8]
     hint = f"there are {', '.join(near)}" if near else f"no file there begins with {prefix.name}."
     raise ValueError(f"{name}={prefix}: the file {prefix}.{language} (or .gz, .xz, .zst) does not exist; {hint}")
@@ -178,9 +178,9 @@ def _refuse_tables(location: Any, name: str, settings: CorpusSettings) -> None:
 def _refuse_swapped_files(paths: list[str], name: str, settings: CorpusSettings) -> None:
     """Refuse two files whose suffixes name the languages in the other order."""
     names = [Path(path).name for path in paths]
-    # every part after the first dot: corpus.de.xz and train.clean.de
+    # Every part after the first dot: corpus.de.xz and train.clean.de
     src_suffixes, tgt_suffixes = (set(file.split(".")[1:]) for file in names)
-    # only if both names say so, and the first does not name the source language as well
+    # Only if both names say so, and the first does not name the source language as well
     if settings.tgt in src_suffixes and settings.src in tgt_suffixes and settings.src not in src_suffixes:
         raise ValueError(
             f"{name} looks swapped: {names[0]} is given as the source ({settings.src}) and {names[1]} as the "

@@ -46,11 +46,11 @@ class StreamSettings:
             raise ValueError(
                 "data.streaming=true reads one corpus: leave data.corpora out, or set data.streaming=false"
             )
-        # holding out needs the hashes of the whole text
+        # Holding out needs the hashes of the whole text
         for split in ("valid", "test"):
             if settings.place(split) is None:
                 raise ValueError(f"data.streaming=true can hold nothing out of training: set data.{split}")
-        # several workers would each read all of the text, and mix up the order
+        # Several workers would each read all of the text, and mix up the order
         if settings.num_workers > 1:
             raise ValueError(
                 f"data.num_workers={settings.num_workers}: a stream is read by one worker a process; set 0 or 1"
@@ -71,7 +71,7 @@ class StreamSettings:
     @property
     def fingerprint(self) -> str:
         """Hash of the text and its rules, with the size of the pools and the limit."""
-        # the pool's size decides which pairs are batched together
+        # The pool's size decides which pairs are batched together
         text = f"{self.whole_fingerprint}-{self.pool}"
         return text if self.corpus.limit is None else f"{text}-{self.corpus.limit}"
 
@@ -101,7 +101,7 @@ class StreamSettings:
 
 @functools.cache
 def _warn_of_limit(limit: int, size: int) -> None:
-    # cached: the text is read again and again, and one warning is enough
+    # Cached: the text is read again and again, and one warning is enough
     log.warning("data.limit=%d is more than the %s pairs of the stream: all are used", limit, f"{size:,}")
 
 
@@ -175,7 +175,7 @@ class PairStream(IterableDataset):
 
     def _batches(self, start: int) -> Iterator[Batch | Packed]:
         tokenizer = self.encoder.tokenizer
-        # skipped batches are cut but not collated: resuming reads the text again, up to `start`
+        # Skipped batches are cut but not collated: resuming reads the text again, up to `start`
         for pool, rows in itertools.islice(self._cuts(), start, None):
             src = pool.src.select(rows)  # B rows
             tgt = pool.tgt.select(rows)
@@ -192,12 +192,12 @@ class PairStream(IterableDataset):
 
     def _cuts(self) -> Iterator[tuple[_Pool, np.ndarray]]:
         for number, pool in enumerate(self._pools()):
-            # a batch never spans two pools
+            # A batch never spans two pools
             for rows in self._cut(pool, number):
                 yield pool, rows
 
     def _cut(self, pool: _Pool, number: int) -> list[np.ndarray]:
-        # another order for each pool of each rank
+        # Another order for each pool of each rank
         epoch = number * self.world_size + self.rank
         return token_batches(
             pool.src.lengths, pool.tgt.lengths, max_tokens=self.max_tokens, seed=self.seed, epoch=epoch
@@ -212,7 +212,7 @@ class PairStream(IterableDataset):
             for block in self._encoded(number):
                 blocks.append(block)
                 size += len(block.positions)
-                # a round without a single pair would repeat forever
+                # A round without a single pair would repeat forever
                 empty = empty and not size
                 if size >= self.pool:
                     yield _joined(blocks)
@@ -230,15 +230,15 @@ class PairStream(IterableDataset):
         cleaner = Cleaner(self.clean)
         first = 0  # position of the block's first pair in the text
         for number, (src, tgt) in enumerate(self.blocks()):
-            # positions p with p % world_size == rank, counted from the block's start
+            # Positions p with p % world_size == rank, counted from the block's start
             mine = range((self.rank - first) % self.world_size, len(src), self.world_size)
             ours = [src[i] for i in mine], [tgt[i] for i in mine]
             kept = cleaner.keep(ours)
-            # positions in the text, as `index` of a batch has them in a split
+            # Positions in the text, as `index` of a batch has them in a split
             positions = first + np.asarray(mine, dtype=np.int64)[kept]
-            # drawn segmentations differ by round and by block
+            # Drawn segmentations differ by round and by block
             sample = int(np.random.SeedSequence([self.seed, round_number, number]).generate_state(1)[0])
-            # all ranks read every block, so that they agree on positions
+            # All ranks read every block, so that they agree on positions
             first += len(src)
             yield self._encode(([ours[0][i] for i in kept], [ours[1][i] for i in kept]), positions, sample)
 
@@ -246,14 +246,14 @@ class PairStream(IterableDataset):
         """Encode the pairs that neither a rule on lengths nor the budget of a batch refuses."""
         src, tgt = self.encoder(text)
         widest = longest_width(self.max_tokens)
-        # rules are on the best segmentations, as for prepared text: which pairs are left is no matter of a draw
+        # Rules are on the best segmentations, as for prepared text: which pairs are left is no matter of a draw
         masks = length_rules(src.lengths, tgt.lengths, settings=self.clean, max_tokens=widest)
         rows = np.flatnonzero(~np.logical_or.reduce(list(masks.values())))
         src, tgt = src.select(rows), tgt.select(rows)
         if self.encoder.samples:
             block = [text[0][i] for i in rows], [text[1][i] for i in rows]
             sampled = self.encoder(block, sample_seed=sample_seed)
-            # a model may have positions for the longest best ones alone
+            # A model may have positions for the longest best ones alone
             widest = min(widest, self.clean.max_length or widest)
             src, tgt = no_wider(sampled[0], src, widest), no_wider(sampled[1], tgt, widest)
         return _Pool(src, tgt, positions[rows])
@@ -274,7 +274,7 @@ class StreamLoader(PackedLoader):
         self.stream = stream
 
     def _start(self) -> Iterator[Batch | Packed]:
-        # the worker copies the stream with its `start`
+        # The worker copies the stream with its `start`
         batches = super()._start()
         self.stream.start = 0  # a worker has its own copy, made just now
         return batches

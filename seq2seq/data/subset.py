@@ -55,10 +55,10 @@ def limited(corpus: Corpus, limit: int | None, *, seed: int, cache_dir: Path, na
 
 def _smallest(corpus: Corpus, limit: int, seed: int) -> np.ndarray:
     """Choose the `limit` pairs of smallest hashes; return their sorted rows in the training split."""
-    # the seed goes into the hash, so that each seed orders the pairs anew
+    # The seed goes into the hash, so that each seed orders the pairs anew
     hashes = [
         text_hashes(f"{seed}\n{src}\n{tgt}" for src, tgt in zip(*block, strict=True))
         for block in corpus.blocks("train")
     ]
-    # stable: of equal pairs the first ones, for every limit
+    # Stable: of equal pairs the first ones, for every limit
     return np.sort(np.argsort(np.concatenate(hashes), kind="stable")[:limit])

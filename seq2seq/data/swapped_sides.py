@@ -10,7 +10,7 @@ from seq2seq.data.cleaning import Pairs, shorten
 
 log = logging.getLogger(__name__)
 
-# script -> languages that are written in it, and a character of it
+# Script -> languages that are written in it, and a character of it
 _SCRIPTS = {
     "Han": ("zh ja yue", "[\u4e00-\u9fff\u3400-\u4dbf]"),
     "kana": ("ja", "[\u3040-\u30ff]"),
@@ -44,10 +44,10 @@ def looks_swapped(src_lines: Sequence[str], tgt_lines: Sequence[str], *, src: st
         src: Language that the source lines should be in.
         tgt: Language that the target lines should be in.
     """
-    # how much better the other side's text fits the language of this side
+    # How much better the other side's text fits the language of this side
     src_gap = _fit(tgt_lines, src) - _fit(src_lines, src)
     tgt_gap = _fit(src_lines, tgt) - _fit(tgt_lines, tgt)
-    # both sides must agree (a language that is not known here gives 0), and clearly together
+    # Both sides must agree (a language that is not known here gives 0), and clearly together
     return min(src_gap, tgt_gap) >= -0.01 and src_gap + tgt_gap > 0.08
 
 
@@ -58,13 +58,13 @@ def _is_known(language: str) -> bool:
 def _fit(lines: Sequence[str], language: str) -> float:
     """Compute the share of the language's script in the characters, or of its function words in the words."""
     text = "\n".join(lines).lower()
-    # several for a language of several scripts, as Japanese
+    # Several for a language of several scripts, as Japanese
     patterns = [pattern for languages, pattern in _SCRIPTS.values() if language in languages.split()]
     if patterns:
         return len(re.findall("|".join(patterns), text)) / max(1, len(text))
-    # runs of letters alone
+    # Runs of letters alone
     words = re.findall(r"[^\W\d_]+", text)
-    # an unknown language has no function words: its share is 0 on both sides
+    # An unknown language has no function words: its share is 0 on both sides
     known = set(_FUNCTION_WORDS.get(language, "").split())
     return sum(word in known for word in words) / max(1, len(words))
 
@@ -79,5 +79,5 @@ def refuse_swapped(sample: Pairs, *, src: str, tgt: str) -> None:
     )
     if _is_known(src) and _is_known(tgt):
         raise ValueError(message)
-    # labels of texts, for one, are in no language
+    # Labels of texts, for one, are in no language
     log.warning("%s, unless they are as they should be", message)

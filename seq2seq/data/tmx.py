@@ -77,7 +77,7 @@ def _units(path: Path, reader: _Units) -> Iterator[dict[str, str]]:
     line = 1
     try:
         for block in read_blocks(path):
-            # a block at a time may hold thousands of units; a smaller step keeps memory low
+            # A block at a time may hold thousands of units; a smaller step keeps memory low
             for start in range(0, len(block), 1 << 16):
                 parser.Parse(block[start : start + (1 << 16)], False)
                 yield from reader.take()
@@ -139,7 +139,7 @@ class _Units:
             self.done.append(self.unit)
         elif name == "seg" and self.parts is not None:
             text = _LINE_BREAK.sub(" ", "".join(self.parts)).strip(" ")
-            # of two variants with one name the first stays
+            # Of two variants with one name the first stays
             self.unit.setdefault(self.language, text)
             self.parts = None
         elif name in _CODES:
@@ -157,7 +157,7 @@ class _Units:
         raise _RefusedError(f"it declares the entity {name!r}; for safety, entities of a file's own are not read")
 
     def skipped(self, name: str, is_parameter: bool) -> None:
-        # an entity of a document type that lies elsewhere: those of HTML are known, others would be lost
+        # An entity of a document type that lies elsewhere: those of HTML are known, others would be lost
         text = html.unescape(f"&{name};")
         if not is_parameter and text == f"&{name};":
             raise _RefusedError(f"the entity {text} is not known")

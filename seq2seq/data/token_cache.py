@@ -47,9 +47,9 @@ class Encoder:
     def __call__(self, block: Pairs, *, sample_seed: int | None = None) -> Encoded:
         """Encode both sides; with `sample_seed`, sample segmentations as the tokenizer's `sampling_alpha` says."""
         sample = sample_seed is not None
-        # a sampling seed of the block's own: its draws do not depend on blocks before it
+        # A sampling seed of the block's own: its draws do not depend on blocks before it
         src = self.tokenizer.encode_src(block[0], sample=sample, seed=sample_seed)
-        # another seed, so that both sides are not cut by the same draws
+        # Another seed, so that both sides are not cut by the same draws
         other_seed = None if sample_seed is None else sample_seed + 1
         tgt = self.tokenizer.encode_tgt(block[1], sample=sample, seed=other_seed)
         return (
@@ -60,7 +60,7 @@ class Encoder:
 
 def _id_type(vocab_size: int) -> np.dtype:
     """Choose the type of ids on disk: 2 bytes, or 4; patches of a picture up to 8."""
-    # rising size; uint32 before int64, which is left to pictures
+    # Rising size; uint32 before int64, which is left to pictures
     types = {np.uint16: 16, np.int32: 31, np.uint32: 32}
     return np.dtype(next((each for each, bits in types.items() if vocab_size <= 1 << bits), np.int64))
 
@@ -81,7 +81,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
     # 4 bytes a row are kept in memory; the ids go straight to the file
     lengths: dict[str, list[np.ndarray]] = {side: [] for side in SIDES}
     with (folder / "src.ids").open("wb") as src, (folder / "tgt.ids").open("wb") as tgt:
-        # in this process, or in others: the order of blocks is the same
+        # In this process, or in others: the order of blocks is the same
         results = map(encoder, blocks) if num_proc == 1 else _encode_in_parallel(blocks, encoder, num_proc)
         for encoded in _with_positions(results):
             for side, file, rows in zip(SIDES, (src, tgt), encoded, strict=True):
@@ -94,7 +94,7 @@ def write_ids(folder: Path, blocks: Iterable[Pairs], *, encoder: Encoder, num_pr
         rows = np.concatenate(lengths.pop(side))
         np.save(folder / f"{side}.lengths.npy", rows)
         np.save(folder / f"{side}.starts.npy", np.cumsum(rows, dtype=np.int64) - rows)
-    # the flat files carry no type of their own
+    # The flat files carry no type of their own
     types = {side: dtype.name for side, dtype in zip(SIDES, encoder.dtypes, strict=True)}
     (folder / "meta.json").write_text(json.dumps(types))
 
@@ -105,7 +105,7 @@ def _with_positions(blocks: Iterable[Encoded]) -> Iterator[Encoded]:
     try:
         for block in blocks:
             yield block
-            # a worker counts lines within its block only
+            # A worker counts lines within its block only
             rows += len(block[0].lengths)
     except PictureError as error:
         raise PictureError(rows + error.position, error.line, error.reason) from None
@@ -131,7 +131,7 @@ def _read_side(folder: Path, side: str, dtype: str) -> Ragged:
     lengths = np.load(folder / f"{side}.lengths.npy", mmap_mode="r")
     if len(starts) != len(lengths) or starts[-1] + lengths[-1] != len(ids):
         raise ValueError(f"{side}.ids, {side}.starts.npy and {side}.lengths.npy do not belong together")
-    # plain arrays over the same map: indexing a memmap subclass is slower
+    # Plain arrays over the same map: indexing a memmap subclass is slower
     return Ragged(*map(np.asarray, (ids, starts, lengths)))
 
 
@@ -147,14 +147,14 @@ def _encode_in_parallel(blocks: Iterable[Pairs], encoder: Encoder, num_proc: int
     try:
         waiting: deque[Future[Encoded]] = deque()
         for block in blocks:
-            # bounded: `blocks` is read no faster than it is encoded
+            # Bounded: `blocks` is read no faster than it is encoded
             waiting.append(pool.submit(_encode_block, block))
             if len(waiting) >= 2 * num_proc:
                 yield waiting.popleft().result()  # the oldest first: results stay in order
         while waiting:
             yield waiting.popleft().result()
     finally:
-        # also after an error or an abandoned generator
+        # Also after an error or an abandoned generator
         pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -163,7 +163,7 @@ _worker: list[Encoder] = []  # the encoder of a worker process
 
 def _start_worker(tokenizer: dict[str, Any], tags: list[int]) -> None:
     """Build the encoder of a worker process, once, from the state of a tokenizer."""
-    # before the tokenizer is built, so that a parent killed meanwhile is noticed
+    # Before the tokenizer is built, so that a parent killed meanwhile is noticed
     threading.Thread(target=_die_with_parent, daemon=True).start()
     _worker[:] = [Encoder(tokenizer=Tokenizer.from_state(tokenizer), tags=tags)]
 

@@ -53,7 +53,7 @@ class Tokenizer:
         self.patches = patches
         self.joint = tgt_model is None
         self._models = [model for model in (src_model, tgt_model) if model is not None]
-        # beside pictures `src` is the target's model too: it gives the special ids, no source text
+        # Beside pictures `src` is the target's model too: it gives the special ids, no source text
         self.src = _load(self._models[0])
         self.tgt = self.src if len(self._models) == 1 else _load(self._models[1])
         self.sampling_alpha = sampling_alpha
@@ -62,11 +62,11 @@ class Tokenizer:
         ids: dict[str, int] = {}
         for name in ("pad", "bos", "eos"):
             value = _shared_id(name, getattr(self.src, f"{name}_id")(), getattr(self.tgt, f"{name}_id")())
-            # a negative id: the models lack the symbol
+            # A negative id: the models lack the symbol
             ids[name], size = (value, size) if value >= 0 else (size, size + 1)
         self.pad_id, self.bos_id, self.eos_id = ids["pad"], ids["bos"], ids["eos"]
         self.src_vocab_size = max(self.src.get_piece_size(), 1 + max(ids.values()))
-        # ids of patches are packed pixels: a vocabulary of its own, without special ids
+        # Ids of patches are packed pixels: a vocabulary of its own, without special ids
         if patches:
             self.src_vocab_size = patches.vocab_size
         self.tgt_vocab_size = max(self.tgt.get_piece_size(), 1 + max(ids.values()))
@@ -108,7 +108,7 @@ class Tokenizer:
             rows = model.encode(lines, out_type=int)
         else:
             if seed is not None:
-                # global to the library, and of 32 bits
+                # Global to the library, and of 32 bits
                 spm.set_random_generator_seed(seed % 2**32)
             # Several threads would draw from several generators: never the same result twice. A single line is encoded
             # in this thread, whose generator was seeded when it first drew; two lines are in a new one.
@@ -117,7 +117,7 @@ class Tokenizer:
                 padded, out_type=int, enable_sampling=True, alpha=self.sampling_alpha, nbest_size=-1, num_threads=1
             )[: len(lines)]
         for row in rows:
-            # not SentencePiece's own add_eos, since eos may be an id that the model lacks
+            # Not SentencePiece's own add_eos, since eos may be an id that the model lacks
             row.append(self.eos_id)
         return rows
 
@@ -156,7 +156,7 @@ class Tokenizer:
             # SentencePiece takes Python's own integers alone
             row = [int(i) for i in row]
             row = row[: row.index(self.eos_id)] if self.eos_id in row else row
-            # ids beyond the model's pieces are special ids that were added
+            # Ids beyond the model's pieces are special ids that were added
             rows.append(self._without_stray_bytes([i for i in row if i < size and i not in self._silent]))
         return [_LINE_BREAKS.sub(" ", line) for line in self.tgt.decode(rows)] if rows else []
 
@@ -189,10 +189,10 @@ class Tokenizer:
         """Restore the result of `to_state`; ValueError for anything else."""
         if not isinstance(state, Mapping) or state.get("format") != 1:
             raise ValueError("not a tokenizer state of format 1; it was written by another version or is damaged")
-        # types first: bytes(n) of a whole number n would take n bytes of memory
+        # Types first: bytes(n) of a whole number n would take n bytes of memory
         kinds = {"joint": bool, "sampling_alpha": (int, float)}
         kinds |= {"patches": dict} if "patches" in state else {"src_model": bytes}
-        # a joint tokenizer has no model of its own for the target, unless the source is pictures
+        # A joint tokenizer has no model of its own for the target, unless the source is pictures
         kinds |= {} if state.get("joint") and "patches" not in state else {"tgt_model": bytes}
         for name, kind in kinds.items():
             if not isinstance(state.get(name), kind):
@@ -212,7 +212,7 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """Hash of the model bytes and of everything else that decides the ids (not of sampling)."""
-        # the length separates two models, whose bytes follow one another
+        # The length separates two models, whose bytes follow one another
         digest = hashlib.sha256(repr((CODE_VERSION, self.joint, len(self._models[0]))).encode())
         if self.patches:
             digest.update(repr(self.patches).encode())
@@ -239,7 +239,7 @@ def load_tokenizer(settings: TokenizerSettings) -> Tokenizer:
     """
     if not settings.ready_models:
         raise ValueError("tokenizer.model is not set: there is no ready model to load")
-    # bytes, since a checkpoint carries the model itself
+    # Bytes, since a checkpoint carries the model itself
     models = [Path(path).read_bytes() for path in settings.ready_models]
     try:
         return make_tokenizer(models, settings)
@@ -272,7 +272,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
     if settings.patches:
         sides = [(tgt_lines, "the target side")]
     elif settings.joint:
-        # alternating, so that a sample has about as much of each side
+        # Alternating, so that a sample has about as much of each side
         sides = [(_alternate(src_lines, tgt_lines), "both sides together")]
     else:
         sides = [(src_lines, "the source side"), (tgt_lines, "the target side")]
@@ -290,7 +290,7 @@ def train_tokenizer(*, src_lines: Iterable[str], tgt_lines: Iterable[str], setti
 
 def _train(lines: Iterable[str], settings: TokenizerSettings, what: str) -> bytes:
     """Train one model on a sample of the lines; `what` names their side in messages."""
-    # sampled here, by `settings.seed`: no more text than the sample is in memory
+    # Sampled here, by `settings.seed`: no more text than the sample is in memory
     sample = _reservoir(lines, settings.input_sentence_size, settings.seed)
     if not any(line.strip() for line in sample):
         raise ValueError(f"there is no text to train a tokenizer on ({what}); check data.train and data.clean")
@@ -324,7 +324,7 @@ def _run_trainer(lines: list[str], settings: TokenizerSettings, vocab_size: int)
         unk_id=UNK,
         bos_id=BOS,
         eos_id=EOS,
-        # errors alone
+        # Errors alone
         minloglevel=2,
     )
     return model.getvalue()
@@ -353,7 +353,7 @@ def _reservoir(lines: Iterable[str], size: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
     seen = len(kept)
     while block := list(islice(lines, 65536)):
-        # line number n (from 0) draws one of n + 1 slots, and is kept if that is below `size`
+        # Line number n (from 0) draws one of n + 1 slots, and is kept if that is below `size`
         slots = rng.integers(0, seen + 1 + np.arange(len(block)))  # (block,)
         for slot, line in zip(slots.tolist(), block, strict=True):
             if slot < size:
@@ -412,7 +412,7 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = message[position]
-        # the highest bit says that more bytes follow
+        # The highest bit says that more bytes follow
         value |= (byte & 127) << shift
         position, shift = position + 1, shift + 7
         if byte < 128:

@@ -78,13 +78,13 @@ def draw(text: str, *, height: int, width: int, seed: int | Sequence[int]) -> np
     if not fitting:
         raise ValueError(f"{text!r} has no room in {width} x {height} pixels: raise --width or --height, or shorten it")
     font, (left, top, right, bottom) = fitting[int(rng.integers(len(fitting)))]
-    # pixels that the text may be moved; to the right at most MARGIN
+    # Pixels that the text may be moved; to the right at most MARGIN
     free_width = min(width - (right - left), MARGIN)
     free_height = height - (bottom - top)
-    # the box of a text begins at (left, top), not at 0
+    # The box of a text begins at (left, top), not at 0
     x = int(rng.integers(0, free_width + 1)) - left
     y = int(rng.integers(0, free_height + 1)) - top
-    # gray levels from 0 (black) to 255: dark ink on light paper
+    # Gray levels from 0 (black) to 255: dark ink on light paper
     ink = int(rng.integers(0, 90))
     paper = int(rng.integers(180, 256))
     canvas = Image.new("L", (width, height), paper)
@@ -131,7 +131,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
         How many different texts each split has.
     """
     texts = [text for text in phrases(letters) if pictures.has_room(text)]
-    # drawn parts are disjoint: slices of one shuffled list
+    # Drawn parts are disjoint: slices of one shuffled list
     np.random.default_rng(pictures.seed).shuffle(texts)
     if 2 * held_out >= len(texts):
         raise ValueError(
@@ -142,7 +142,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
     splits = {"valid": texts[:held_out], "test": texts[held_out : 2 * held_out]}
     splits["train"] = list(_repeated(texts[2 * held_out :], train))
     folder.mkdir(parents=True, exist_ok=True)
-    # over all splits, so that a repeated text gets another picture
+    # Over all splits, so that a repeated text gets another picture
     numbers = itertools.count()
     for split, lines in splits.items():
         write_split(folder, split, map(pictures.line, lines, numbers), lines)
@@ -151,7 +151,7 @@ def write_corpus(folder: Path, pictures: WordPictures, *, letters: int, train: i
 
 def _repeated(texts: Sequence[str], count: int) -> Iterator[str]:
     for number in range(count):
-        # every text once before any comes again
+        # Every text once before any comes again
         yield texts[number % len(texts)]
 
 
@@ -160,7 +160,7 @@ def phrases(letters: int) -> list[str]:
     words: dict[str, None] = {}
     with (data_dir() / "phrasebook" / "train.jsonl").open(encoding="utf-8") as file:
         for line in file:
-            # a dict keeps the order of first occurrence, which a set would not
+            # A dict keeps the order of first occurrence, which a set would not
             words |= dict.fromkeys(_WORD.findall(json.loads(line)["translation"]["en"]))
     short = [word for word in words if len(word) <= letters]
     # `<`: the space between the two counts

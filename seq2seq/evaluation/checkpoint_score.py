@@ -46,7 +46,7 @@ def score_checkpoint(
     """
     meta, lang = translator.meta, translator.tgt_lang
     languages = meta["src_lang"], lang
-    # all checks come before the decoding, which may take long
+    # All checks come before the decoding, which may take long
     if settings.convention:
         check_convention(settings.convention, settings.lang or lang)
     section = data_settings(data, ckpt=ckpt, meta=meta, tgt_lang=lang, cache=cache)
@@ -56,7 +56,7 @@ def score_checkpoint(
     own = meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
     settings = settings.resolved(tokenize=own, lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
-    # decode from text, as `translate` does, so that the score is that of the text a user gets
+    # Decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)
     failed: set[int] = set()
     began = time.perf_counter()

@@ -48,14 +48,14 @@ def data_settings(
         known = ", ".join(str(key) for key in section)
         raise ValueError(f"--data {unknown[0]}: there is no such setting; known are {known}")
     languages = {"src": meta["src_lang"], "tgt": tgt_lang}
-    # text that is named is all that is scored, not what the run's other corpora have
+    # Text that is named is all that is scored, not what the run's other corpora have
     if "corpora" in section and not changes.keys().isdisjoint(("valid", "test")):
         section.corpora = None
     try:
         several = changes.get("corpora", section.get("corpora"))
-        # several corpora keep the languages by which `load_pairs` chooses among them
+        # Several corpora keep the languages by which `load_pairs` chooses among them
         parts = (languages, section) if several else (section, languages)
-        # changes last: one that contradicts the translation is refused below
+        # Changes last: one that contradicts the translation is refused below
         data = OmegaConf.to_container(OmegaConf.merge(*parts, changes), resolve=True)
     except OmegaConfBaseException as error:
         raise ValueError(f"--data: {first_line(error)}") from None
@@ -80,7 +80,7 @@ def read_words(words: Sequence[str]) -> tuple[str | None, DictConfig]:
     Raises:
         ValueError: There are two names, or a value is not YAML.
     """
-    # a word with "=" is a setting
+    # A word with "=" is a setting
     names = [word for word in words if "=" not in word]
     if len(names) > 1:
         raise ValueError(f"--data takes one name, then settings key=value; it has {', '.join(names)}")
@@ -101,11 +101,11 @@ def _section(name: str | None, ckpt: str, meta: dict[str, Any], cache: Path) -> 
     if name is None and run.is_file():
         return _mapping(read_yaml(run).get("data"), run)
     chosen = name or meta["data"]
-    # a run's config.yaml has the section under `data`; a file of the section alone has no such key
+    # A run's config.yaml has the section under `data`; a file of the section alone has no such key
     if chosen.endswith((".yaml", ".yml")):
         loaded = read_yaml(Path(chosen))
         return _mapping(loaded.get("data", loaded), chosen)
-    # a name: compose its group with the defaults of training
+    # A name: compose its group with the defaults of training
     known = sorted(path.stem for path in (conf_dir() / "data").glob("*.yaml"))
     if chosen not in known:
         hint = "" if name else " (what the checkpoint was trained on); name one with --data"
@@ -163,7 +163,7 @@ def _part_pairs(part: Part, split: str, name: str, cache: Path) -> Iterator[tupl
             for block in open_split(split, corpus, cache_dir=cache):
                 yield from zip(*block, strict=True)
             return
-        # without its own files the split is cut from the training text, which preparation alone decides
+        # Without its own files the split is cut from the training text, which preparation alone decides
         if corpus.train is None:
             raise ValueError(f"--data {name}: say where the text is, as in --data {name} {split}=<path>")
         rows = load_corpus(corpus, cache_dir=cache).splits[split][:]
@@ -177,7 +177,7 @@ def data_files(data: dict[str, Any]) -> list[str]:
         for split in SPLITS:
             if corpus.path or corpus.place(split) is None:
                 continue
-            # what is missing is refused where it is read
+            # What is missing is refused where it is read
             with contextlib.suppress(ValueError, OSError):
                 files += find_source(split, corpus).files
     return files

@@ -117,9 +117,9 @@ class Evaluator:
         self.references = references
         self.tokenize = tokenize
         self.directions = directions
-        # decided by the text, since a blank line still has its eos among the ids
+        # Decided by the text, since a blank line still has its eos among the ids
         self._blank = frozenset(i for i, line in enumerate(sources) if not line.strip())
-        # spread over the file: neighboring lines are often of one document or, mixed, of one direction
+        # Spread over the file: neighboring lines are often of one document or, mixed, of one direction
         self._chosen: np.ndarray | None = None
         if limit is not None and limit < len(sources):
             self._chosen = np.linspace(0, len(sources) - 1, limit).round().astype(int)
@@ -140,11 +140,11 @@ class Evaluator:
             batch = select_rows(batch, np.isin(batch.index.cpu().numpy(), self._chosen))
         if batch.src.shape[0] == 0:
             return
-        # losses and translations see the same, cropped pairs
+        # Losses and translations see the same, cropped pairs
         batch = self._crop(batch)
         loss, nll, tokens = losses(batch)
         sums = torch.stack([loss, nll, tokens.to(loss.dtype)])
-        # the sums move to the device with the first batch and stay there: no synchronization per batch
+        # The sums move to the device with the first batch and stay there: no synchronization per batch
         self._sums = self._sums.to(sums.device) + sums
         self._hypotheses |= self._decode(batch)
 
@@ -164,7 +164,7 @@ class Evaluator:
     def merge(self, parts: Sequence[Partial]) -> None:
         """Replace the results by those of all ranks, so that every rank computes the same scores."""
         self._sums = torch.stack([part.sums for part in parts]).sum(0)
-        # keyed by the number of a sentence, so that one that two ranks decoded counts once
+        # Keyed by the number of a sentence, so that one that two ranks decoded counts once
         self._hypotheses = {index: line for part in parts for index, line in part.hypotheses.items()}
         self.cut = {number for part in parts for number in part.cut}
         self.beyond = {number for part in parts for number in part.beyond}
@@ -182,15 +182,15 @@ class Evaluator:
         loss, nll, tokens = self._sums.tolist()
         # `translate` sums no losses; they are then 0
         count = max(tokens, 1)
-        # the three sides of `texts` fill sources, references and hypotheses
+        # The three sides of `texts` fill sources, references and hypotheses
         return Evaluation(bleu, chrf, loss / count, nll / count, *texts, directions=self._score_directions(texts))
 
     def _crop(self, batch: Batch) -> Batch:
         translator = self.translator
         tokenizer = translator.tokenizer
-        # a picture has a fixed size and is never cut
+        # A picture has a fixed size and is never cut
         longest = tokenizer.patches.length if tokenizer.patches else translator.max_len
-        # attention's memory grows with the square of a target, too
+        # Attention's memory grows with the square of a target, too
         tgt_longest = min(LONGEST_SOURCE, translator.settings.max_len or LONGEST_SOURCE)
         cropped = crop(batch, longest, tgt_longest, eos_id=tokenizer.eos_id)
         tgt = batch.tgt_mask.sum(1)  # (B,)
@@ -203,15 +203,15 @@ class Evaluator:
     def _decode(self, batch: Batch) -> dict[int, str]:
         """Translate each sentence as the translator does lines: that of a blank source is empty."""
         numbers = batch.index.tolist()
-        # eos included, so a source of one piece has nothing to translate
+        # Eos included, so a source of one piece has nothing to translate
         pieces = batch.src_mask.sum(1).tolist()
-        # as in `encode_lines`, neither a blank line nor a lone eos reaches the model
+        # As in `encode_lines`, neither a blank line nor a lone eos reaches the model
         wanted = np.array([i not in self._blank and n > 1 for i, n in zip(numbers, pieces, strict=True)])
         batch = select_rows(batch, wanted)
-        # beams are already ranked: the first is the translation
+        # Beams are already ranked: the first is the translation
         candidates = self.translator.decode(batch.src, batch.src_mask)
         decoded = {i: row[0].text for i, row in zip(batch.index.tolist(), candidates, strict=True)}
-        # the numbers of blank sentences stay, with empty text
+        # The numbers of blank sentences stay, with empty text
         return dict.fromkeys(numbers, "") | decoded
 
     def _score_directions(self, texts: Texts) -> tuple[tuple[str, metrics.Score], ...]:
@@ -219,7 +219,7 @@ class Evaluator:
         order = sorted(self._hypotheses)
         scores = []
         for direction in self.directions:
-            # positions in `texts`, which may have fewer sentences than the file (`limit`)
+            # Positions in `texts`, which may have fewer sentences than the file (`limit`)
             rows = [i for i, number in enumerate(order) if number in direction.rows]
             hypotheses = [texts.hypotheses[i] for i in rows]
             references = [texts.references[i] for i in rows]
@@ -236,9 +236,9 @@ def crop(batch: Batch, src_len: int, tgt_len: int | None, *, eos_id: int) -> Bat
     """
     cut = batch.src_mask.sum(1) > src_len  # (B,)
     src = batch.src[:, :src_len].clone()  # (B, min(S, src_len)); a copy, since eos is written into it
-    # a cut row fills its whole width, so its last piece is in the last column
+    # A cut row fills its whole width, so its last piece is in the last column
     src[cut, -1] = eos_id
-    # a cut target has no eos: the model never sees a sentence end in the middle
+    # A cut target has no eos: the model never sees a sentence end in the middle
     target = {name: getattr(batch, name)[:, :tgt_len] for name in ("tgt_in", "tgt_out", "tgt_mask")}
     return batch._replace(src=src, src_mask=batch.src_mask[:, :src_len], **target)
 

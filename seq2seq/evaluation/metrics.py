@@ -78,7 +78,7 @@ def check_tokenize(tokenize: str) -> str:
     Raises:
         ValueError: sacreBLEU has no such tokenizer, or what it needs is not installed.
     """
-    # some tokenizers load a dictionary, whose absence shows only when one is made
+    # Some tokenizers load a dictionary, whose absence shows only when one is made
     _bleu(tokenize, False)
     return tokenize
 
@@ -148,7 +148,7 @@ def paired_bootstrap(
         raise ValueError(f"a comparison needs two systems or more, not {len(systems)}")
     if samples < 1:
         raise ValueError(f"samples must be at least 1, not {samples}")
-    # every system against the references: sacreBLEU would report only that counts differ, not whose
+    # Every system against the references: sacreBLEU would report only that counts differ, not whose
     streams: list[list[str]] = []
     for name, hypotheses in systems.items():
         streams = _streams(hypotheses, references, name)
@@ -159,14 +159,14 @@ def paired_bootstrap(
     found: list[Comparison] = []
     for metric in _metrics(metrics, tokenize, lowercase).values():
         rows = [_resampled(metric, list(hypotheses), streams, samples_of) for hypotheses in systems.values()]
-        # only now has the metric seen how many references there are
+        # Only now has the metric seen how many references there are
         signature = metric.get_signature()
         signature.update("seed", seed)
         signature.update("bs", samples)
         for system, (score, scores) in zip(systems, rows, strict=True):
             mean, interval = map(float, estimate_ci(scores))
             first, firsts = rows[0]
-            # of the first system there is none
+            # Of the first system there is none
             p_value = None if score is first else _p_value(score.score - first.score, scores - firsts)
             found.append(Comparison(system, score.name, float(score.score), mean, interval, p_value, str(signature)))
     return found
@@ -238,7 +238,7 @@ def _bleu(tokenize: str, lowercase: bool) -> BLEU:
 def _unusable(tokenize: str) -> ValueError:
     """Return the error of a tokenizer whose package is missing."""
     extra = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}.get(tokenize, "its dependencies")
-    # the language of ja-mecab is ja
+    # The language of ja-mecab is ja
     key = f"data.tokenize.{tokenize[:2]}=char" if tokenize[2:] == "-mecab" else "data.tokenize.<language>=char"
     remedy = f"install {extra}, or score by character: {key} in training, --tokenize char in seq2seq.score"
     return ValueError(f"the BLEU tokenizer '{tokenize}' cannot be used here: {remedy}")
@@ -256,21 +256,21 @@ def _impatient() -> Iterator[None]:
 
 
 def _score(metric: BLEU | CHRF | TER, hypotheses: Sequence[str], references: References) -> Score:
-    # the signature is complete only after a score: it then has the number of references
+    # The signature is complete only after a score: it then has the number of references
     result = metric.corpus_score(list(hypotheses), _streams(hypotheses, references, "hypotheses"))
     return Score(result.name, float(result.score), str(metric.get_signature()))
 
 
 def _streams(hypotheses: Sequence[str], references: References, name: str) -> list[list[str]]:
     """Bring references into sacreBLEU's form, one list per reference set; ValueError unless all counts agree."""
-    # a string is a sequence of strings, too, and would be scored by character
+    # A string is a sequence of strings, too, and would be scored by character
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("hypotheses and references are lists of lines, not one string")
     if not hypotheses:
         raise ValueError(f"{name}: nothing to score, 0 lines")
     if not references:
         raise ValueError("no reference: there are 0 reference lines")
-    # either one set of references, or several, each with a line for every hypothesis
+    # Either one set of references, or several, each with a line for every hypothesis
     single = isinstance(references[0], str)
     streams = [[str(line) for line in stream] for stream in ([references] if single else references)]
     # sacreBLEU's own message does not name the file that is short

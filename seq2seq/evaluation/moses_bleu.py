@@ -49,10 +49,10 @@ def convention_bleu(
     from sacrebleu.metrics.bleu import BLEU
 
     check_convention(convention, lang)
-    # both sides are tokenized: multi-bleu.perl splits at spaces and nothing else
+    # Both sides are tokenized: multi-bleu.perl splits at spaces and nothing else
     ours = [_tokens(line, convention, lang) for line in hypotheses]
     theirs = [_tokens(line, convention, lang) for line in references]
-    # after tokenizing, as the flag -lc of multi-bleu.perl does: Moses' rules depend on case
+    # After tokenizing, as the flag -lc of multi-bleu.perl does: Moses' rules depend on case
     if lowercase:
         ours = [line.lower() for line in ours]
         theirs = [line.lower() for line in theirs]
@@ -80,5 +80,5 @@ def _tokens(line: str, convention: str, lang: str) -> str:
 
 @functools.cache
 def _moses(lang: str) -> Any:
-    # cached: making one loads lists of prefixes, and every line of a corpus asks for it
+    # Cached: making one loads lists of prefixes, and every line of a corpus asks for it
     return require("sacremoses", "tokenized BLEU", extra="moses").MosesTokenizer(lang=primary_subtag(lang))

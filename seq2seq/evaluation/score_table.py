@@ -7,7 +7,7 @@ from typing import Any
 
 def report_text(report: dict[str, Any]) -> str:
     """Format a report of `score_file`, `compare_systems` or `score_checkpoint`."""
-    # the keys of a report say which command made it
+    # The keys of a report say which command made it
     if "comparison" in report:
         return _comparison(report)
     head = ""
@@ -20,7 +20,7 @@ def report_text(report: dict[str, Any]) -> str:
 
 def _comparison(report: dict[str, Any]) -> str:
     """Format one block for each metric: system, score, mean and 95% interval of the resamples, and p."""
-    # names of systems are paths of any length: align to the longest
+    # Names of systems are paths of any length: align to the longest
     width = max(len(row["system"]) for row in report["comparison"])
     lines = []
     # dict.fromkeys keeps the order of the metrics and drops repetitions

@@ -41,7 +41,7 @@ class ScoreSettings:
         Raises:
             ValueError: sacreBLEU cannot use the tokenizer.
         """
-        # explicit tokenizer, else by the user's language, else the caller's default
+        # Explicit tokenizer, else by the user's language, else the caller's default
         name = self.tokenize or (tokenize_for(self.lang) if self.lang else tokenize)
         return dataclasses.replace(self, tokenize=check_tokenize(name), lang=self.lang or lang)
 
@@ -71,7 +71,7 @@ def score_file(hypotheses: str, references: Sequence[str], settings: ScoreSettin
     """
     require_distinct([hypotheses, *references])
     settings = settings.resolved()
-    # counts are checked with the files' names, before sacreBLEU sees only lists
+    # Counts are checked with the files' names, before sacreBLEU sees only lists
     lines = read_text(hypotheses, warn=warn)
     sides = [read_text(path, warn=warn) for path in references]
     _check_counts(hypotheses, lines, references, sides)
@@ -120,10 +120,10 @@ def require_distinct(paths: Sequence[str]) -> None:
     """
     seen: dict[tuple[int, int], str] = {}
     for path in paths:
-        # a missing file is refused where it is read
+        # A missing file is refused where it is read
         with contextlib.suppress(OSError):
             status = os.stat(0 if path == "-" else path)
-            # by inode: /dev/stdin, links and descriptors are other names of a file
+            # By inode: /dev/stdin, links and descriptors are other names of a file
             file = (status.st_dev, status.st_ino)
             if file in seen:
                 raise ValueError(
@@ -146,20 +146,20 @@ def read_text(path: str, *, warn: Warn) -> list[str]:
     if path == "-":
         if (stream := standard_input()) is None:
             raise ValueError("there is no standard input; name a file")
-        # the last line may lack its end
+        # The last line may lack its end
         rows = stream.read().split(b"\n")
         found = [row.removesuffix(b"\r") for row in (rows if rows[-1] else rows[:-1])]
     else:
         file = Path(path)
-        # a device may never end
+        # A device may never end
         if file.is_dir() or file.is_char_device() or file.is_block_device():
             raise ValueError(f"{path} is a {'directory' if file.is_dir() else 'device'}, not a text file")
         found = list(read_lines(file))
-    # split first, decode after: str.splitlines would end lines at more than \n
+    # Split first, decode after: str.splitlines would end lines at more than \n
     lines = [line.decode("utf-8", "replace") for line in found]
-    # it can only begin the file
+    # It can only begin the file
     lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
-    # replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
+    # Replaced bytes and a real U+FFFD look alike after decoding; both deserve the warning
     invalid = next((number for number, line in enumerate(lines, 1) if "\ufffd" in line), None)
     if invalid:
         warn(f"{_name(path)}: line {invalid} holds text that is not UTF-8, or U+FFFD (warned once)")

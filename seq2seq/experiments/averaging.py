@@ -37,22 +37,22 @@ def average(paths: Sequence[Path]) -> dict[str, Any]:
     """
     if len(paths) < 2:
         raise ValueError(f"an average needs two checkpoints or more, not {len(paths)}")
-    # the first checkpoint decides the types, and its `seq2seq` entry becomes the average's
+    # The first checkpoint decides the types, and its `seq2seq` entry becomes the average's
     first = checkpoint.read(paths[0])
     weights = dict(first["state_dict"])
-    # whole numbers (counters, tables of positions) have no mean: they are copied
+    # Whole numbers (counters, tables of positions) have no mean: they are copied
     sums = {name: weight.double() if weight.is_floating_point() else weight for name, weight in weights.items()}
-    # the later checkpoints are read one at a time, so that memory does not grow with their number
+    # The later checkpoints are read one at a time, so that memory does not grow with their number
     for path in paths[1:]:
         payload = checkpoint.read(path)
         _require_same(first[checkpoint.KEY], payload[checkpoint.KEY], paths[0], path)
         _add(sums, dict(payload["state_dict"]), paths[0], path)
-    # back to the stored type, once at the end
+    # Back to the stored type, once at the end
     mean = {
         name: (sums[name] / len(paths)).to(weight.dtype) if weight.is_floating_point() else weight
         for name, weight in weights.items()
     }
-    # no optimizer state: an average is for translation and fine-tuning, not for resuming
+    # No optimizer state: an average is for translation and fine-tuning, not for resuming
     return {"state_dict": mean, checkpoint.KEY: first[checkpoint.KEY]}
 
 
@@ -79,7 +79,7 @@ def latest_checkpoints(run: Path, count: int) -> list[Path]:
 
 def step_checkpoints(folder: Path) -> list[Path]:
     """List `step-<update>.ckpt` in `folder`, by update."""
-    # by number, since by name step-900 would follow step-1000; other names are not from training
+    # By number, since by name step-900 would follow step-1000; other names are not from training
     paths = [path for path in folder.glob("step-*.ckpt") if path.stem.removeprefix("step-").isdigit()]
     return sorted(paths, key=update_of)
 
@@ -91,7 +91,7 @@ def update_of(path: Path) -> int:
 
 def is_from_training(path: Path) -> bool:
     """Return True for an existing checkpoint that a run wrote and may need."""
-    # a link to a run's checkpoint counts as the checkpoint
+    # A link to a run's checkpoint counts as the checkpoint
     path = path.resolve()
     return path.is_file() and path.parent.name == "checkpoints" and bool(re.fullmatch(_TRAINING, path.name))
 
@@ -100,7 +100,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
     for key in _SAME:
         if one.get(key) == other.get(key):
             continue
-        # its state is long and binary, so the message does not print the difference
+        # Its state is long and binary, so the message does not print the difference
         if key == "tokenizer":
             raise ValueError(f"{path} has another tokenizer than {first}; average checkpoints of one run")
         name, mine, theirs = next(differences({key: one.get(key)}, {key: other.get(key)}))
@@ -113,7 +113,7 @@ def _require_same(one: Mapping[str, Any], other: Mapping[str, Any], first: Path,
 def _add(sums: Weights, weights: Weights, first: Path, path: Path) -> None:
     """Add `weights` to `sums`; ValueError unless names, shapes and whole numbers agree."""
     if sums.keys() != weights.keys():
-        # one name is enough to tell two architectures apart
+        # One name is enough to tell two architectures apart
         odd = sorted(sums.keys() ^ weights.keys())[0]
         raise ValueError(f"{path} and {first} have different weights ({odd}); average checkpoints of one model")
     for name, weight in weights.items():

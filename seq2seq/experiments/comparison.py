@@ -30,7 +30,7 @@ class Significance:
     def __str__(self) -> str:
         """Format the p values; of several pairs, also how many are better, and how many worse, at p < 0.05."""
         values = [trial.p_value for trial in self.trials]
-        # compared as printed, so that no span reads '0.010 to 0.010'
+        # Compared as printed, so that no span reads '0.010 to 0.010'
         least = f"{min(values):.3f}"
         greatest = f"{max(values):.3f}"
         span = least if least == greatest else f"{least} to {greatest}"
@@ -97,22 +97,22 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
             continue
         trials = [_trial(one, other, samples) for one, other in _pairs(baseline, group)]
         if trials:
-            # over all runs of both groups, as in the table, also those without translations
+            # Over all runs of both groups, as in the table, also those without translations
             mean, expected = (statistics.fmean(each.values("test", "bleu")) for each in (group, baseline))
             results[group.label] = Significance(mean - expected, trials)
     return results
 
 
 def _pairs(baseline: Group, group: Group) -> list[tuple[RunResult, RunResult]]:
-    # the test resamples sentences, so it needs the translations and not just a score
+    # The test resamples sentences, so it needs the translations and not just a score
     ours = [run for run in baseline.runs if run.translated]
     theirs = [run for run in group.runs if run.translated]
-    # of several runs with one seed, the first with the first, the second with the second
+    # Of several runs with one seed, the first with the first, the second with the second
     by_seed = _numbered(ours)
     common = [(by_seed[key], run) for key, run in _numbered(theirs).items() if key in by_seed]
-    # both are sorted by seed; what the longer group has more is not tested
+    # Both are sorted by seed; what the longer group has more is not tested
     pairs = common or list(zip(ours, theirs, strict=False))
-    # runs without the sources joined the set by their settings, and may have been scored on another text
+    # Runs without the sources joined the set by their settings, and may have been scored on another text
     return [(one, other) for one, other in pairs if one.test_lines("ref") == other.test_lines("ref")]
 
 
@@ -136,7 +136,7 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
         samples=samples,
         metrics=["bleu"],
     )
-    # rows in the order of the systems; the baseline itself has no p value
+    # Rows in the order of the systems; the baseline itself has no p value
     first, second = rows
     assert second.p_value is not None
     return Trial(second.value - first.value, second.p_value)
@@ -148,6 +148,6 @@ def scoring(run: RunResult) -> tuple[str, bool]:
     words = (run.signatures("test") or [""])[0].split("|")
     values = dict(word.split(":", 1) for word in words if ":" in word)
     named = values.get("tok", "13a")
-    # the signature of some tokenizers goes on with a version: ja-mecab-0.996-IPA
+    # The signature of some tokenizers goes on with a version: ja-mecab-0.996-IPA
     fitting = [name for name in TOKENIZERS if named == name or named.startswith(f"{name}-")]
     return max(fitting, key=len, default=named), values.get("case") == "lc"

@@ -90,12 +90,12 @@ def compare(
     Raises:
         ValueError: No group fits the baseline, or more than one; or no run has the setting `by`.
     """
-    # nothing is printed for an empty comparison: the caller reports why each run was left out
+    # Nothing is printed for an empty comparison: the caller reports why each run was left out
     collected = collect(patterns, split)
     if not collected.runs:
         return collected
     sets = scored_sets(collected.runs, split)
-    # an unknown setting is refused before any computation
+    # An unknown setting is refused before any computation
     if by:
         require_setting(collected.runs, by)
     tables = _tables(sets, split, baseline, samples)
@@ -109,9 +109,9 @@ def compare(
         for table, each in zip(tables, sets, strict=True)
     ]
     text = "\n".join(each.text(split, baseline, titled=len(reports) > 1) for each in reports)
-    # of two sets of one corpus it is said how they differ
+    # Of two sets of one corpus it is said how they differ
     text += "".join(f"{line}\n" for line in (differences(sets) if split == "test" else ()))
-    # printed before files are written, which may fail
+    # Printed before files are written, which may fail
     print(text, end="", flush=True)
     if out is not None:
         print(f"written: {', '.join(map(str, _write(out, text, reports, split, figure_against)))}")
@@ -120,11 +120,11 @@ def compare(
 
 def _tables(sets: Sequence[ScoredSet], split: str, baseline: str | None, samples: int) -> list[Table]:
     groups = [group_runs(each.runs) for each in sets]
-    # refuse an unknown baseline before any computation
+    # Refuse an unknown baseline before any computation
     bases = choose_baselines(groups, baseline)
     tables = []
     for each, members, base in zip(sets, groups, bases, strict=True):
-        # of the validation set no translations are saved, so there is nothing to test
+        # Of the validation set no translations are saved, so there is nothing to test
         tests = significance(members, base, samples=samples) if base and split == "test" else {}
         tables.append(Table(each.title, members, base, tests))
     return tables
@@ -138,7 +138,7 @@ def _write(out: Path, text: str, reports: Sequence[_Report], split: str, figure_
     write_text(files[1], text)
     if figure_against is None:
         return files
-    # the figure has the stem of the table, so that one glob names all files
+    # The figure has the stem of the table, so that one glob names all files
     for number, report in enumerate(reports, 1):
         several = len(reports) > 1
         stem = out / (f"comparison-{number}" if several else "comparison")

@@ -46,7 +46,7 @@ def markdown(table: Table, split: str) -> str:
         split: "test" or "valid".
     """
     rows = [_cells(table, group, split) for group in table.groups]
-    # without several settings, or without a test, their columns would be empty
+    # Without several settings, or without a test, their columns would be empty
     columns = [name for name in rows[0] if any(row[name] for row in rows)]
     texts = [[row[name] for name in columns] for row in rows]
     return markdown_table(columns, texts, right=_RIGHT, padded=True) + "\n"
@@ -55,7 +55,7 @@ def markdown(table: Table, split: str) -> str:
 def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
     """Format a group's row, by column."""
     test = table.tests.get(group.label)
-    # without any test there is no p column, which this word alone would keep
+    # Without any test there is no p column, which this word alone would keep
     without_test = "baseline" if group is table.baseline and table.tests else ""
     return {
         "mixer": group.mixer,
@@ -81,7 +81,7 @@ def mean_and_deviation(values: Sequence[float]) -> str:
 
 
 def _count(number: float) -> str:
-    # in millions from 100,000 on, as papers report model sizes
+    # In millions from 100,000 on, as papers report model sizes
     return f"{number / 1e6:.2f}M" if number >= 1e5 else _whole(number)
 
 
@@ -106,7 +106,7 @@ def as_csv(tables: Sequence[Table], split: str) -> str:
     """Format all tables as one CSV file with plain numbers and a row for each group."""
     rows = [_numbers(table, group, split) for table in tables for group in table.groups]
     text = io.StringIO()
-    # csv's own default is \r\n
+    # Csv's own default is \r\n
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -124,7 +124,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     }
     for metric in ("bleu", "chrf"):
         values = group.values(split, metric)
-        # a single run has no sample deviation
+        # A single run has no sample deviation
         row[f"{metric}_mean"] = round(statistics.fmean(values), 4)
         row[f"{metric}_std"] = round(statistics.stdev(values), 4) if len(values) > 1 else ""
     for key in NUMBERS:
@@ -140,14 +140,14 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
 
 def notes(groups: Sequence[Group], runs: Sequence[RunResult], split: str) -> str:
     """Describe the scores in a few lines: split, signature, revisions, threads, seeds, runs without significance."""
-    # runs of one set have the same
+    # Runs of one set have the same
     lines = [f"Scores of the {split} set, {len(runs)} runs. BLEU: {first_signature(runs[0], split)}"]
-    # scores of two versions of the code may differ for reasons other than the mixer
+    # Scores of two versions of the code may differ for reasons other than the mixer
     revisions = Counter(str(run.results.get("git_revision") or "unknown") for run in runs)
     if len(revisions) > 1:
         counts = ", ".join(f"{name} ({count} runs)" for name, count in revisions.items())
         lines.append(f"Not of one revision of the code: {counts}")
-    # a run on a CPU chooses them by itself unless trainer.threads is set
+    # A run on a CPU chooses them by itself unless trainer.threads is set
     threads = Counter(run.results["threads"] for run in runs if isinstance(run.results.get("threads"), int))
     if len(threads) > 1:
         counts = ", ".join(f"{number} ({count} runs)" for number, count in sorted(threads.items()))

@@ -47,7 +47,7 @@ def look(index: int) -> dict[str, Any]:
     Returns:
         Keyword arguments for matplotlib's `plot`.
     """
-    # one more each time the colors have been used up
+    # One more each time the colors have been used up
     turn = index // len(COLORS)
     return {
         "color": COLORS[index % len(COLORS)],
@@ -58,11 +58,11 @@ def look(index: int) -> dict[str, Any]:
 
 def new_figure(width: float, height: float) -> Figure:
     """Create an empty figure, in inches, that is independent of any window system."""
-    # no pyplot: it keeps figures alive in global state and chooses a window system
+    # No pyplot: it keeps figures alive in global state and chooses a window system
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # constrained: labels and legends get room instead of being cut off
+    # Constrained: labels and legends get room instead of being cut off
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -94,12 +94,12 @@ def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[f
         style = look(index)
         x = [position for position, _ in points]
         axes.plot(x, [statistics.fmean(values) for _, values in points], label=label, markersize=4, **style)
-        # one run has no range
+        # One run has no range
         if any(len(values) > 1 for _, values in points):
             low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     finish_bleu_axes(axes)
-    # more would cover the curves
+    # More would cover the curves
     if len(curves) <= _LEGEND_INSIDE:
         axes.legend(frameon=False)
     else:
@@ -126,9 +126,9 @@ def save(figure: Figure, stem: Path, *, dpi: int = 130) -> Path:
         path = stem.with_name(f"{stem.name}.{suffix}")
         # PNG has no date of its own
         metadata = {"Date": None} if suffix == "svg" else None
-        # the hash salt seeds the ids of an SVG's elements, which are random otherwise
+        # The hash salt seeds the ids of an SVG's elements, which are random otherwise
         with atomic_file(path) as file, rc_context({"svg.hashsalt": stem.name}), warnings.catch_warnings():
-            # a character that no installed font has is drawn as a box (docs/atlas.md)
+            # A character that no installed font has is drawn as a box (docs/atlas.md)
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(file, format=suffix, dpi=dpi, metadata=metadata)
     return stem.with_name(f"{stem.name}.png")

@@ -121,12 +121,12 @@ class RunFolder:
 
     def create(self, config_yaml: str) -> None:
         """Make the folder, clear away what a killed run was writing, and write config.yaml unless there is one."""
-        # makes the run's folder too, being below it
+        # Makes the run's folder too, being below it
         self.best.parent.mkdir(parents=True, exist_ok=True)
-        # the temporary files of `files.atomic_file`
+        # The temporary files of `files.atomic_file`
         for unfinished in (*self.path.glob(".*.tmp"), *self.best.parent.glob(".*.tmp")):
             unfinished.unlink(missing_ok=True)
-        # one that exists belongs to the weights that are there, until training goes on
+        # One that exists belongs to the weights that are there, until training goes on
         if not self.config.exists():
             write_text(self.config, config_yaml)
 
@@ -137,12 +137,12 @@ class RunFolder:
             step: Update from which training goes on; results move to `before-<step>/`.
             config_yaml: The settings of the training to come.
         """
-        # the three files of the test set belong to the weights that results.json describes
+        # The three files of the test set belong to the weights that results.json describes
         outdated = [path for path in (self.results, *map(self.test_file, SIDES)) if path.exists()]
         if outdated:
             aside = self.path / f"before-{step}"
             aside.mkdir(exist_ok=True)
-            # copied, not moved: a folder without config.yaml is not recognized as a run
+            # Copied, not moved: a folder without config.yaml is not recognized as a run
             write_text(aside / self.config.name, self.config.read_text(encoding="utf-8"))
             for path in outdated:
                 path.replace(aside / path.name)
@@ -160,7 +160,7 @@ class RunFolder:
     def save_test(self, *, src: Sequence[str], ref: Sequence[str], hyp: Sequence[str]) -> None:
         """Write the test set and its translations; line i of each belongs together."""
         for side, lines in zip(SIDES, (src, ref, hyp), strict=True):
-            # a table's field may hold a line break
+            # A table's field may hold a line break
             write_text(self.test_file(side), "".join(line.replace("\n", " ") + "\n" for line in lines))
 
     def refuse_existing(self) -> None:
@@ -184,19 +184,19 @@ def run_name(config: Mapping[str, Any], mixer: str) -> str:
 
 def data_label(config: Mapping[str, Any]) -> str:
     """Return the name of the data set as it is written in names of runs."""
-    # names of data sets have slashes (org/name); \w keeps letters of any script
+    # Names of data sets have slashes (org/name); \w keeps letters of any script
     return re.sub(r"[^\w.+-]+", "_", str(config["data"]["name"]))
 
 
 def folder_of(config: Mapping[str, Any], mixer: str) -> Path:
     """Return the folder of a new run with these settings."""
-    # a name may look like a number: run=2024
+    # A name may look like a number: run=2024
     return Path(str(config["runs"])) / str(config["run"] or run_name(config, mixer))
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Hash every setting but the HARMLESS ones to eight hexadecimal digits, whatever the order of keys."""
-    # a run that spells out the default number of epochs is the run that leaves it out
+    # A run that spells out the default number of epochs is the run that leaves it out
     config = {**config, "trainer": bounded(config["trainer"])}
     config = with_window(config)
     # `auto` is as young as those, and false was the default before it
@@ -231,7 +231,7 @@ def mixer_label(choice: str, overrides: Sequence[str]) -> str:
 
 def git_revision() -> str | None:
     """Return the revision of this package's checkout, `+` when files were changed; None outside git."""
-    # the package, not the working directory, which may be another repository
+    # The package, not the working directory, which may be another repository
     here = Path(__file__).resolve().parents[1]
     try:
         # --exclude=* ignores tags, so that every revision reads as a hash

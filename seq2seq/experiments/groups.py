@@ -73,24 +73,24 @@ def group_runs(runs: Sequence[RunResult], ignore: Collection[str] = ()) -> list[
     3. Copies: most settings of a mixer refer to one of the model (`${model.num_heads}`). Those that vary exactly as a
        setting that is shown already are left out.
     """
-    # rule 1
+    # Rule 1
     members = _members(runs, ignore)
     identities = [identity for identity, _ in members]
-    # rule 2 for settings outside the mixer, and their copies for rule 3
+    # Rule 2 for settings outside the mixer, and their copies for rule 3
     varying = _varying(identities)
     general = {key for key in varying if not key.startswith("mixer.")}
     copied = {_column(key, identities) for key in general}
     groups = []
     for identity, group in members:
-        # rule 2 for settings of the mixer: compare with groups of the same mixer only
+        # Rule 2 for settings of the mixer: compare with groups of the same mixer only
         mixer = group[0].mixer
         same_mixer = [other for other, theirs in members if theirs[0].mixer == mixer]
-        # rule 3: `mixer.encoder.num_heads` varies exactly as `model.num_heads` does
+        # Rule 3: `mixer.encoder.num_heads` varies exactly as `model.num_heads` does
         of_mixer = {key for key in _varying(same_mixer) if _column(key, identities) not in copied}
-        # what a command set on purpose is shown, unless it is the same everywhere
+        # What a command set on purpose is shown, unless it is the same everywhere
         of_command = {key for run in group for key in run.command_keys if key.startswith("mixer.")}
         shown = general | of_mixer | (of_command & varying)
-        # in the order of the identity, which is alphabetical
+        # In the order of the identity, which is alphabetical
         settings = {key: value for key, value in identity.items() if key in shown}
         groups.append(Group(mixer, settings, group))
     return groups
@@ -101,14 +101,14 @@ def _members(runs: Sequence[RunResult], ignore: Collection[str]) -> list[tuple[d
     ignored = {*_IGNORED, *ignore}
     fingerprints = {run.fingerprint for run in runs}
     if None in fingerprints:
-        # an older run has not recorded the fingerprint of its corpus
+        # An older run has not recorded the fingerprint of its corpus
         ignored.add("data.corpus")
     elif len(fingerprints) == 1:
-        # one corpus, if under several paths
+        # One corpus, if under several paths
         ignored |= _PLACES
     members: dict[str, list[RunResult]] = {}
     for run in runs:
-        # a string, since settings hold lists and cannot be hashed
+        # A string, since settings hold lists and cannot be hashed
         key = json.dumps([run.mixer, _identity(run, ignored)], default=str)
         members.setdefault(key, []).append(run)
     # `comparison` pairs runs by this order where seeds differ
@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 def _varying(identities: Sequence[dict[str, Any]]) -> set[str]:
     """Return the keys that do not have the same value everywhere."""
-    # a setting that only some groups have varies too
+    # A setting that only some groups have varies too
     keys = {key for identity in identities for key in identity}
     return {key for key in keys if _differs(key, identities)}
 

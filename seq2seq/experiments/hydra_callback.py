@@ -68,7 +68,7 @@ class JobRecords(Callback):
         """Record that this process launches the jobs."""
         sweep = _claim_folder(config)
         write_sweep(sweep, ended=False)
-        # also where a failed job or a signal ends the sweep, which Hydra tells no callback
+        # Also where a failed job or a signal ends the sweep, which Hydra tells no callback
         atexit.register(_end, sweep)
         print(f"follow the sweep with: {compare_command(sweep, '--watch')}", flush=True)
 
@@ -79,27 +79,27 @@ class JobRecords(Callback):
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Record that the job runs, and this process."""
-        # a single run has no record; of a distributed job the first process keeps it
+        # A single run has no record; of a distributed job the first process keeps it
         if config.hydra.mode is RunMode.MULTIRUN and _first_task():
             self._job(config, state="running").write()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Record how the job ended."""
         if "wandb" in sys.modules:
-            # the next job of this process has a page of its own
+            # The next job of this process has a page of its own
             sys.modules["wandb"].finish()
         if config.hydra.mode is not RunMode.MULTIRUN or not _first_task():
             return
         job = self._job(config, state="finished")
-        # the run itself has recorded its folder, see `record_run`
+        # The run itself has recorded its folder, see `record_run`
         if recorded := Job.read(job.folder):
             job = dataclasses.replace(job, run=recorded.run)
         if job_return.status is JobStatus.FAILED:
             # `return_value` would raise the exception here
             error = job_return._return_value
-            # a JobError's message is for users and stands alone; of other errors the type helps
+            # A JobError's message is for users and stands alone; of other errors the type helps
             name = "" if isinstance(error, JobError) else f"{type(error).__name__}: "
-            # on one line, as `compare --watch` prints it
+            # On one line, as `compare --watch` prints it
             job = dataclasses.replace(job, state="failed", error=" ".join(f"{name}{error}".split()))
             print(f"train: {job.title()} FAILED: {job.error}", file=sys.stderr, flush=True)
         job.write()
@@ -144,7 +144,7 @@ def _claim_folder(config: DictConfig) -> Path:
         quoted = QuotedString(str(sweep), Quote.single).with_quotes()
         with open_dict(config), read_write(config):
             config.hydra.sweep.dir = str(sweep)
-            # the configurations of jobs are composed anew, with these
+            # The configurations of jobs are composed anew, with these
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted}")
     return sweep
 

@@ -80,25 +80,25 @@ class Process:
     def alive(self) -> bool:
         """Return False only if the process is known to be gone, by SLURM or because this host has no such process."""
         if self.slurm and (state := slurm_state(self.slurm)) is not None:
-            # a job that is put back into the queue has no process, but is not over
+            # A job that is put back into the queue has no process, but is not over
             return state not in OVER and state != ""
-        # a process of another host cannot be checked: it counts as alive
+        # A process of another host cannot be checked: it counts as alive
         if not self.local or not self.pid:
             return True
         if not _exists(self.pid):
             return False
-        # a process that has the id but started at another time is another one; 0 is unknown
+        # A process that has the id but started at another time is another one; 0 is unknown
         return _start_ticks(self.pid) == self.started or 0 in (self.started, _start_ticks(self.pid))
 
 
 def _exists(pid: int) -> bool:
     try:
-        # signal 0 tests for existence and sends nothing
+        # Signal 0 tests for existence and sends nothing
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        # it belongs to another user
+        # It belongs to another user
         return True
     return True
 
@@ -108,9 +108,9 @@ def _start_ticks(pid: int) -> int:
     try:
         line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        # no such process, or no Linux
+        # No such process, or no Linux
         return 0
-    # the second field, in parentheses, may hold spaces; the start is the 22nd
+    # The second field, in parentheses, may hold spaces; the start is the 22nd
     return int(line.rpartition(")")[2].split()[19])
 
 
@@ -120,7 +120,7 @@ def slurm_state(job: str) -> str | None:
     Returns:
         `RUNNING` and so on, "" if the queue does not know the job any more, None if SLURM does not answer.
     """
-    # one query for the whole array; the moment makes the cache expire
+    # One query for the whole array; the moment makes the cache expire
     states = _array_states(job.split("_")[0], int(time.monotonic() // ASK_SECONDS))
     return None if states is None else states.get(job, "")
 
@@ -134,7 +134,7 @@ def _array_states(array: str, moment: int) -> dict[str, str] | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
-    # an array that the queue has forgotten is an answer (no states), other errors are none
+    # An array that the queue has forgotten is an answer (no states), other errors are none
     if done.returncode and "Invalid job id" not in done.stderr:
         return None
     return dict(line.split()[:2] for line in done.stdout.splitlines() if len(line.split()) > 1)
@@ -191,7 +191,7 @@ class Job:
         try:
             record = read_json(folder / RECORD)
             process = record.get("process") or {}
-            # a job that has started has recorded its own process, which is the better source
+            # A job that has started has recorded its own process, which is the better source
             if record.get("state") == "waiting":
                 process = read_json_or_none(folder / SUBMITTED) or process
             return cls(
@@ -214,17 +214,17 @@ class Job:
 
     def checked(self) -> Job:
         """Return the job as failed if it waits or runs by its record while its process is gone."""
-        # finished and failed jobs may well have no process
+        # Finished and failed jobs may well have no process
         error = self._lost() if self.state in ACTIVE else ""
         if not error:
             return self
-        # it may have started or ended since its record was read
+        # It may have started or ended since its record was read
         now = Job.read(self.folder) or self
         return now.checked() if now.state != self.state else dataclasses.replace(self, state="failed", error=error)
 
     def _lost(self) -> str:
         """Explain why a job that waits or runs will never end; "" while it may."""
-        # not submitted yet: only a launcher that is alive can still start it
+        # Not submitted yet: only a launcher that is alive can still start it
         if self.state == "waiting" and self.process == Process():
             sweep = self.folder.parent
             orphan = is_sweep(sweep) and launcher(sweep) is None
@@ -233,7 +233,7 @@ class Job:
             return ""
         if self.state == "running":
             return "its process is gone (killed, or its machine went down)"
-        # the state tells a job that a person canceled from one that SLURM ended
+        # The state tells a job that a person canceled from one that SLURM ended
         state = slurm_state(self.process.slurm) if self.process.slurm else None
         if state in ("", "CANCELLED"):
             return "cancelled before it started"
@@ -242,7 +242,7 @@ class Job:
 
 def record_run(folder: Path, run: Path) -> None:
     """Record the folder of the run that the job `<sweep>/<number>` is, as soon as the run knows it."""
-    # a job of a launcher without this project's callback has no record
+    # A job of a launcher without this project's callback has no record
     if job := Job.read(folder):
         dataclasses.replace(job, run=run).write()
 
@@ -255,7 +255,7 @@ def is_sweep(folder: Path) -> bool:
 
 def read_jobs(sweep: Path) -> list[Job]:
     """Read the records of a sweep's jobs, in order."""
-    # a job's folder is named by its number
+    # A job's folder is named by its number
     folders = [path.parent for path in sweep.glob(f"*/{RECORD}") if path.parent.name.isdecimal()]
     jobs = [job for folder in folders if (job := Job.read(folder))]
     return sorted(jobs, key=lambda job: job.number)
@@ -263,7 +263,7 @@ def read_jobs(sweep: Path) -> list[Job]:
 
 def common_overrides(jobs: Sequence[Job]) -> set[str]:
     """Return the settings that all of two or more jobs have."""
-    # a single job would have all its settings in common, and no title
+    # A single job would have all its settings in common, and no title
     return set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
 
 
@@ -278,10 +278,10 @@ def launcher(sweep: Path) -> Process | None:
     record = read_json_or_none(sweep / SWEEP)
     if record is None or record.get("ended"):
         return None
-    # a launcher that was killed has not recorded its end
+    # A launcher that was killed has not recorded its end
     try:
         process = Process.of(record.get("process") or {})
     except TypeError:
-        # a damaged record names nobody to wait for
+        # A damaged record names nobody to wait for
         return None
     return process if process.alive() else None

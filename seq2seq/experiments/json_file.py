@@ -19,7 +19,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         size = path.stat().st_size
-        # a pipe or a device would be read without end
+        # A pipe or a device would be read without end
         if not path.is_file() or size > _LARGEST:
             raise ValueError(f"no file of at most {_LARGEST:,} bytes")
         loaded = json.loads(path.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ def read_origin(ckpt: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not (folder.best.is_file() and ckpt.is_file() and folder.best.samefile(ckpt)):
         results = {name: value for name, value in results.items() if name not in ("valid", "test")}
     settings: dict[str, Any] = {}
-    # a file of another program, perhaps
+    # A file of another program, perhaps
     with contextlib.suppress(ValueError, OSError):
         settings = read_yaml(folder.config)
     return results, settings

@@ -37,10 +37,10 @@ def band(curves: Sequence[Curve]) -> Band | None:
     points = [np.array(curve, dtype=float) for curve in curves if len(curve)]  # each (validations, 2)
     if not points:
         return None
-    # beyond the first and last common point the mean would be over fewer seeds
+    # Beyond the first and last common point the mean would be over fewer seeds
     start = max(curve[0, 0] for curve in points)
     end = min(curve[-1, 0] for curve in points)
-    # every validation of any seed becomes a point of the mean
+    # Every validation of any seed becomes a point of the mean
     axis = np.unique([x for curve in points for x in curve[:, 0] if start <= x <= end])
     if not len(axis):
         return None
@@ -64,7 +64,7 @@ def draw(groups: Sequence[Group], split: str, stem: Path, against: str = "time",
     _draw_curves(curves, groups, against)
     _draw_sizes(sizes, groups, split)
     if len(groups) > 1:
-        # one legend for both panels, whose colors agree
+        # One legend for both panels, whose colors agree
         add_legend(figure, *sizes.get_legend_handles_labels())
     return save(figure, stem, dpi=150)
 
@@ -78,7 +78,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
             continue
         style = look(index)
         axes.plot(result.axis / unit, result.mean, label=group.label, markersize=3, **style)
-        # one run has no range
+        # One run has no range
         if len(group.runs) > 1:
             color = style["color"]
             axes.fill_between(result.axis / unit, result.low, result.high, color=color, alpha=0.2, linewidth=0)
@@ -90,7 +90,7 @@ def _draw_curves(axes: Axes, groups: Sequence[Group], against: str) -> None:
 
 def _unit(bands: Sequence[Band | None], against: str) -> tuple[int, str]:
     """Choose the unit of time that suits the longest curve: its seconds, and the axis' label."""
-    # all curves share the axis, so the longest decides
+    # All curves share the axis, so the longest decides
     longest = max((each.axis[-1] for each in bands if each), default=0.0)
     seconds, name = next((seconds, name) for least, seconds, name in _UNITS if longest >= least)
     return seconds, f"{'CPU time' if against == 'cpu' else 'training time'} ({name})"
@@ -100,7 +100,7 @@ def _draw_sizes(axes: Axes, groups: Sequence[Group], split: str) -> None:
     """Draw the scores over the number of parameters, with a bar from the least to the greatest over seeds."""
     for index, group in enumerate(groups):
         scores = np.array(group.values(split, "bleu"))
-        # error bars are distances from the mean, not positions
+        # Error bars are distances from the mean, not positions
         mean = scores.mean()
         style: dict[str, Any] = look(index) | {"linestyle": "none"}
         axes.errorbar(

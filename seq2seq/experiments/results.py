@@ -90,7 +90,7 @@ class RunResult:
         """The fingerprint of the corpus, before `data.limit` and the seed chose from it; None in older runs."""
         limited = any(key.endswith("limit") and value for key, value in flat(self.config["data"]).items())
         found = self.results.get("whole_corpus", None if limited else self.results.get("corpus"))
-        # in older streamed runs the size of the pools and the limit follow two hashes
+        # In older streamed runs the size of the pools and the limit follow two hashes
         return found and "-".join(str(found).split("-")[:2])
 
     def number(self, key: str) -> float:
@@ -103,7 +103,7 @@ class RunResult:
 
         Ranks count as micro-batches of an update, as in a run's name.
         """
-        # what `auto` came to, so that `auto` and the same value spelled out are one setting
+        # What `auto` came to, so that `auto` and the same value spelled out are one setting
         values = {key: self.results.get(name) for key, name in _DECIDED.items()}
         values["data.corpus"] = self.fingerprint
         decided = {key: value for key, value in values.items() if value is not None}
@@ -119,7 +119,7 @@ class RunResult:
     def test_lines(self, side: str) -> list[str] | None:
         """Return the lines of `src`, `ref` or `hyp` of the test set; None if the run saved none."""
         path = self.folder.test_file(side)
-        # at \n alone: splitlines would also split inside a sentence, at U+2028 for example
+        # At \n alone: splitlines would also split inside a sentence, at U+2028 for example
         return path.read_bytes().decode("utf-8").split("\n")[:-1] if path.is_file() else None
 
     def test_digest(self) -> str | None:
@@ -127,7 +127,7 @@ class RunResult:
         paths = [self.folder.test_file(side) for side in ("src", "ref")]
         if not all(path.is_file() for path in paths):
             return None
-        # the separator keeps a line from moving unnoticed from one file to the other
+        # The separator keeps a line from moving unnoticed from one file to the other
         return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
     @property
@@ -137,7 +137,7 @@ class RunResult:
 
     def curve(self, against: str = "time") -> list[tuple[float, float]]:
         """Return (seconds of training, BLEU) of every validation; against "cpu", CPU seconds, or "updates"."""
-        # of a run on a GPU the CPU time says nothing
+        # Of a run on a GPU the CPU time says nothing
         measured = against != "cpu" or self.results.get("accelerator", "cpu") == "cpu"
         return read_curve(self.folder.path / "metrics.csv", _AXES[against]) if measured else []
 
@@ -173,7 +173,7 @@ def read_curve(path: Path, columns: Sequence[str]) -> list[tuple[float, float]]:
             rows = list(csv.DictReader(file))
     except OSError:
         return []
-    # joined by step; the last row of a growing file may be cut, which `_number` passes over
+    # Joined by step; the last row of a growing file may be cut, which `_number` passes over
     positions = {row["step"]: x for row in rows if (x := _number(row, *columns)) is not None}
     scores = {row["step"]: score for row in rows if (score := _number(row, "val/bleu")) is not None}
     return sorted((positions[step], score) for step, score in scores.items() if step in positions)
@@ -198,12 +198,12 @@ def collect(patterns: Sequence[str], split: str) -> CollectedRuns:
     runs: dict[Path, RunResult] = {}
     unusable: dict[str, Unusable] = {}
     for pattern in patterns:
-        # a pattern without a match is taken for a path, so that it is reported as missing
+        # A pattern without a match is taken for a path, so that it is reported as missing
         paths = [Path(path) for path in sorted(glob.glob(pattern))] or [Path(pattern)]
         for path in paths:
             for result in _read_all(path, split):
                 if isinstance(result, RunResult):
-                    # a run that several patterns name counts once
+                    # A run that several patterns name counts once
                     runs.setdefault(result.folder.path.resolve(), result)
                 else:
                     unusable.setdefault(result.name, result)
@@ -221,7 +221,7 @@ def _read_all(path: Path, split: str) -> list[RunResult | Unusable]:
             # `checked`: a job that was killed is a failure, although its record says it runs
             results = [_read_job(job.checked(), split, common) for job in jobs]
         else:
-            # files beside the runs, such as tables of earlier comparisons, are no concern of this one
+            # Files beside the runs, such as tables of earlier comparisons, are no concern of this one
             folders = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
             if folders and all(map(is_sweep, folders)):
                 return [Unusable(str(path), "holds sweeps, whose runs are beside it: name one of them for its runs")]
@@ -272,7 +272,7 @@ def _read_run(folder: RunFolder, split: str) -> RunResult:
     if not folder.results.is_file():
         raise ValueError("unfinished: continue it with the same command and resume=auto")
     results = read_json(folder.results)
-    # stopped by the sweep's median rule, so its score is not that of the full budget
+    # Stopped by the sweep's median rule, so its score is not that of the full budget
     if results.get("stopped"):
         raise ValueError(f"stopped early: {results['stopped']}")
     if split not in results:
@@ -300,7 +300,7 @@ def _no_config(folder: RunFolder) -> str:
 def read_config(path: Path) -> dict[str, Any]:
     """Read config.yaml under the present names, with defaults for settings that are newer than the run."""
     config = read_yaml(path)
-    # no other program's config.yaml has these
+    # No other program's config.yaml has these
     missing = [key for key in ("data", "mixer", "seed") if key not in config]
     if missing:
         raise ValueError(f"config.yaml is not a run's: it has no {missing[0]}")
@@ -309,7 +309,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"config.yaml is damaged: {words[0]} is not a section")
     try:
         config = present_settings(config)
-        # all that a comparison computes from it, so that it fails here, with a reason
+        # All that a comparison computes from it, so that it fails here, with a reason
         int(config["seed"])
         str(config["data"]["name"])
         flat(with_window(config))
@@ -358,7 +358,7 @@ def _mixer(results: dict[str, Any], config: dict[str, Any]) -> str:
     """Return the mixer's label; of an older run, from the name `<data>-<mixer>-<hash>`, else from its three slots."""
     if results.get("mixer"):
         return str(results["mixer"])
-    # a run named by run=<name> does not match
+    # A run named by run=<name> does not match
     data = re.escape(data_label(config))
     if match := re.fullmatch(rf"{data}-(.+)-[0-9a-f]{{8}}", str(results.get("run"))):
         return match[1]

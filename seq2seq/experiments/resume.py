@@ -36,12 +36,12 @@ def resolve_resume(resume: str | None, folder: RunFolder) -> tuple[RunFolder, Pa
     Raises:
         ValueError: The path is not a file, or there is a run already and `resume` is None.
     """
-    # absolute, as the paths of the folder that it lies in
+    # Absolute, as the paths of the folder that it lies in
     path = Path(resume).absolute() if resume not in (None, "auto") else None
     if path and path.is_file():
         owner = RunFolder.of_checkpoint(path)
         folder = owner if owner.config.exists() else folder
-    # a link that leads nowhere, too: reading it says so, and a new run in its place would not
+    # A link that leads nowhere, too: reading it says so, and a new run in its place would not
     if os.path.lexists(folder.last) and (resume == "auto" or (requeued() and _is_later(folder.last, path))):
         return folder, folder.last
     if resume is None:
@@ -66,7 +66,7 @@ def _is_later(last: Path, path: Path | None) -> bool:
     """Return True if a job that is started again has come further than the checkpoint that it began with."""
     if path is None or not path.is_file():
         return True
-    # of a file that cannot be read nothing is known, and reading it says so
+    # Of a file that cannot be read nothing is known, and reading it says so
     return (checkpoint.updates(last) or 0) >= (checkpoint.updates(path) or 0)
 
 
@@ -113,9 +113,9 @@ class Resumed(NamedTuple):
         max_tokens = payload[ORIGIN].get("max_tokens")
         now = present_settings(config)
         try:
-            # both under the present names and with all defaults, else an older run would always differ
+            # Both under the present names and with all defaults, else an older run would always differ
             before = present_settings(payload[ORIGIN]["settings"])
-            # settings that alter the course of training: refused, or logged with force=true
+            # Settings that alter the course of training: refused, or logged with force=true
             changed = _changes(before, now, max_tokens)
         except (AttributeError, KeyError, TypeError, ValueError):  # a section that is none, a number that is a word
             raise StateError(path, f"{ORIGIN}.settings", "are not the settings of a run") from None
@@ -123,7 +123,7 @@ class Resumed(NamedTuple):
             raise _another_run(path, _some(changed))
         for change in changed:
             log.warning("force=true: %s", change)
-        # a longer or shorter budget is the usual reason to resume with other settings: allowed
+        # A longer or shorter budget is the usual reason to resume with other settings: allowed
         budgets = [each for each in differences(before, now) if each[0] in BUDGETS]
         if budgets:
             log.info("the run goes on under another budget: %s", "; ".join(_change(*each) for each in budgets))
@@ -156,7 +156,7 @@ class Resumed(NamedTuple):
             log.warning("force=true: the text of the corpus, or how it is cleaned, has changed since")
         elif self.corpus != corpus:
             raise _another_run(self.path, "the text of the corpus, or how it is cleaned, has changed since")
-        # not even force: the embeddings of the checkpoint have no meaning under other pieces
+        # Not even force: the embeddings of the checkpoint have no meaning under other pieces
         if self.tokenizer != tokenizer:
             raise _another_run(self.path, "the tokenizer has changed since")
 
@@ -191,7 +191,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], max_tokens: int 
     free = (*HARMLESS, *BUDGETS, *ROUNDING)
     # auto means what it came to, and the micro-batches of an update count over all ranks
     first, second = (without(_decided(with_window(each), max_tokens), free) for each in (before, now))
-    # the number shown is a product, see `with_window`
+    # The number shown is a product, see `with_window`
     return [
         _change(f"{key} (times all processes)" if key in PER_PROCESS else key, a, b)
         for key, a, b in differences(first, second)

@@ -32,7 +32,7 @@ def scored_sets(runs: Sequence[RunResult], split: str) -> list[ScoredSet]:
         split: "test" or "valid".
     """
     sets: dict[str, list[RunResult]] = {}
-    # runs with the text first: those without it join them
+    # Runs with the text first: those without it join them
     for run in sorted(runs, key=lambda run: run.test_digest() is None):
         sets.setdefault(_set_of(run, split, sets), []).append(run)
     order = {id(run): position for position, run in enumerate(runs)}
@@ -44,13 +44,13 @@ def scored_sets(runs: Sequence[RunResult], split: str) -> list[ScoredSet]:
 
 def _set_of(run: RunResult, split: str, sets: dict[str, list[RunResult]]) -> str:
     """Return the key of a run's set among those known so far."""
-    # the text of a validation set is not saved, and that of the test set says nothing of it
+    # The text of a validation set is not saved, and that of the test set says nothing of it
     digest = run.test_digest() if split == "test" else None
     scored = run.signatures(split)
     if digest:
         return json.dumps([scored, digest])
     settings = _settings(run, split)
-    # it joins the one set that its settings may mean
+    # It joins the one set that its settings may mean
     fitting = [
         key
         for key, members in sets.items()
@@ -65,11 +65,11 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
     keys = ("name", "src", "tgt", "path", "config", "data_dir", "revision", "languages", "columns", "format", split)
     values: dict[str, Any] = {key: data.get(key) for key in keys}
     if data.get(split) is None:
-        # what is held out of training depends on the training text, and on the rules of cleaning that act before
+        # What is held out of training depends on the training text, and on the rules of cleaning that act before
         rules = data.get("clean") or {}
         values |= {key: data.get(key) for key in ("train", "holdout")}
         values["clean"] = {key: rules.get(key) for key in ("invalid_utf8", "empty", "same", "duplicates")}
-    # corpora that are mixed with it may have sets of their own
+    # Corpora that are mixed with it may have sets of their own
     values |= {f"corpora.{name}.{split}": (each or {}).get(split) for name, each in (data.get("corpora") or {}).items()}
     bound = run.config.get("trainer", {}).get("val_sentences") if split == "valid" else None
     return flat({"data": values, "trainer": {"val_sentences": bound}})
@@ -78,7 +78,7 @@ def _settings(run: RunResult, split: str) -> dict[str, Any]:
 def _titles(sets: Sequence[Sequence[RunResult]], split: str) -> list[str]:
     """Name every set as shortly as tells it from the others."""
     titles = [_corpora(runs, split) for runs in sets]
-    # the text of a validation set is not saved
+    # The text of a validation set is not saved
     facts = (_settings_shown, _signature) if split == "valid" else (_signature, _text, _settings_shown)
     for fact in facts:
         known = [fact(runs, split) for runs in sets]
@@ -146,7 +146,7 @@ def _difference(one: RunResult, other: RunResult) -> str:
     for side, name in (("src", "source"), ("ref", "reference")):
         mine = one.test_lines(side) or []
         theirs = other.test_lines(side) or []
-        # first, since with a sentence missing all later lines would differ as well
+        # First, since with a sentence missing all later lines would differ as well
         if len(mine) != len(theirs):
             return f"the test sets differ: {one.name} has {len(mine):,} sentences, {other.name} {len(theirs):,}"
         for number, (my_line, their_line) in enumerate(zip(mine, theirs, strict=True), 1):

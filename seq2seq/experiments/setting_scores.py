@@ -67,7 +67,7 @@ def score_by_setting(runs: Sequence[RunResult], key: str, split: str) -> Setting
         return None
     copies = {name for _, each in settings for name in each}
     copies = {name for name in copies if all(name in each and each[name] == each[key] for _, each in settings)}
-    # with other settings of the data the corpus is another one
+    # With other settings of the data the corpus is another one
     corpus = {"data.corpus"} if key.startswith("data.") else set()
     values = {written(each[key]) for _, each in settings}
     scores: dict[str, dict[str, list[float]]] = {}

@@ -73,17 +73,17 @@ def _lengths(run: RunResult) -> tuple[str, list[int]]:
 
 def _parts(lengths: Sequence[int], width: int) -> dict[str, list[int]]:
     """Return the sentences of each part by its name, shortest first."""
-    # the last edge that leaves enough sentences beyond it
+    # The last edge that leaves enough sentences beyond it
     last = width
     while sum(length > last for length in lengths) >= _FEWEST:
         last += width
-    # part i has the lengths i width + 1 to (i + 1) width; an empty source counts as the shortest
+    # Part i has the lengths i width + 1 to (i + 1) width; an empty source counts as the shortest
     final = last // width - 1
     parts: dict[str, list[int]] = {}
     for part in range(final + 1):
         rows = [i for i, length in enumerate(lengths) if min(max(0, math.ceil(length / width) - 1), final) == part]
         longest = max((lengths[i] for i in rows), default=0)
-        # named by what it holds, where it holds what is longer than its last edge
+        # Named by what it holds, where it holds what is longer than its last edge
         end = max(longest, (part + 1) * width) if part == final else (part + 1) * width
         if rows:
             parts[f"{part * width + 1}-{end}"] = rows

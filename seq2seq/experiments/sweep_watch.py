@@ -27,12 +27,12 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
     for sweep in sweeps:
         if not is_sweep(sweep):
             raise ValueError(f"--watch follows sweeps, and {sweep} is none; name a folder such as runs/sweeps/<date>")
-    # last state printed, by the job's folder
+    # Last state printed, by the job's folder
     states: dict[Path, str] = {}
-    # the start counts as a change
+    # The start counts as a change
     changed = time.monotonic()
     while True:
-        # launchers before jobs: a job that is launched in between is seen by the next round
+        # Launchers before jobs: a job that is launched in between is seen by the next round
         launchers = [process for sweep in sweeps if (process := launcher(sweep))]
         jobs = [job.checked() for sweep in sweeps for job in read_jobs(sweep)]
         common = common_overrides(jobs)
@@ -42,7 +42,7 @@ def watch(sweeps: Sequence[Path], *, interval: float) -> int:
                 changed = time.monotonic()
                 print(f"{time.strftime('%H:%M:%S')} {describe(job, common)}", flush=True)
         silent = time.monotonic() - changed > SILENT_SECONDS
-        # a launcher that still lives may add jobs, even if all present ones have ended
+        # A launcher that still lives may add jobs, even if all present ones have ended
         launching = any(process.local or not silent for process in launchers)
         if not launching and not any(job.state in ACTIVE for job in jobs):
             return sum(job.state == "failed" for job in jobs)
@@ -56,7 +56,7 @@ def describe(job: Job, common: Collection[str] = ()) -> str:
         common: Settings that all jobs have, which the title leaves out.
     """
     if job.state == "failed":
-        # relative to the working directory, so that it can be pasted after `less`
+        # Relative to the working directory, so that it can be pasted after `less`
         log = f"; see {os.path.relpath(job.log)}" if job.log else ""
         return f"FAILED    {job.title(common)}: {job.error}{log}"
     return f"{job.state:<9} {job.title(common)}{_score(job)}"

@@ -59,14 +59,14 @@ def require_training_state(payload: Mapping[str, Any], config: Mapping[str, Any]
         if not isinstance(payload.get(part), dict) or not payload[part]:
             raise StateError(path, part, "is missing or empty")
     _check_schedule(payload, path)
-    # the model of the settings, without memory: its parameters are what the optimizer's state belongs to
+    # The model of the settings, without memory: its parameters are what the optimizer's state belongs to
     sizes = payload[checkpoint.KEY]["model"]
     with without_memory():
-        # the settings are those of the command, which the user has written
+        # The settings are those of the command, which the user has written
         settings = {**sizes, "model": config["model"], "mixer": config["mixer"]}
         model = build_model(settings, trust=packages_of(config["mixer"]))
     checkpoint.require_weights(model, payload, path)
-    # a callback may freeze parameters, which then have no state: torch compares their number when it restores it
+    # A callback may freeze parameters, which then have no state: torch compares their number when it restores it
     _check_optimizer(payload, config["optim"]["name"], model, path, some_frozen=bool(config.get("callbacks")))
 
 
@@ -81,7 +81,7 @@ def require_origin(payload: Mapping[str, Any], path: Path) -> None:
     if not isinstance(origin, dict):
         raise StateError(path, ORIGIN, "is not a dictionary")
     for key, kind in kinds.items():
-        # older files lack the last two
+        # Older files lack the last two
         if not isinstance(origin.get(key), kind):
             raise StateError(path, f"{ORIGIN}.{key}", "is missing or of the wrong type")
 
@@ -132,7 +132,7 @@ def _check_optimizer(payload: Mapping[str, Any], name: str, model: Seq2Seq, path
         return
     if numbers != list(range(len(parameters))):
         raise StateError(path, part, f"is not of {len(parameters)} parameters, as the model has")
-    # none before the first update that was not skipped
+    # None before the first update that was not skipped
     if not state and payload["global_step"] <= payload["skipped"]:
         return
     for number, parameter in enumerate(parameters):

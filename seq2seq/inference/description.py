@@ -64,7 +64,7 @@ def read_description(folder: Path) -> Description:
         raise CheckpointError(f"{folder / CONFIG}: its '{KEY}.tokenizer' is missing or no dict")
     state = dict(meta["tokenizer"])
     for key, file in TOKENIZER_FILES.items():
-        # the names are ours: a config.json cannot ask for another file
+        # The names are ours: a config.json cannot ask for another file
         if (folder / file).is_file():
             state[key] = (folder / file).read_bytes()
     return Description({**meta, "tokenizer": state}, values)

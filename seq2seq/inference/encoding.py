@@ -61,18 +61,18 @@ def encode_parts(
         For every line its parts, as `split` makes them; none if it has no piece.
     """
     ids: list[list[list[int]]] = [[] for _ in lines]
-    # a window of huge lines must fit in memory
+    # A window of huge lines must fit in memory
     for chunk in _chunks(lines, _TOKENIZED_CHARACTERS):
         for i, row in _source_ids(tokenizer, {i: _unicode(lines[i]) for i in chunk}, note):
             *pieces, eos = row
             longest = max(1, max_len - len(tags) - 1)
             parts = [pieces] if pieces else []
-            # pictures have a fixed size and stay whole
+            # Pictures have a fixed size and stay whole
             if len(pieces) > longest and not tokenizer.patches:
-                # a row of a single part is cut where it must be, and none of it is lost at an earlier boundary
+                # A row of a single part is cut where it must be, and none of it is lost at an earlier boundary
                 parts = [pieces[:longest]] if most == 1 else split(tokenizer, pieces, longest)[:most]
                 note(Note(i, len(pieces), sum(map(len, parts)), parts=len(parts)))
-            # a row of eos alone has no piece: the line stays empty, tags or not
+            # A row of eos alone has no piece: the line stays empty, tags or not
             ids[i] = [[*tags, *part, eos] for part in parts]
     return ids
 
@@ -95,7 +95,7 @@ def split(tokenizer: Tokenizer, pieces: Sequence[int], longest: int) -> list[lis
 
 
 def _between_sentences(before: Sequence[str], after: str) -> bool:
-    # closing quotes and brackets belong to the sentence
+    # Closing quotes and brackets belong to the sentence
     mark = "".join(before[-4:]).rstrip("\"'»”’)]")[-1:]
     # Chinese and Japanese have no spaces
     return mark in tuple("。！？") or (mark in tuple(".!?…") and after.startswith("▁"))
@@ -111,7 +111,7 @@ def _between_words(before: Sequence[str], after: str) -> bool:
 
 
 def _between_characters(before: Sequence[str], after: str) -> bool:
-    # the bytes 80 to BF go on with a character
+    # The bytes 80 to BF go on with a character
     return not re.fullmatch(r"<0x[89AB].>", after)
 
 
@@ -141,7 +141,7 @@ def halves(rows: list[int]) -> tuple[list[int], list[int]]:
 def _unicode(line: str) -> str:
     """Replace lone surrogates, which no UTF-8 tokenizer takes."""
     try:
-        # encoding fails for lone surrogates alone
+        # Encoding fails for lone surrogates alone
         line.encode()
     except UnicodeEncodeError:
         return line.encode("utf-8", "replace").decode()
@@ -155,7 +155,7 @@ def _chunks(lines: Sequence[str], size: int) -> Iterator[list[int]]:
     for i, line in enumerate(lines):
         if not line.strip():
             continue
-        # a single line longer than `size` is a chunk by itself
+        # A single line longer than `size` is a chunk by itself
         if chunk and total + len(line) > size:
             yield chunk
             chunk, total = [], 0

@@ -50,12 +50,12 @@ def force(
     out, mask = _padded([target for _, target in pairs], special.pad, device)
     given = torch.cat([torch.full_like(out[:, :1], special.bos), out[:, :-1]], 1)
     parts = [_of_member(member, src, src_mask, given, out, mask, align) for member in models_of(model)]
-    # the mean of probabilities, not of their logarithms
+    # The mean of probabilities, not of their logarithms
     log_probs = torch.stack([log_prob for log_prob, _ in parts]).logsumexp(0) - math.log(len(parts))  # (B, T)
-    # nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
+    # Nothing is forbidden here, as it is in a search: of finite logits not even a rare token has minus infinity
     if not log_probs[mask].isfinite().all():
         raise NotFiniteScoresError
-    # a head that reads nothing, as relu's may, is a row of zeros in the mean
+    # A head that reads nothing, as relu's may, is a row of zeros in the mean
     weights = _shares(torch.stack([weight for _, weight in parts if weight is not None]).mean(0)) if align else None
     found = []
     for row, (source, target) in enumerate(pairs):
@@ -88,7 +88,7 @@ def _of_member(
     if any(each is None for each in weights):
         found = saliency(model, src, src_mask, given, out, mask)
     else:
-        # mean over heads, then over layers
+        # Mean over heads, then over layers
         found = torch.stack([_shares(each).mean(1) for each in weights if each is not None]).mean(0)
     return chosen, spread(found, model.encoder.halvings.values(), src_mask)
 

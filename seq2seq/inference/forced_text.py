@@ -87,7 +87,7 @@ def force_lines(
         (src,) = encode_lines(tokenizer, [source], max_len=translator.max_len, tags=translator.tags, note=told)
         (tgt,) = tokenizer.encode_tgt([target])
         most = translator.settings.max_len
-        # of a blank source nothing is computed
+        # Of a blank source nothing is computed
         if src and most is not None and len(tgt) > most:
             reason = f"has {len(tgt)} pieces; the model has {most} positions"
             if left_out is None:
@@ -128,7 +128,7 @@ def _force_batch(
         pieces = target_pieces(translator.tokenizer, tgt)
         words = None
         if forced.weights is not None:
-            # tags and the end stand for no text
+            # Tags and the end stand for no text
             tags = len(translator.tags)
             source = [*[""] * tags, *source_pieces(translator.tokenizer, src[tags:-1]), ""]
             words = _align(forced.weights, source, [*pieces[:-1], ""], translator.tokenizer)

@@ -34,7 +34,7 @@ def as_json(number: int, candidates: Sequence[Candidate], details: Mapping[str, 
     ]
     entry: dict[str, Any] = {"line": number, **best}
     if others:
-        # without those that stand for hypotheses that the beam did not have
+        # Without those that stand for hypotheses that the beam did not have
         entry["alternatives"] = [other for other in others if other["score"] is not None]
     return json.dumps(entry | dict(details), ensure_ascii=False) + "\n"
 

@@ -60,7 +60,7 @@ def read_windows(
     since = 0.0
     for line in _raw_lines(stream):
         if line is not None:
-            # the age of a window is that of its first line
+            # The age of a window is that of its first line
             since = since if lines else time.monotonic()
             lines.append(line)
             size += len(line.data)
@@ -68,7 +68,7 @@ def read_windows(
         # None: the stream is silent. Patience: one that trickles without a pause gets answers, too
         if lines and (line is None or full or time.monotonic() - since > PATIENCE_SECONDS):
             yield Window(first, lines)
-            # new lists, not cleared ones: the consumer still has the window that was yielded
+            # New lists, not cleared ones: the consumer still has the window that was yielded
             first += len(lines)
             lines = []
             size = 0
@@ -85,7 +85,7 @@ def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
     while chunk := read(1 << 16):
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
-            # at the bound the slice is empty: the rest of the line is only counted
+            # At the bound the slice is empty: the rest of the line is only counted
             data += piece[: LINE_BYTES - len(data)]
             yield RawLine(bytes(data), size + len(piece))
             data = bytearray()
@@ -94,7 +94,7 @@ def _raw_lines(stream: Stream) -> Iterator[RawLine | None]:
         size += len(rest)
         if not _readable(stream):
             yield None
-    # the last line may lack its \n
+    # The last line may lack its \n
     if size:
         yield RawLine(bytes(data), size)
 
@@ -113,7 +113,7 @@ def decode_line(line: RawLine) -> tuple[str, bool]:
     Returns:
         The text, and True if all bytes were valid.
     """
-    # of a line cut at LINE_BYTES the last byte is not its end, and its last character may be split
+    # Of a line cut at LINE_BYTES the last byte is not its end, and its last character may be split
     whole = line.size == len(line.data)
     data = line.data[:-1] if whole and line.data.endswith(b"\r") else line.data
     try:
@@ -190,13 +190,13 @@ class LineStream:
             for window in read_windows(source, first=skip + 1):
                 translated = self._translate(window)
                 if self.progress:
-                    # the output may go to the same terminal
+                    # The output may go to the same terminal
                     self.progress.clear()
                 sink.write(translated)
-                # a reader at the other end of a pipe waits for the answers of this window
+                # A reader at the other end of a pipe waits for the answers of this window
                 sink.flush()
             for stream in beside:
-                # one line, for a pipe may have no end
+                # One line, for a pipe may have no end
                 if stream.readline():
                     more = f"has more than {self.lines:,} lines, and the input has {self.lines:,}"
                     raise ValueError(f"{_name(stream)} {more}; it needs one for each")
@@ -220,7 +220,7 @@ class LineStream:
             beside["phrases"] = [[part for part in row.split("\t") if part.strip()] for row in rows]
         if self.progress:
             beside["progress"] = self.progress.advance
-            # blank lines are not searched
+            # Blank lines are not searched
             self.progress.advance(sum(not line.strip() for line in lines))
         results = self.translator.translate(
             lines, note=lambda note: self._report(window, note), **self.options, **beside
@@ -252,7 +252,7 @@ class LineStream:
         if not self._asked:
             return []
         align = self.alignments is not None or "alignment" in self.details
-        # of a line that failed there is nothing to say, as of a blank one, nor of parts as if they were one sentence
+        # Of a line that failed there is nothing to say, as of a blank one, nor of parts as if they were one sentence
         pairs = [
             (line if math.isfinite(each.score) and number not in self._split else "", each.text)
             for number, (line, each) in enumerate(zip(lines, best, strict=True), first)
@@ -269,7 +269,7 @@ class LineStream:
         if len(rows) < len(window.raw):
             count = window.first + len(rows)
             raise ValueError(f"{_name(stream)} ends before line {count:,} of the input; it needs as many lines")
-        # a byte order mark can only begin the file
+        # A byte order mark can only begin the file
         if window.first == 1:
             rows[0] = rows[0].removeprefix(codecs.BOM_UTF8)
         return [row.removesuffix(b"\r").decode("utf-8", "replace") for row in rows]
@@ -278,17 +278,17 @@ class LineStream:
         text, valid = decode_line(line)
         if not valid:
             self.invalid += 1
-            # once: a file in another encoding would warn at every line
+            # Once: a file in another encoding would warn at every line
             if self.invalid == 1:
                 self.warn(f"line {number} is not valid UTF-8; the invalid bytes are replaced (warned once)")
         if line.size > len(line.data):
             self.warn(f"line {number} has {line.size:,} bytes; only the first {len(line.data):,} are read")
-        # a byte order mark can only begin the file
+        # A byte order mark can only begin the file
         return text.removeprefix("\ufeff") if number == 1 else text
 
     def _report(self, window: Window, note: Note) -> None:
         number = window.first + note.position
-        # counted here, reported again in the exit status; parts of a line fail as one
+        # Counted here, reported again in the exit status; parts of a line fail as one
         if note.error and number in self._failed:
             return
         if note.error:
@@ -300,7 +300,7 @@ class LineStream:
         line = window.raw[note.position]
         text = str(note)
         if not note.error and line.size > len(line.data):
-            # extrapolated from the bytes that were read, hence rounded to thousands
+            # Extrapolated from the bytes that were read, hence rounded to thousands
             whole = round(note.pieces * line.size / len(line.data), -3)
             text = f"is cut: about {whole:,} pieces, the first {note.kept:,} are translated"
         if note.parts > 1 and self._asked:

@@ -21,13 +21,13 @@ def utility(name: str) -> Callable[[str, str], float]:
     Raises:
         ValueError: There is no such utility.
     """
-    # takes a while to import
+    # Takes a while to import
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
-    # without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
+    # Without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
     metric = CHRF() if name == "chrf" else BLEU(effective_order=True)
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
 

@@ -26,7 +26,7 @@ def locate(name: str | os.PathLike[str]) -> Path:
         CheckpointError: The hub has no such repository, or cannot be reached.
     """
     text = os.fspath(name)
-    # the names that the hub allows; owner/name@revision chooses one
+    # The names that the hub allows; owner/name@revision chooses one
     match = re.fullmatch(r"(\w[\w.-]*/\w[\w.-]*?)(?:@([\w./-]+))?", text)
     if os.path.lexists(text) or match is None or text.endswith(".ckpt"):
         return Path(name)
@@ -82,7 +82,7 @@ def load_model(path: Path, *, device: str, dtype: str = "float32", trust: Sequen
             f"{path} holds ONNX graphs, which run on the CPU in float32, not on {device} in {dtype}; choose --device "
             "cpu and --dtype float32, or name the checkpoint"
         )
-    # imported here: it needs onnxruntime
+    # Imported here: it needs onnxruntime
     from seq2seq.inference.onnx_model import load_onnx
 
     return load_onnx(path, trust=trust)
@@ -99,7 +99,7 @@ def _load_weights(folder: Path, *, device: str, trust: Sequence[str]) -> Loaded:
         weights = safetensors.load_file(path)
     except Exception as error:  # the format's own error, or the file system's
         raise CheckpointError(f"{path}: is damaged ({' '.join(str(error).split())[:200]})") from None
-    # the format keeps no tensor twice: a tied weight has the name of the one that is stored
+    # The format keeps no tensor twice: a tied weight has the name of the one that is stored
     tied = values.get("tied")
     for name, stored in tied.items() if isinstance(tied, dict) else ():
         if not isinstance(stored, str) or stored not in weights:

@@ -109,7 +109,7 @@ class OnnxModel(Seq2Seq):
         feeds = {"token": token, "position": position, **{f"state.{i}": part for i, part in enumerate(parts)}}
         feeds |= {f"owner.{i}": self._owner(f"owner.{i}", each) for i, each in enumerate(ancestries)}
         feeds = {name: part.unflatten(0, (sentences, -1)) for name, part in feeds.items() if isinstance(part, Tensor)}
-        # the graph scores none where another layer does
+        # The graph scores none where another layer does
         feeds["scored"] = torch.arange(len(token) if output is None else 0)
         feeds |= {f"context.{i}": part for i, part in enumerate(leaves(context))}  # type: ignore[misc]
         caches = {i: part for i, part in enumerate(parts) if not isinstance(part, Tensor)}
@@ -118,12 +118,12 @@ class OnnxModel(Seq2Seq):
                 _fit(cache, ancestries[number].limit)
             feeds[f"values.{i}"] = cache.values
         log_probs, *following = self.graphs[1].run(feeds)
-        # graphs of earlier versions lack it
+        # Graphs of earlier versions lack it
         if "scored" in self.graphs[1].shapes:
             features, *following = following
             log_probs = log_probs if output is None else output(features).log_softmax(-1)
         for i, cache in caches.items():
-            # written in place, as by our own layers
+            # Written in place, as by our own layers
             cache.append(following[i], position)
             following[i] = cache
         return log_probs, rebuild(state, following)
@@ -138,9 +138,9 @@ def _fit(cache: Cache, slots: int) -> None:
     axis, old = cache.slot_axis, cache.values
     kept = old.narrow(axis, 0, min(slots, old.shape[axis]))
     missing = slots - kept.shape[axis]
-    # every 16th step, since that many slots come into use at a time
+    # Every 16th step, since that many slots come into use at a time
     if missing:
-        # zeros: what a hypothesis does not see counts 0 times
+        # Zeros: what a hypothesis does not see counts 0 times
         kept = torch.cat([kept, old.new_zeros(*old.shape[:axis], missing, *old.shape[axis + 1 :])], axis)
     cache.values = kept.contiguous()
 
@@ -161,7 +161,7 @@ def load_onnx(folder: Path, *, trust: Sequence[str] = ()) -> Loaded:
     tokenizer = load_tokenizer(meta, folder / CONFIG)
     meta = upgrade({"seq2seq": meta}, "seq2seq")["seq2seq"]
     try:
-        # without memory: the graphs have the weights
+        # Without memory: the graphs have the weights
         with without_memory():
             form = build_model(meta["model"], trust=trust, portable=True).eval()
     except Exception as error:  # settings that no model fits, from a file that anybody may have written
@@ -193,7 +193,7 @@ def _session(path: Path) -> Any:
         raise CheckpointError(f"{path.parent}: has no {path.name}; copy the folder again")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # errors alone: warnings are about constants that the runtime folds
+    # Errors alone: warnings are about constants that the runtime folds
     options.log_severity_level = 3
     try:
         return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

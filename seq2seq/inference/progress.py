@@ -53,10 +53,10 @@ class ProgressLine:
 
     def _write(self, text: str) -> None:
         try:
-            # to the first column, and clear what the last line had beyond this one
+            # To the first column, and clear what the last line had beyond this one
             self.stream.write(f"\r{text}\x1b[K")
             self.stream.flush()
-        # a terminal that is gone must not stop the work
+        # A terminal that is gone must not stop the work
         except (OSError, ValueError):
             pass
 
@@ -64,7 +64,7 @@ class ProgressLine:
 def count_lines(descriptor: int) -> int:
     """Count the lines of an open file from where it is read next; the last one may lack its end."""
     lines, last, at = 0, b"\n", os.lseek(descriptor, 0, os.SEEK_CUR)
-    # without moving what is read next
+    # Without moving what is read next
     while chunk := os.pread(descriptor, _CHUNK, at):
         lines += chunk.count(b"\n")
         last = chunk[-1:]

@@ -75,10 +75,10 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
     Raises:
         ValueError: The output is not a regular file, was made by something else, or another process writes it.
     """
-    # where there are no such locks, nothing else of the program fails
+    # Where there are no such locks, nothing else of the program fails
     import fcntl
 
-    # a link keeps pointing at its target
+    # A link keeps pointing at its target
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file():
         raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
@@ -90,7 +90,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
             raise ValueError(f"{partial} is being written by another process; wait for its end") from None
         yield PartialOutput(file, note, made_by, lines_each)
         file.flush()
-        # content before the rename: after a power cut the name must not lead to an empty file
+        # Content before the rename: after a power cut the name must not lead to an empty file
         os.fsync(file.fileno())
         put_in_place(partial, final)
     note.unlink()

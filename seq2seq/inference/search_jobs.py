@@ -108,7 +108,7 @@ def make_parts(
             sources[0] = sources[0]._replace(prefix=begin)
         sources = [source._replace(phrases=wanted) for source in sources]
         if sampling is not None:
-            # equal parts of a line are drawn apart
+            # Equal parts of a line are drawn apart
             seeds = [line_seed(sampling.seed + place, source.ids) for place, source in enumerate(sources)]
             sources = [source._replace(seed=seed) for source, seed in zip(sources, seeds, strict=True)]
         parts += [Part(number, source) for source in sources]
@@ -147,7 +147,7 @@ def join_parts(
 def _joined(parts: Sequence[Hypothesis], settings: SearchSettings) -> Joined:
     score = parts[0].score
     if len(parts) > 1:
-        # each part has an end
+        # Each part has an end
         length = sum(len(part.ids) + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length_divisor(length, settings)
     return Joined([part.ids for part in parts], score)
@@ -161,10 +161,10 @@ def line_seed(seed: int, ids: Sequence[int]) -> int:
 
 @functools.lru_cache(maxsize=4)
 def _words(tokenizer: Tokenizer) -> Words:
-    # a pass over the vocabulary, which each request would cost
+    # A pass over the vocabulary, which each request would cost
     pieces = target_pieces(tokenizer, range(tokenizer.tgt_vocab_size))
     for piece, byte in tokenizer.byte_of.items():
-        # a character that has no piece is taken for a letter
+        # A character that has no piece is taken for a letter
         pieces[piece] = chr(byte) if byte < 128 else "x"
     return Words.of(pieces)
 

@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise ValueError(f"{path} is a directory, no shortlist; python -m seq2seq.shortlist makes one")
     try:
         with zipfile.ZipFile(path) as archive:
-            # what is not packed cannot grow
+            # What is not packed cannot grow
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
                 raise ValueError("packed")
         with np.load(path, allow_pickle=False) as file:

@@ -179,19 +179,19 @@ class Translator:
         _require_lists(lines=lines, prefixes=prefixes, suppress=suppress, phrases=phrases)
         _require_lists(**{f"phrases[{number}]": each for number, each in enumerate(phrases or ())})
         _require_one_each(len(lines), prefixes=prefixes, phrases=phrases)
-        # the caller chooses how to search; the number of positions is the model's
+        # The caller chooses how to search; the number of positions is the model's
         settings = dataclasses.replace(settings or self.settings, max_len=self.settings.max_len)
         failed: set[int] = set()
         note = _and_keep_failures(note or (lambda n: log.warning("line %d %s", n.position + 1, n)), failed)
         constrained = phrases is not None
         job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
-        # tokenize all, search in order of length, and write each result to its line's place
+        # Tokenize all, search in order of length, and write each result to its line's place
         room = {"max_len": self.max_len, "tags": self.tags, "most": most_parts}
         ids = encode_parts(self.tokenizer, lines, **room, note=_but_of_phrases(note, phrases))
         parts = make_parts(ids, self.tokenizer, sampling=sampling, prefixes=prefixes, phrases=phrases, note=note)
         job = want_all_to_join(job, parts)
-        # longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
+        # Longest first: what is searched together has similar lengths, and what enters is no longer than what leaves
         rows = sorted(range(len(parts)), key=lambda i: -len(parts[i].source.ids))
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
@@ -326,7 +326,7 @@ def _search_parts(
                 done(parts[rows[number]].line)
     except (RuntimeError, ValueError, MemoryError) as error:
         reason = first_line(error)
-    # after the handler, whose exception keeps the memory of the search
+    # After the handler, whose exception keeps the memory of the search
     if reason is None:
         return
     left = [i for i in rows if i not in found]
@@ -334,7 +334,7 @@ def _search_parts(
         part = parts[left[0]]
         note(Note(part.line, len(part.source.ids) - 1, 0, reason))
         done(part.line)
-    # out of memory, or one bad line among good ones: smaller batches settle both
+    # Out of memory, or one bad line among good ones: smaller batches settle both
     for half in halves(left) if len(left) > 1 else ():
         _search_parts(translator, found, parts, half, job, note, done)
 
@@ -354,7 +354,7 @@ def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
 
 def _make_as_many(candidates: list[Candidate], n_best: int, *, blank: bool) -> None:
     """Fill up or cut, in place: exactly n_best for each line, so that N lines in give n_best * N lines out."""
-    # the translation of a blank line is certain; lines that failed and short beams have none
+    # The translation of a blank line is certain; lines that failed and short beams have none
     score = 0.0 if blank else float("-inf")
     candidates += [Candidate("", score)] * (n_best - len(candidates))
     del candidates[n_best:]
@@ -371,7 +371,7 @@ def _require_same_task(member: Loaded, path: Path, first: Loaded, first_path: Pa
 
 def _as_text(tokenizer: Tokenizer, translations: list[list[Joined]]) -> list[list[Candidate]]:
     """Turn the translations of each line into text; those of parts are set apart by spaces."""
-    # one call for all of them: the tokenizer's overhead is per call
+    # One call for all of them: the tokenizer's overhead is per call
     texts = iter(tokenizer.decode([ids for row in translations for each in row for ids in each.ids]))
     return [
         [Candidate(_join([next(texts) for _ in each.ids]), float(each.score)) for each in row] for row in translations
@@ -409,6 +409,6 @@ def store_weights_in(dtype: str, model: Seq2Seq) -> None:
 
 def most_rows(beam_size: int, vocab_size: int) -> int:
     """Return how many sentences may be searched at a time, by what a step computes for each; one is always allowed."""
-    # a hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
+    # A hypothesis has a score of every token, and of every slot that its beam has filled in each head of attention
     numbers = beam_size * max(vocab_size, beam_size * _SLOTS)
     return max(1, _STEP_NUMBERS // numbers)

@@ -33,7 +33,7 @@ def skew(weights: Tensor) -> Tensor:
     """Shift row t of (..., T, K) right by t places: band matrices (..., T, T + K - 1)."""
     rows, taps = weights.shape[-2:]
     flat = F.pad(weights, (0, rows)).flatten(-2)  # each row is followed by T zeros: T + K a row
-    # read back with rows one shorter, each row begins one place later than the row before it
+    # Read back with rows one shorter, each row begins one place later than the row before it
     return flat[..., : rows * (rows + taps - 1)].unflatten(-1, (rows, rows + taps - 1))
 
 
@@ -41,7 +41,7 @@ def unskew(band: Tensor) -> Tensor:
     """Invert `skew`: the band of (..., T, T + K - 1) as rows (..., T, K); what lies off the band is dropped."""
     rows = band.shape[-2]
     taps = band.shape[-1] - band.shape[-2] + 1
-    # the inverse: rows one longer again, of which the first K are the band
+    # The inverse: rows one longer again, of which the first K are the band
     return F.pad(band.flatten(-2), (0, rows)).unflatten(-1, (rows, rows + taps))[..., :taps]
 
 
@@ -52,7 +52,7 @@ def mirrored(weights: Tensor, left: int) -> Tensor:
     """
     taps = weights.shape[-1]
     padded = F.pad(weights, (0, 0, taps - 1 - left, left)).contiguous()  # (..., T + K - 1, K)
-    # a view along antidiagonals: its element (s, k) lies in row s + k and column K - 1 - k of `padded`
+    # A view along antidiagonals: its element (s, k) lies in row s + k and column K - 1 - k of `padded`
     steps = (*padded.stride()[:-2], taps, taps - 1)
     return padded.as_strided(weights.shape, steps, padded.storage_offset() + taps - 1)
 
@@ -70,7 +70,7 @@ def band_conv(x: Tensor, weights: Tensor, *, left: int, block: int = BLOCK) -> T
     length = x.shape[1]
     taps = weights.shape[-1]
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R); a product would copy it too, and take five times as long
-    # short sentences: one T x T matrix a head is faster than blocks; an exported graph has no branches by length
+    # Short sentences: one T x T matrix a head is faster than blocks; an exported graph has no branches by length
     if torch.compiler.is_exporting() or length <= 2 * block:
         band = skew(weights)[..., left : left + length]  # columns outside the sequence meet zeros only
         return (band.to(x.dtype) @ values).transpose(1, 2)
@@ -104,7 +104,7 @@ def band_weight_gradient(dy: Tensor, x: Tensor, taps: int, *, left: int, block: 
     values = x.transpose(1, 2).contiguous()  # (B, H, T, R)
     grads = dy.transpose(1, 2).contiguous()  # (B, H, T, R)
     if length <= 2 * block:
-        # all T x T products, of which the band is kept
+        # All T x T products, of which the band is kept
         return unskew(F.pad(grads @ values.transpose(-1, -2), (left, taps - 1 - left)))
     # (B, H, blocks, block, block + K - 1)
     products = _blocks(grads, block) @ _windows(values, taps, left, block).transpose(-1, -2)
@@ -120,5 +120,5 @@ def _windows(values: Tensor, taps: int, left: int, block: int) -> Tensor:
     """Unfold what each block of rows reads of values (B, H, T, R): (B, H, blocks, block + K - 1, R)."""
     tail = -values.shape[2] % block  # completes the last block
     padded = F.pad(values, (0, 0, left, taps - 1 - left + tail))  # (B, H, blocks * block + K - 1, R)
-    # overlapping views; `unfold` puts their rows last
+    # Overlapping views; `unfold` puts their rows last
     return padded.unfold(2, block + taps - 1, block).transpose(-1, -2)

@@ -97,7 +97,7 @@ def obstacle(x: Tensor, *others: Tensor, heads: int | None = None, taps: int = 1
         return f"kernel_size {taps} is more than {MAX_TAPS}"
     if heads is not None and x.shape[-1] // heads > MAX_HEAD_DIM:
         return f"{x.shape[-1] // heads} channels a head are more than {MAX_HEAD_DIM}"
-    # inside a sentence positions are counted in 32 bits
+    # Inside a sentence positions are counted in 32 bits
     sizes = (part.shape[1] * max(part.stride(1), part.shape[2:].numel()) for part in (x, *others) if part.dim() > 2)
     reach = max(sizes, default=0)
     return f"a sentence that spans {reach} numbers, 2^31 or more" if reach >= 2**31 else device_obstacle(x.device)
@@ -131,7 +131,7 @@ def launcher_obstacle() -> str | None:
     from triton.runtime import driver
 
     try:
-        # builds it, or finds it in Triton's cache; this needs a C compiler and Python's headers
+        # Builds it, or finds it in Triton's cache; this needs a C compiler and Python's headers
         active: Any = driver.active
         _ = active.utils
     except Exception as error:  # of the compiler, of the linker, of the driver

@@ -19,7 +19,7 @@ def dropout(x: Tensor, drop: float, *, training: bool = True) -> Tensor:
     """
     if not training or drop == 0.0:
         return x
-    # a GPU draws fast; a compiled graph fuses the drawing with what is around it
+    # A GPU draws fast; a compiled graph fuses the drawing with what is around it
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, drop)
     keep = keep_probability(drop)

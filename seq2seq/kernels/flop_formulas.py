@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-# the operators, which must exist to be counted
+# The operators, which must exist to be counted
 from seq2seq.kernels import dynamicconv as dynamicconv
 from seq2seq.kernels import lightconv as lightconv
 

@@ -14,19 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# the kernels read two DropConnect words of a row at most, 32 taps each
+# The kernels read two DropConnect words of a row at most, 32 taps each
 MAX_TAPS = 64
-# a backward kernel stores up to 32,768 numbers for each static kernel, and counts them in 32 bits
+# A backward kernel stores up to 32,768 numbers for each static kernel, and counts them in 32 bits
 MAX_KERNELS = 1 << 15
-# a direct kernel takes all channels of a head into one program
+# A direct kernel takes all channels of a head into one program
 MAX_HEAD_DIM = 256
-# longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
+# Longer chunks amortize a program's set-up once there are this many programs, four for each multiprocessor of a big GPU
 PROGRAMS = 528
-# up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
+# Up to this many taps, one multiply-add per tap beats a band matrix whose every row has 2 * 16 columns
 DIRECT_TAPS = 3
-# the longest sentence that is taken as one tile
+# The longest sentence that is taken as one tile
 ONE_TILE = 64
-# compute capability 9.0: what is assumed where there is no GPU
+# Compute capability 9.0: what is assumed where there is no GPU
 HOPPER = 90
 
 
@@ -56,7 +56,7 @@ class Config(NamedTuple):
         return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
 
 
-# settings by operation, see `override`
+# Settings by operation, see `override`
 _overrides: dict[str, Config] = {}
 
 
@@ -87,7 +87,7 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     """
     if op in _overrides:
         return _overrides[op]
-    # without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py), and of these the best by estimate
+    # Without spilled registers, on sm_80 to sm_100 (benchmarks/aot.py), and of these the best by estimate
     # (benchmarks/roofline); not yet chosen by time
     if is_direct(op, taps):
         across = columns(head_dim)
@@ -98,14 +98,14 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
     most = _most_columns(op, taps, wide)
     across = columns(head_dim, most)  # channels a program takes
     backward, short = op.endswith("_backward"), 17 if op.startswith("lightconv") else 32
-    # a tile of 16 reaches 17 taps with one tile before it, of 32 reaches 33, of 64 all
+    # A tile of 16 reaches 17 taps with one tile before it, of 32 reaches 33, of 64 all
     tile = 16 if taps <= 17 or wide else 32 if taps <= short or (backward and arch != HOPPER) else 64
     unaligned = head_dim % 16 != 0  # loads of single numbers, with an address each
     heavy = (backward and taps > short) or (wide and taps > 17)
     stages = _stages(op, tile, wide) if arch == HOPPER else 1
     limit = None
     if op.startswith("lightconv") and arch != HOPPER and not heavy:
-        # without a limit these compilers spill; of 168 registers, three blocks of 128 threads fit a multiprocessor
+        # Without a limit these compilers spill; of 168 registers, three blocks of 128 threads fit a multiprocessor
         limit = 255 if backward or across > 64 else 168
     return Config(tile, 16, 8 if heavy or unaligned else 4, stages, most, limit)
 
@@ -113,7 +113,7 @@ def config(op: str, taps: int, head_dim: int, dtype: torch.dtype, arch: int = HO
 def _stages(op: str, tile: int, wide: bool) -> int:
     """Return the stages of pipelined loads for which a thread of sm_90 has the registers."""
     if op.startswith("lightconv"):
-        # short tiles: one tile ahead hides half of a load
+        # Short tiles: one tile ahead hides half of a load
         return 2 if wide else 3
     return 2 if op.endswith("_backward") and tile < 64 else 1
 
@@ -122,7 +122,7 @@ def one_tile(op: str, taps: int, length: int, head_dim: int, dtype: torch.dtype)
     """Return the positions of a tile that a whole sentence is taken as, 0 if it is taken otherwise."""
     if is_direct(op, taps) or op in _overrides or not 0 < length <= ONE_TILE:
         return 0
-    # a program takes a whole head, for which there are too few registers
+    # A program takes a whole head, for which there are too few registers
     if op == "dynamicconv_backward" and dtype == torch.float32 and head_dim > 64:
         return 0
     return columns(length)
@@ -133,12 +133,12 @@ def one_tile_config(op: str, tile: int, head_dim: int, dtype: torch.dtype, arch:
     if f"{op}_one_tile" in _overrides:
         return _overrides[f"{op}_one_tile"]
     if op.startswith("lightconv"):
-        # a program goes from sentence to sentence, and loads the next two while it works on this one
+        # A program goes from sentence to sentence, and loads the next two while it works on this one
         heavy = tile > 32 and op.endswith("_backward")
         most = 64 if dtype != torch.float32 else 16 if heavy else 32
         warps, stages = (8, 1) if heavy and arch != HOPPER else (4 if tile > 32 else 2, 3)
         return Config(tile, chunk=1, num_warps=warps, num_stages=stages, columns=most)
-    # two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
+    # Two warps for a tile of 32 positions and 64 channels: of fewer instructions in all than four, without spills
     size = tile * max(64, columns(head_dim)) * (2 if dtype == torch.float32 else 1)
     return Config(tile, chunk=1, num_warps=min(8, max(1, size // 1024)), num_stages=1, columns=MAX_HEAD_DIM)
 

@@ -40,14 +40,14 @@ def _scan(
     dim: int,
 ) -> Tensor:
     """Compute `over_positions` by torch's scan: a loop would fix the number of positions in the graph."""
-    # a prototype in torch, and used where there is no other way alone
+    # A prototype in torch, and used where there is no other way alone
     from torch._higher_order_ops import scan
 
     def combine(carry: State, now: tuple[Tensor, ...]) -> tuple[State, Tensor]:
         following, y = update(carry, now)
-        # no output may share memory with another
+        # No output may share memory with another
         return following, y.clone()
 
-    # positions first: so the operator stacks its outputs
+    # Positions first: so the operator stacks its outputs
     _, outputs = scan(combine, state, tuple(part.movedim(dim, 0) for part in inputs))
     return outputs.movedim(0, dim)

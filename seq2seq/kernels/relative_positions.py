@@ -45,7 +45,7 @@ def extents(length: int, grid_width: int | None = None) -> tuple[int, ...]:
 
 def slot_offsets(position: Tensor, slots: int, beam: int) -> Tensor:
     """Return d of a cache's slots, `beam` to a position, from position (N,): (1, N / beam, beam, slots)."""
-    # the cache lays a position's beam slots side by side, so slot s is position s // beam
+    # The cache lays a position's beam slots side by side, so slot s is position s // beam
     return offsets(position.view(-1, beam), torch.arange(slots, device=position.device) // beam)
 
 

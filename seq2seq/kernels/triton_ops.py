@@ -12,7 +12,7 @@ from torch import Tensor
 
 # exp x = 2^(x LOG2E): GPUs have an instruction for powers of two
 LOG2E = tl.constexpr(1.4426950408889634)
-# under TRITON_INTERPRET=1, which runs no assembly
+# Under TRITON_INTERPRET=1, which runs no assembly
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -20,7 +20,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 def load_rows(base, stride, row, column, first, last, WIDTH: tl.constexpr):
     """Load rows [first, last) of a matrix of WIDTH columns, 0 elsewhere: (rows, columns)."""
     mask = ((row >= first) & (row < last))[:, None]  # (rows, 1)
-    # columns are a power of two, or a part of the head; where they are the head, no mask is needed
+    # Columns are a power of two, or a part of the head; where they are the head, no mask is needed
     if column.shape[0] != WIDTH:
         mask = mask & (column < WIDTH)[None, :]
     return tl.load(base + row[:, None] * stride + column[None, :], mask=mask, other=0.0)
@@ -73,7 +73,7 @@ def tanh(x):
     """Compute tanh x to 2^-11: one instruction."""
     if INTERPRETED:
         return 1.0 - 2.0 / (1.0 + tl.exp2(x * (2.0 * LOG2E)))
-    # not pure, so that it is computed once: of a pure one, the compiler repeats results in every warp that needs them
+    # Not pure, so that it is computed once: of a pure one, the compiler repeats results in every warp that needs them
     return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=False, pack=1)
 
 

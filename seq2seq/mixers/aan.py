@@ -70,7 +70,7 @@ class AAN(SelfMixer):
     def step(self, x: Tensor, state: AAN.State, position: Tensor) -> tuple[Tensor, AAN.State]:
         """Add x (N, D) at position (N,), then transform and gate the mean."""
         total = state.total + x
-        # positions count from 0
+        # Positions count from 0
         mean = (total / (position[:, None] + 1)).to(x.dtype)
         return self._gated(x, mean), self.State(total)
 

@@ -47,7 +47,7 @@ class AdditiveScore(nn.Module):
 
     def energy(self, query: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Return e (B, T, S) of query (B, T, Q) and keys (B, S, A), where asked for with coverage (B, T, S)."""
-        # every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
+        # Every pair of query and key has a hidden layer of its own: (B, T, S, A) of memory
         hidden = self.query(query)[:, :, None] + keys[:, None]
         if self.coverage is not None:
             assert coverage is not None

@@ -29,7 +29,7 @@ def rotate(x: Tensor, position: Tensor, head_dim: int) -> Tensor:
     first, second = x.unflatten(-1, (-1, head_dim)).to(dtype).chunk(2, -1)  # (..., heads, d / 2) each
     cos = angle.cos()
     sin = angle.sin()
-    # the rotation matrix [cos -sin; sin cos] on each pair
+    # The rotation matrix [cos -sin; sin cos] on each pair
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).flatten(-2).to(x.dtype)
 
 
@@ -125,7 +125,7 @@ class Attention(SelfMixer):
         self.kv_dim = self.num_kv_heads * self.head_dim
         self.weights = weights
         self.norm = _norm_of(weights, dim, packed=packed)
-        # the norm divides by the values' own size
+        # The norm divides by the values' own size
         if self.norm is not None and self.properties:
             self.properties = self.properties._replace(linear=False)
         self.qkv = attention_inputs(dim, dim, self.kv_dim, self.kv_dim)
@@ -136,7 +136,7 @@ class Attention(SelfMixer):
         query, key_value = self._project(x, torch.arange(x.shape[1], device=x.device))
         q = split(query, self.num_heads)  # (B, H, T, d)
         k, v = (split(part, self.num_kv_heads) for part in key_value.chunk(2, -1))  # (B, G, T, d)
-        # torch's attention wants as many key heads as query heads: each serves its whole group
+        # Torch's attention wants as many key heads as query heads: each serves its whole group
         if self.groups > 1:
             k = k.repeat_interleave(self.groups, 1)
             v = v.repeat_interleave(self.groups, 1)
@@ -172,7 +172,7 @@ class Attention(SelfMixer):
         # append before reading: a position attends to itself
         for cache, part in zip(state, key_value.chunk(2, -1), strict=True):
             cache.append(part, position)
-        # a sentence's hypotheses are queries of one attention
+        # A sentence's hypotheses are queries of one attention
         q = split(query.view(state.keys.values.shape[0], -1, self.dim), self.num_heads)  # (B, H, beam, d)
         y = state.keys.attend(q, state.values, position, attention=attention, weights=self.weights)
         return self._output(merge(y)).view(x.shape[0], -1), state
@@ -184,7 +184,7 @@ class Attention(SelfMixer):
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """Project x (..., D) at positions (...): queries (..., D), keys and values side by side (..., 2 G d)."""
         query, key_value = self.qkv(x).split([self.dim, 2 * self.kv_dim], -1)
-        # keys are turned once, when they enter the cache; values are not turned
+        # Keys are turned once, when they enter the cache; values are not turned
         if self.rotary:
             key, value = key_value.chunk(2, -1)
             query, key = (rotate(part, position, self.head_dim) for part in (query, key))

@@ -14,11 +14,11 @@ from seq2seq.mixer import SelfMixer
 
 def running_mean(x: Tensor, mask: Tensor, *, causal: bool) -> Tensor:
     """Average the real positions of x (B, T, D): those up to each position if causal, else all."""
-    # sums over a long sequence lose digits in half precision
+    # Sums over a long sequence lose digits in half precision
     wide = at_least_float32(x.dtype)
     x = x.masked_fill(~mask[:, :, None], 0.0)  # padding adds nothing
     if causal:
-        # padding is on the right, so before any real position all t are real
+        # Padding is on the right, so before any real position all t are real
         mean = x.cumsum(1, dtype=wide) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
     else:
         mean = (x.sum(1, keepdim=True, dtype=wide) / mask.sum(1)[:, None, None]).expand_as(x)  # (B, T, D)
@@ -69,5 +69,5 @@ class Average(SelfMixer):
     def step(self, x: Tensor, state: Average.State, position: Tensor) -> tuple[Tensor, Average.State]:
         """Add x (N, D) at position (N,)."""
         total = state.total + x
-        # positions count from 0
+        # Positions count from 0
         return self.out((total / (position[:, None] + 1)).to(x.dtype)), self.State(total)

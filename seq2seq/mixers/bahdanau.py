@@ -79,9 +79,9 @@ class Bahdanau(CrossMixer):
         self.key = nn.Linear(memory_dim, score_dim, bias=False)
         self.attend = AdditiveScore(query_dim=hidden_dim, score_dim=score_dim)
         self.unit = GatedUnit(input_dim=dim, hidden_dim=hidden_dim, reset=reset)
-        # the context's part of the gates, apart from x's, which is computed for all positions at once
+        # The context's part of the gates, apart from x's, which is computed for all positions at once
         self.read = in_blocks(nn.Linear(memory_dim, 3 * hidden_dim, bias=False), *[hidden_dim] * 3)
-        # maxout takes the larger of two numbers for each output
+        # Maxout takes the larger of two numbers for each output
         width = 2 * self.out_dim if readout == "maxout" else self.out_dim
         self.out_hidden = nn.Linear(hidden_dim, width)
         self.out_context = nn.Linear(memory_dim, width, bias=False)
@@ -116,12 +116,12 @@ class Bahdanau(CrossMixer):
         gates, hidden = self.unit.input(x), context.start[:, None]  # (B, T, 3H), (B, 1, H)
         states = [hidden]
         reads = []
-        # the read at t depends on the state after t - 1, so positions cannot run in parallel
+        # The read at t depends on the state after t - 1, so positions cannot run in parallel
         for t in range(x.shape[1]):
             hidden, read = self._advance(gates[:, t : t + 1], hidden, context)
             states.append(hidden)
             reads.append(read)
-        # maxout reads s_{i-1}, linear s_i: states without the last, and without the first
+        # Maxout reads s_{i-1}, linear s_i: states without the last, and without the first
         return self._readout(x, torch.cat(states[:-1], 1), torch.cat(states[1:], 1), torch.cat(reads, 1))
 
     def introspect(self, x: Tensor, context: Bahdanau.Context) -> dict[str, Tensor]:

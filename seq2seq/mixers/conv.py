@@ -44,7 +44,7 @@ class Conv(SelfMixer):
         self.kernel_size = require_positive(kernel_size, "kernel_size")
         self.weight = nn.Parameter(torch.empty(dim, dim, kernel_size))  # (out, in, K), as conv1d has it
         self.bias = nn.Parameter(torch.zeros(dim))
-        # each output sums D K products: variance 1 for inputs of variance 1
+        # Each output sums D K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=(dim * kernel_size) ** -0.5)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -66,6 +66,6 @@ class Conv(SelfMixer):
     def step(self, x: Tensor, state: Conv.State, position: Tensor) -> tuple[Tensor, Conv.State]:
         """Convolve the last K inputs, of which x (N, D) is the newest."""
         window = torch.cat([state.past, x.to(state.past.dtype)[:, None]], 1)  # (N, K, D)
-        # taps before channels in both: (N, K D) by (D, K D)
+        # Taps before channels in both: (N, K D) by (D, K D)
         y = F.linear(window.flatten(1), self.weight.transpose(1, 2).flatten(1), self.bias)
         return y, self.State(window[:, 1:])

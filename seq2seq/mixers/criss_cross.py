@@ -67,7 +67,7 @@ class CrissCross(SelfMixer):
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
         in_row = seen_in_line(real, causal=self.causal)[:, :, None]  # (B, rows, 1, w, w)
         in_column = seen_in_line(real.transpose(1, 2), causal=self.causal)  # (B, w, rows, rows)
-        # oneself counts once, with the row
+        # Oneself counts once, with the row
         itself = torch.eye(in_column.shape[-1], dtype=torch.bool, device=x.device)
         in_column = (in_column & ~itself).transpose(1, 2)[:, :, None]  # (B, rows, 1, w, rows)
         q = q * q.shape[-1] ** -0.5

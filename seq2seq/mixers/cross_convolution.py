@@ -67,7 +67,7 @@ class CrossConvolution(CrossMixer):
         self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.value = projection(memory_dim, dim)
         self.out = projection(dim, dim)
-        # one of the two: predicts H kernels of K taps, or has their logits
+        # One of the two: predicts H kernels of K taps, or has their logits
         self.kernel = projection(dim, num_heads * kernel_size) if predicted else None
         self.weight = None if predicted else nn.Parameter(torch.empty(num_heads, kernel_size))
         if self.weight is not None:
@@ -127,7 +127,7 @@ class CrossConvolution(CrossMixer):
 
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
-        # beyond its end a source has no window
+        # Beyond its end a source has no window
         # in float32 whatever torch's default is; with halves, so that t lies in memory t // f where f positions are one
         center = (self.rate * (position.float() + 0.5) - 0.5).round().long()
         center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)

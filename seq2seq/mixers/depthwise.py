@@ -66,11 +66,11 @@ class Depthwise(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
-        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, kernel_size))
-        # each output sums K products: variance 1 for inputs of variance 1
+        # Each output sums K products: variance 1 for inputs of variance 1
         nn.init.normal_(self.weight, std=kernel_size**-0.5)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)

@@ -59,7 +59,7 @@ class DynamicDepthwise(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=not causal, shares_channels=False, dynamic=True, linear=not glu
         )
-        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, max(1, dim // 4))
@@ -68,7 +68,7 @@ class DynamicDepthwise(SelfMixer):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        # what is predicted starts as large as what is not: p is a mean, so small
+        # What is predicted starts as large as what is not: p is a mean, so small
         nn.init.normal_(self.weight.weight, std=(self.weight.in_features * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 

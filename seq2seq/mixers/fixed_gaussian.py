@@ -110,5 +110,5 @@ class FixedGaussian(CrossMixer):
         )  # (H, 1, 1) each
         source = torch.arange(length, device=position.device)  # (S,)
         rows = position[:, None, :, None]
-        # without the offsets first: the difference of whole numbers, or halves, is exact
+        # Without the offsets first: the difference of whole numbers, or halves, is exact
         return -log_sharpness.exp() * ((source - self.rate * rows) - offsets * rows - centers).square()

@@ -63,7 +63,7 @@ class FullMLP(SelfMixer):
         nn.init.xavier_uniform_(self.inner.weight)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
-        # each output sums products with C channels
+        # Each output sums products with C channels
         taps = random_convolutions(width * width, max_len, causal=causal, std=width**-0.5)  # (C^2, N, N)
         self.weight = nn.Parameter(taps.unflatten(0, (width, width)).permute(2, 0, 3, 1).contiguous())  # (N, C, N, C)
 
@@ -95,7 +95,7 @@ class FullMLP(SelfMixer):
         state.past.append(z, position)
         slots, visible = state.past.read(position)  # (B, slots, C), (B, beam, slots)
         sentences, beam, size = visible.shape
-        # slots of other hypotheses count as zero, so that a position has one that does not: (N, positions, C)
+        # Slots of other hypotheses count as zero, so that a position has one that does not: (N, positions, C)
         own = visible.reshape(sentences, beam, -1, beam, 1).to(slots)
         past = (own * slots.view(sentences, 1, -1, beam, self.hidden_dim)).sum(3).flatten(0, 1)
         rows = self.weight[position, :, : size // beam].to(past.dtype)  # (N, C, positions, C)

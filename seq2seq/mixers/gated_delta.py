@@ -17,7 +17,7 @@ from seq2seq.mixer import SelfMixer, require_divisible, require_positive
 from seq2seq.mixers.gru import reverse_index
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
-# under the root of the norm, and against a division by a key of zeros
+# Under the root of the norm, and against a division by a key of zeros
 EPSILON = 1e-5
 
 
@@ -74,7 +74,7 @@ class GatedDelta(SelfMixer):
         self.out = projection(dim, dim)
         self.gate = projection(dim, dim) if gate else None
         self.rates = projection(dim, num_heads, num_heads)  # W_b, W_a
-        # uniform within 1 / sqrt(K), as torch starts a depthwise convolution
+        # Uniform within 1 / sqrt(K), as torch starts a depthwise convolution
         self.weight = nn.Parameter(torch.empty(3 * dim, kernel_size).uniform_(-1.0, 1.0) * kernel_size**-0.5)
         self.log_speed = nn.Parameter(torch.empty(num_heads).uniform_(1.0, 16.0).log())  # A
         # softplus(c) between 0.001 and 0.1, evenly on a logarithmic scale
@@ -89,7 +89,7 @@ class GatedDelta(SelfMixer):
         y = self._recall(*parts)  # (B, T, D)
         if not self.causal:
             index = reverse_index(mask)
-            # read each sentence reversed, from its own last token, and turn the answers back
+            # Read each sentence reversed, from its own last token, and turn the answers back
             y = y + _turned(self._recall(*(_turned(part, index) for part in parts)), index)
         return self._finish(y, x)
 

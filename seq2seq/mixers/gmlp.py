@@ -48,7 +48,7 @@ class GatedMLP(SelfMixer):
         self.inner = in_blocks(nn.Linear(dim, 2 * dim), dim, dim)
         self.out = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim)
-        # near zero, with a bias of one: the gate starts at about 1 and mixes nothing yet (section 2.1)
+        # Near zero, with a bias of one: the gate starts at about 1 and mixes nothing yet (section 2.1)
         self.positions = PositionMatrix(num_heads=1, max_len=max_len, causal=causal, std=1e-2)
         self.bias = nn.Parameter(torch.ones(max_len))
         for layer in (self.inner, self.out):

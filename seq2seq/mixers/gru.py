@@ -39,7 +39,7 @@ class GatedUnit(nn.Module):
         gates = [hidden_dim] * 3
         self.input = in_blocks(nn.Linear(input_dim, 3 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 3 * hidden_dim, bias=reset == "after"), *gates)  # U, b'
-        # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(3):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -67,7 +67,7 @@ class GatedUnit(nn.Module):
         Args:
             start: The state before the first position, (B, H); zero by default.
         """
-        # an exported graph has no fused loop of free length
+        # An exported graph has no fused loop of free length
         if self.reset == "after" and not torch.compiler.is_exporting():
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]
             with without_autocast(x):  # the fused loop takes one type only

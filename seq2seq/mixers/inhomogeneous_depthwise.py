@@ -53,7 +53,7 @@ class InhomogeneousDepthwise(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=False, dynamic=True, linear=not glu
         )
-        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.squeeze = nn.Linear(dim, rank)  # U
@@ -62,7 +62,7 @@ class InhomogeneousDepthwise(SelfMixer):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        # what is predicted starts about as large as what is not
+        # What is predicted starts about as large as what is not
         nn.init.normal_(self.weight.weight, std=(rank * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 

@@ -55,7 +55,7 @@ class Interlaced(SelfMixer):
         self.num_heads = num_heads
         self.grid_width = grid_width
         self.dropout = require_probability(dropout, "attention dropout")
-        # queries and keys of the columns, of the rows, and values
+        # Queries and keys of the columns, of the rows, and values
         self.inner = attention_inputs(dim, *[dim] * 5)
         self.out = projection(dim, dim)
 
@@ -64,7 +64,7 @@ class Interlaced(SelfMixer):
         *routing, value = (to_grid(part, self.grid_width) for part in self.inner(x).chunk(5, -1))  # (B, rows, w, D)
         query, key, row_query, row_key = (mark_mixing(part) for part in routing)
         real = to_grid(mask[:, :, None], self.grid_width)[..., 0]  # (B, rows, w)
-        # a line of the grid is a sequence of its own; first its columns, (B, w, rows, D)
+        # A line of the grid is a sequence of its own; first its columns, (B, w, rows, D)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         value = self._attend(query, key, value, real.transpose(1, 2)).transpose(1, 2)
         y = self._attend(row_query, row_key, value, real)  # (B, rows, w, D)

@@ -78,7 +78,7 @@ class LightConv(SelfMixer):
         if softmax:
             nn.init.xavier_uniform_(self.weight)
         else:
-            # as Depthwise: each output sums K products, variance 1 for inputs of variance 1
+            # As Depthwise: each output sums K products, variance 1 for inputs of variance 1
             nn.init.normal_(self.weight, std=kernel_size**-0.5)
         for layer in (self.inner, self.out):
             nn.init.xavier_uniform_(layer.weight)

@@ -14,7 +14,7 @@ from seq2seq.kernels.retention import retention, retention_step
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
-# against a division by zero where all features vanish
+# Against a division by zero where all features vanish
 EPSILON = 1e-6
 
 
@@ -61,7 +61,7 @@ class LinearAttention(SelfMixer):
         if self.causal:
             return self._merge(retention(q, k, v), x)
         with without_autocast(x):
-            # after the feature map, which is 1 at zero: padding must weigh nothing
+            # After the feature map, which is 1 at zero: padding must weigh nothing
             k = k.masked_fill(~mask[:, None, :, None], 0.0)
             y = q @ (k.transpose(-1, -2) @ v)  # by way of (B, H, d, d + 1)
         return self._merge(y, x)

@@ -85,9 +85,9 @@ class Local(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); what is longer than the keys of one block is cut into blocks."""
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in self.qkv(x).chunk(3, -1))  # (B, T, H, D / H)
-        # a sentence that fits the keys of one block gains nothing from being cut up
+        # A sentence that fits the keys of one block gains nothing from being cut up
         before, after = self._reach()
-        # nor has an exported graph branches by length
+        # Nor has an exported graph branches by length
         whole = torch.compiler.is_exporting() or x.shape[1] <= before + self.window + after
         mix = self._whole if whole else self._blocked
         return self.out(mix(mark_mixing(q), mark_mixing(k), v, mask).flatten(2))  # (B, T, H, d) -> (B, T, D)
@@ -108,11 +108,11 @@ class Local(SelfMixer):
         count = -(-(length + self.shift) // window)  # blocks, the first of which may begin before the sentence
         rest = count * window - self.shift - length  # after the last position
         sides = (self.shift + before, rest + after)
-        # pairs of F.pad go from the last axis backwards: d, H, then T
+        # Pairs of F.pad go from the last axis backwards: d, H, then T
         q = F.pad(q, (0, 0, 0, 0, self.shift, rest)).reshape(-1, window, *q.shape[2:])  # (B blocks, w, H, d)
         k, v = (F.pad(part, (0, 0, 0, 0, *sides)).unfold(1, span, window) for part in (k, v))  # (B, blocks, H, d, span)
         k, v = (part.permute(0, 1, 4, 2, 3).flatten(0, 1) for part in (k, v))
-        # positions of queries and keys, which say who sees whom; those outside the sentence are masked
+        # Positions of queries and keys, which say who sees whom; those outside the sentence are masked
         first = torch.arange(count, device=q.device)[:, None] * window - self.shift
         query = first + torch.arange(window, device=q.device)  # (blocks, w)
         key = first + torch.arange(-before, window + after, device=q.device)  # (blocks, span)
@@ -150,7 +150,7 @@ class Local(SelfMixer):
         slot = (position + self.shift) % self.window  # (N,)
         ring = torch.arange(self.window, device=x.device)
         here = (ring == slot[:, None])[:, :, None]  # (N, w, 1)
-        # the oldest is overwritten, (N, w, 2 D)
+        # The oldest is overwritten, (N, w, 2 D)
         past = torch.where(here, key_value[:, None].to(state.past.dtype), state.past)
         time = position[:, None] - (slot[:, None] - ring) % self.window  # (N, w): what each place holds
         # (N, w); slots not yet written have negative times
@@ -179,5 +179,5 @@ class Local(SelfMixer):
         """Return (B, ..., Q, K), True for real keys that are seen, and for oneself in padding too."""
         query = query[..., :, None]
         key = key[..., None, :]
-        # a row without any key would be NaN after the softmax, in padding too
+        # A row without any key would be NaN after the softmax, in padding too
         return (self._sees(query, key) & real) | (query == key)

@@ -62,7 +62,7 @@ class LocalMLP(SelfMixer):
         nn.init.xavier_uniform_(self.inner.weight)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
-        # each output sums w products: variance 1 for inputs of variance 1
+        # Each output sums w products: variance 1 for inputs of variance 1
         kernel = torch.randn(num_heads, 1, window) * window**-0.5
         self.weight = nn.Parameter(kernel.repeat(1, max_len, 1))  # (H, N, w)
 

@@ -65,7 +65,7 @@ class LowRank(SelfMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        # smaller at later positions, so that sums hardly grow with the length
+        # Smaller at later positions, so that sums hardly grow with the length
         position = torch.arange(max_len)
         self.key_slots = nn.Parameter(torch.randn(rank, max_len) * (rank + position) ** -0.5)  # E
         self.value_slots = nn.Parameter(torch.randn(rank, max_len) * (1 + position) ** -0.5)  # F
@@ -82,7 +82,7 @@ class LowRank(SelfMixer):
             # (B, H, T, d)
             q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
             return self.out(merge(_read_past(q, k, v, key_slots, value_slots, drop)))
-        # before positions mix: padding fills no slot
+        # Before positions mix: padding fills no slot
         key, value = (part.masked_fill(~mask[:, :, None], 0.0) for part in (mark_mixing(key), value))
         # k, v (B, H, r, d)
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), key_slots @ key, value_slots @ value))
@@ -127,7 +127,7 @@ def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: 
     """Attend to the past, without the slots of each position: q_t . sum_j E_sj k_j = sum_j E_sj (q_t . k_j)."""
     # `tril` keeps j <= t before the sum over j, so slots (B, H, T, r, d) are never stored
     scores = (q @ k.transpose(-1, -2)).tril() @ key_slots.t()  # (B, H, T, r)
-    # slot s counts from the first position that E gives to it
+    # Slot s counts from the first position that E gives to it
     unseen = (key_slots != 0).cumsum(1).t() == 0  # (T, r)
     weights = (scores * q.shape[-1] ** -0.5).masked_fill(unseen, float("-inf")).softmax(-1)
     return (dropout(weights.to(v.dtype), drop) @ value_slots).tril() @ v  # F likewise: (B, H, T, T) @ v

@@ -61,7 +61,7 @@ class LowRankMLP(SelfMixer):
         nn.init.xavier_uniform_(self.inner.weight)
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
-        # the variances of a row of B sum to one, those of a row of A too
+        # The variances of a row of B sum to one, those of a row of A too
         variance = 1.0 / (1 + torch.arange(max_len))
         self.read = nn.Parameter(torch.randn(num_heads, rank, max_len) * (variance / variance.sum()).sqrt())  # B
         self.write = nn.Parameter(torch.randn(num_heads, max_len, rank) * rank**-0.5)  # A

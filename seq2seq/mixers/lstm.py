@@ -31,7 +31,7 @@ class MemoryUnit(nn.Module):
         gates = [hidden_dim] * 4
         self.input = in_blocks(nn.Linear(input_dim, 4 * hidden_dim), *gates)  # W, b
         self.recurrent = in_blocks(nn.Linear(hidden_dim, 4 * hidden_dim, bias=False), *gates)  # U
-        # orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
+        # Orthogonal for each gate alone: products of many steps neither grow nor vanish at the start
         for gate in self.recurrent.weight.chunk(4):
             nn.init.orthogonal_(gate)
         nn.init.xavier_uniform_(self.input.weight)
@@ -46,10 +46,10 @@ class MemoryUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute all hidden states (B, T, H) of x (B, T, D) from zero, in torch's fused loop."""
-        # an exported graph has no fused loop of free length
+        # An exported graph has no fused loop of free length
         if torch.compiler.is_exporting():
             return self.loop(x)
-        # torch's loop has a second bias, here zero
+        # Torch's loop has a second bias, here zero
         weights = [self.input.weight, self.recurrent.weight, self.input.bias, torch.zeros_like(self.input.bias)]
         with without_autocast(x):  # the fused loop takes one type only
             start = x.new_zeros(1, x.shape[0], self.hidden_dim, dtype=weights[0].dtype)

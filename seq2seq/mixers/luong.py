@@ -93,7 +93,7 @@ class LuongRead(nn.Module):
         self.place_score = projection(query_dim, 1) if scope == "local_p" else None
         self.out = projection(memory_dim + query_dim, out_dim)  # W_c
         if score == "general":
-            # as large as a product of unit vectors: s'W h sums Q numbers
+            # As large as a product of unit vectors: s'W h sums Q numbers
             with torch.no_grad():
                 self.key.weight.mul_(query_dim**-0.5)  # type: ignore[union-attr]
 
@@ -116,7 +116,7 @@ class LuongRead(nn.Module):
 
     def _weights(self, query: Tensor, context: LuongContext, position: Tensor, coverage: Tensor | None) -> Tensor:
         energy = self._energy(query, context.keys, coverage)
-        # positions need more than the 8 bits of bfloat16
+        # Positions need more than the 8 bits of bfloat16
         energy = energy.to(at_least_float32(energy.dtype))
         allowed = context.mask[:, None]  # (B, 1, S)
         if self.scope == "global":
@@ -141,7 +141,7 @@ class LuongRead(nn.Module):
         """Return p (B, n)."""
         length = mask.sum(1, keepdim=True)  # (B, 1)
         if self.place is None or self.place_score is None:
-            # beyond its end a source has no window
+            # Beyond its end a source has no window
             return torch.minimum(position, length - 1)
         place = self.place_score(torch.tanh(self.place(query))).squeeze(-1)  # (B, n)
         return length * torch.sigmoid(place.to(at_least_float32(place.dtype)))
@@ -286,7 +286,7 @@ class Luong(CrossMixer):
         self.memory_dim = memory_dim
         self.start = projection(memory_dim, dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
-        # y's part of the gates, apart from x's, which is computed for all positions at once
+        # Y's part of the gates, apart from x's, which is computed for all positions at once
         self.feed = projection(dim, dim, dim, dim) if input_feeding else None
         self.coverage = coverage
         self.read = LuongRead(
@@ -334,7 +334,7 @@ class Luong(CrossMixer):
         gates = self.unit.input(x)  # (B, T, 3 D)
         state = self._begin(context)
         outputs = []
-        # the gates at t depend on the read at t - 1, so positions cannot run in parallel
+        # The gates at t depend on the read at t - 1, so positions cannot run in parallel
         for t in range(x.shape[1]):
             state = self._advance(gates[:, t : t + 1], state, context, position[:, t : t + 1])
             outputs.append(state.output)
@@ -368,7 +368,7 @@ class Luong(CrossMixer):
     def _begin(self, context: Luong.Context) -> Luong.State:
         """Return the state before the first position, (B, 1, ...)."""
         hidden = context.start[:, None]  # (B, 1, D)
-        # sums of many small parts
+        # Sums of many small parts
         wide = at_least_float32(hidden.dtype)
         return self.State(hidden, torch.zeros_like(hidden), torch.zeros_like(context.mask, dtype=wide)[:, None])
 

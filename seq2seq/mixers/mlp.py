@@ -61,7 +61,7 @@ class PositionMatrix(nn.Module):
         rows = self.weight[:, position, :limit].view(-1, sentences, beam, limit)  # (H, B, beam, positions)
         # expand: the exporter to ONNX repeats the wrong axis for a beam of free size
         weights = rows[..., None].expand(-1, -1, -1, -1, beam).flatten(3)  # (H, B, beam, slots)
-        # slots of other hypotheses weigh nothing
+        # Slots of other hypotheses weigh nothing
         weights = weights.masked_fill(~visible, 0.0).transpose(0, 1)
         values = slots.unflatten(-1, (self.weight.shape[0], -1)).transpose(1, 2)  # (B, H, slots, R)
         return (weights.to(values.dtype) @ values).transpose(1, 2).reshape(z.shape).to(z.dtype)

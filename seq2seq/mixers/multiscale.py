@@ -62,7 +62,7 @@ class Multiscale(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
         )
-        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         self.weight = nn.Parameter(torch.empty(dim, sum(kernel_sizes)))  # the scales side by side
@@ -92,7 +92,7 @@ class Multiscale(SelfMixer):
         parts = self.weight.split(self.kernel_sizes, 1)  # (D, K_s) each
         for part, gate in zip(parts, self.gate.softmax(1).unbind(1), strict=True):
             size = part.shape[1]
-            # aligned at the current position, not at the edges
+            # Aligned at the current position, not at the edges
             before = left_padding(self.kernel_size, self.causal) - left_padding(size, self.causal)
             total = total + F.pad(gate[:, None] * part, (before, self.kernel_size - size - before))
         return total

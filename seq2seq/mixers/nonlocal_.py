@@ -67,10 +67,10 @@ class NonLocal(SelfMixer):
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
-        # without a softmax the output is linear in queries and keys
+        # Without a softmax the output is linear in queries and keys
         inputs = attention_inputs if pairwise in ("gaussian", "embedded_gaussian") else projection
         self.qk = None if pairwise == "gaussian" else inputs(dim, dim, dim)
-        # products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
+        # Products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
@@ -135,7 +135,7 @@ class NonLocal(SelfMixer):
         if self.score is None:
             return q @ k.transpose(-1, -2)
         score = self.score.to(q.dtype)[:, :, None]  # (H, d or 2 d, 1)
-        # a hidden layer for each pair: (B, H, T, S, d) of memory
+        # A hidden layer for each pair: (B, H, T, S, d) of memory
         if self.pairwise == "additive":
             return (torch.tanh(q[..., :, None, :] + k[..., None, :, :]) @ score[:, None]).squeeze(-1)
         # w . [q; k] is a sum of two numbers: no pair is ever laid side by side

@@ -55,7 +55,7 @@ class PostconvAttention(SelfMixer):
         self.dropout = require_probability(dropout, "attention dropout")
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
-        # the identity is a one at the tap of the position itself
+        # The identity is a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(num_heads, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
@@ -63,7 +63,7 @@ class PostconvAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         query, key, value = self.qkv(x).chunk(3, -1)
-        # convolving values once equals convolving every row of weights: M V = A (C V)
+        # Convolving values once equals convolving every row of weights: M V = A (C V)
         value = lightconv(value, self.weight, causal=self.causal, end=None if self.causal else mask.sum(1))
         q, k, v = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
         allowed = None if self.causal else mask[:, None, None, :]  # (B, 1, 1, T)

@@ -65,7 +65,7 @@ class PreconvAttention(SelfMixer):
         self.qkv = attention_inputs(dim, dim, dim, dim)
         self.out = projection(dim, dim)
         self.convolved = (3 if values else 2) * dim  # how many of the 3 D channels of qkv
-        # the identity is a one at the tap of the position itself
+        # The identity is a one at the tap of the position itself
         self.weight = nn.Parameter(0.02 * torch.randn(self.convolved, kernel_size))
         with torch.no_grad():
             self.weight[:, kernel_size - 1 if causal else kernel_size // 2] += 1.0
@@ -73,7 +73,7 @@ class PreconvAttention(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve, then attend within x (B, T, D); a causal mixer needs no mask, since padding is on the right."""
         qkv = self.qkv(x)  # (B, T, 3 D)
-        # kernels reach to the right too: padding must count as zero
+        # Kernels reach to the right too: padding must count as zero
         if not self.causal:
             qkv = qkv.masked_fill(~mask[:, :, None], 0.0)
         mixed, rest = qkv.split([self.convolved, 3 * self.dim - self.convolved], -1)

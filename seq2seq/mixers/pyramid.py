@@ -67,7 +67,7 @@ class Pyramid(SelfMixer):
         x = self._blocks(x.masked_fill(~mask[:, :, None], 0.0))  # (B, blocks, r, D), padding zero
         real = self._blocks(mask[:, :, None])  # (B, blocks, r, 1)
         count = real.sum(2)  # (B, blocks, 1)
-        # the mean before the projections, which are linear: 1 / r of their cost
+        # The mean before the projections, which are linear: 1 / r of their cost
         key, value = self.key_value(x.sum(2) / count.clamp(min=1)).chunk(2, -1)
         k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
@@ -81,7 +81,7 @@ class Pyramid(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> Pyramid.State:
         """Return an empty cache of a slot for each block, and an empty block."""
-        # in float32 at least: in bf16 the mean of a long block would stop moving
+        # In float32 at least: in bf16 the mean of a long block would stop moving
         running = torch.zeros(batch_size, 2 * self.dim, device=device, dtype=at_least_float32(dtype))
         blocks = -(-max_len // self.reduction)
         past = Cache.empty(batch_size, blocks, 2 * self.dim, stride=self.reduction, device=device, dtype=dtype)
@@ -92,10 +92,10 @@ class Pyramid(SelfMixer):
 
         Every hypothesis writes the slot of the block that is not complete, so none sees another's.
         """
-        # a running mean: the n-th position of a block moves it by 1 / n of the difference
+        # A running mean: the n-th position of a block moves it by 1 / n of the difference
         share = (position % self.reduction + 1).to(state.running).reciprocal()
         running = torch.lerp(state.running, self.key_value(x).to(state.running), share[:, None])
-        # slots are blocks
+        # Slots are blocks
         state.past.append(running, position)
         slots, visible = state.past.read(position)  # (B, slots, 2 D), (B, beam, slots)
         query = self.query(x)
@@ -119,10 +119,10 @@ class Pyramid(SelfMixer):
         own_key, own_value = (split(part[:, :length], self.num_heads) for part in running.flatten(1, 2).chunk(2, -1))
         k = split(mark_mixing(key), self.num_heads)  # (B, H, blocks, d)
         v = split(value, self.num_heads)
-        # one softmax over complete blocks and, in the last column, the own block up to t: (B, H, T, blocks + 1)
+        # One softmax over complete blocks and, in the last column, the own block up to t: (B, H, T, blocks + 1)
         scores = torch.cat([q @ k.transpose(-1, -2), (q * mark_mixing(own_key)).sum(-1, keepdim=True)], -1)
         time = torch.arange(length, device=q.device)
-        # the own block and later ones are closed; the last column is the own mean, which is always open
+        # The own block and later ones are closed; the last column is the own mean, which is always open
         later = torch.arange(length // size + 1, device=q.device) >= (time // size)[:, None]
         later[:, -1] = False
         weights = (scores * q.shape[-1] ** -0.5).masked_fill(later, float("-inf")).softmax(-1)

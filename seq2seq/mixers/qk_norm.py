@@ -65,7 +65,7 @@ class NormalizedAttention(Attention):
     def _project(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         query, key_value = super()._project(x, position)
         key, value = key_value.chunk(2, -1)
-        # keys are normed once, when they enter the cache
+        # Keys are normed once, when they enter the cache
         return self.query_norm(query), torch.cat([self.key_norm(key), value], -1)
 
 

@@ -138,11 +138,11 @@ class Quadratic(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         inner = self.inner(x)  # (N, 3 E), or (N, E) without content
-        # as many of the last columns as a slot has: keys and values, or values alone
+        # As many of the last columns as a slot has: keys and values, or values alone
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
         slots, visible = state.past.read(position)  # (B, slots, 2 E or E), (B, beam, slots)
         *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.width, -1))
-        # a sentence's hypotheses are queries
+        # A sentence's hypotheses are queries
         query = [split(inner[:, : self.width].view(slots.shape[0], -1, self.width), self.num_heads)] if key else []
         # (B, H, beam, slots)
         scores = self._scores(slot_offsets(position, slots.shape[1], visible.shape[1])[:, :, None])

@@ -83,7 +83,7 @@ class Relative(SelfMixer):
         self.inner = attention_inputs(dim, dim, dim, dim) if content else projection(dim, dim)
         self.place = attention_inputs(dim, dim)  # W_r: the keys of offsets
         self.out = projection(dim, dim)
-        # biases of the query: u towards content, v towards offsets
+        # Biases of the query: u towards content, v towards offsets
         self.u = nn.Parameter(torch.empty(num_heads, self.head_dim)) if content else None
         self.v = nn.Parameter(torch.empty(num_heads, self.head_dim))
         for vector in (self.u, self.v):
@@ -120,11 +120,11 @@ class Relative(SelfMixer):
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:
         """Append this position's key and value, then attend to the hypothesis's own past."""
         inner = self.inner(x)  # (N, 3 D), or (N, D) without content
-        # as many of the last columns as a slot has: keys and values, or values alone
+        # As many of the last columns as a slot has: keys and values, or values alone
         state.past.append(inner[:, -state.past.values.shape[-1] :], position)
         slots, visible = state.past.read(position)  # (B, slots, 2 D or D), (B, beam, slots)
         *key, v = (split(part, self.num_heads) for part in slots.to(inner.dtype).split(self.dim, -1))
-        # a sentence's hypotheses are queries
+        # A sentence's hypotheses are queries
         query = [split(inner[:, : self.dim].view(slots.shape[0], -1, self.dim), self.num_heads)] if key else []
         beam = visible.shape[1]
         offset = slot_offsets(position, slots.shape[1], beam)[:, :, None]  # (1, B, 1, beam, slots)
@@ -150,7 +150,7 @@ class Relative(SelfMixer):
         """Compute query' W_r r_d / sqrt(D / H), summed over axes: query (..., H, T or 1, d) -> (..., H, T, S)."""
         query = query * self.head_dim**-0.5
         total = None
-        # products with each distinct offset, T (2 T - 1) of them, then a gather: never T S encodings of width d
+        # Products with each distinct offset, T (2 T - 1) of them, then a gather: never T S encodings of width d
         for axis, (d, size) in enumerate(zip(offset, extent, strict=True)):
             every = query @ self._encodings(axis, size, query)  # (..., H, T or 1, offsets)
             # offset -size has column 0; the future of a causal mixer, which is masked, reads that of offset 0

@@ -63,7 +63,7 @@ class Resolutions(SelfMixer[NoState]):
         """Attend within x (B, T, D) at each resolution."""
         query, key, value = self.qkv(x).chunk(3, -1)
         heads = (split(part, self.num_heads) for part in (mark_mixing(query), mark_mixing(key), value))
-        # some of the heads each, (B, h, T, d); none where there are more resolutions than heads
+        # Some of the heads each, (B, h, T, d); none where there are more resolutions than heads
         parts = zip(*(part.tensor_split(len(self.resolutions), 1) for part in heads), self.resolutions, strict=True)
         y = [self._attend(q, k, v, mask, size) for q, k, v, size in parts if q.shape[1]]
         return self.out(merge(torch.cat(y, 1)))
@@ -73,7 +73,7 @@ class Resolutions(SelfMixer[NoState]):
         length = q.shape[2]
         real = _blocks(mask[:, None, :, None], size)  # (B, 1, blocks, size, 1)
         count = real.sum(3)  # (B, 1, blocks, 1)
-        # a block of nothing but padding has the mean 0
+        # A block of nothing but padding has the mean 0
         q, k, v = (_blocks(part, size).mul(real).sum(3) / count.clamp(min=1).to(part.dtype) for part in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         y = attention(q, k, v, mask=(count > 0).transpose(-1, -2), dropout=dropout)  # (B, h, blocks, d)

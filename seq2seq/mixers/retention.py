@@ -15,7 +15,7 @@ from seq2seq.kernels.retention import retention, retention_parallel, retention_s
 from seq2seq.mixer import SelfMixer, require_divisible
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
-# under the root of the norm
+# Under the root of the norm
 EPSILON = 1e-5
 
 
@@ -73,7 +73,7 @@ class Retention(SelfMixer):
         k = mark_mixing(self._turn(key, time))
         if self.causal:
             return self._finish(retention(q, k, value, decay=self.decay(q)), x)
-        # no softmax to mask: a key of zeros weighs nothing
+        # No softmax to mask: a key of zeros weighs nothing
         k = k.masked_fill(~mask[:, None, :, None], 0.0)
         return self._finish(retention_parallel(q, k, value, decay=self.decay(q), causal=False), x)
 

@@ -61,10 +61,10 @@ class TaLK(SelfMixer):
         self.properties = MixingProperties(
             sparse=True, shares_positions=False, shares_channels=True, dynamic=True, linear=not glu
         )
-        # without GLU no bias here: weights that do not sum to one would spread it unevenly
+        # Without GLU no bias here: weights that do not sum to one would spread it unevenly
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
-        # a size for each side that the window can reach
+        # A size for each side that the window can reach
         self.size = nn.Linear(dim, num_heads * ((self.left > 0) + (self.right > 0)))
         for layer in (self.inner, self.size, self.out):
             nn.init.xavier_uniform_(layer.weight)
@@ -79,7 +79,7 @@ class TaLK(SelfMixer):
         sums = z.cumsum(1, dtype=at_least_float32(z.dtype))
         sums = F.pad(sums, (0, 0, 0, 0, 1, 0))  # (B, T + 1, H, R): at t, the sum of what is before t
         start = torch.arange(x.shape[1], device=x.device)[:, None]
-        # sum of the window: prefix sum after its right end, less that before its left end
+        # Sum of the window: prefix sum after its right end, less that before its left end
         high = sums[:, 1:] if right is None else _between(sums, start + 1, right, 1)
         y = (high - _between(sums, start, left, -1)) / self.kernel_size
         return self.out(y.flatten(-2).to(z.dtype))
@@ -110,7 +110,7 @@ class TaLK(SelfMixer):
     def _sizes(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
         """Predict how far the windows of z (..., D) reach left and right, (..., H); None where they never do."""
         sizes = self.size(z)
-        # of the most that a side can reach
+        # Of the most that a side can reach
         share = sizes.to(at_least_float32(sizes.dtype)).sigmoid()
         if not self.right:
             return share * self.left, None
@@ -120,7 +120,7 @@ class TaLK(SelfMixer):
 
 def _between(sums: Tensor, start: Tensor, size: Tensor, sign: int) -> Tensor:
     """Read sums (B, T + 1, H, R) at start (T, 1) + sign size (B, T, H), linear between positions: (B, T, H, R)."""
-    # whole positions by index, without a gradient; the fraction carries it
+    # Whole positions by index, without a gradient; the fraction carries it
     whole = size.detach().floor()
     near = start + sign * whole.long()  # (B, T, H)
     fraction = (size - whole)[..., None]

@@ -191,7 +191,7 @@ def _turn_over(
 
 def _nothing_ended(plan: Plan) -> Exception:
     """Return the error of a sentence every continuation of which has probability 0."""
-    # of the model's own distribution the end is always a part, unless its scores are damaged
+    # Of the model's own distribution the end is always a part, unless its scores are damaged
     rules = plan.settings.min_len or plan.settings.no_repeat_ngram or plan.suppress or plan.shortlist
     if rules or isinstance(plan.selection, Constrained):
         return ValueError(

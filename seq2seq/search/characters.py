@@ -42,7 +42,7 @@ def follow(state: int, byte: int) -> int | None:
 def needed(available: Collection[int]) -> list[int]:
     """Return for each state the least number of bytes that complete the character; ENDLESS if these bytes cannot."""
     least = [0, *[ENDLESS] * (STATES - 1)]
-    # a character is completed within so many rounds
+    # A character is completed within so many rounds
     for _ in range(LONGEST):
         for state in range(1, STATES):
             after = [follow(state, byte) for byte in available]
@@ -82,7 +82,7 @@ class Characters:
         price = self._price[state, left.clamp(0, LONGEST + 1)[:, None]].flatten(0, 1)  # (N, n)
         pieces = log_probs.index_select(1, self._pieces) + price
         partial = (state > 0).view(-1, 1)  # (N, 1)
-        # a pass over all tokens; only a CPU knows, without a wait, that there is no need
+        # A pass over all tokens; only a CPU knows, without a wait, that there is no need
         if log_probs.is_cuda or partial.any():
             log_probs.masked_fill_(partial, NEVER)
         log_probs.index_copy_(1, self._pieces, pieces)
@@ -101,7 +101,7 @@ class Characters:
         return 0 if after is None or self.needed[after] == ENDLESS else after
 
     def _transitions(self) -> Tensor:
-        # the last column is that of all ids beyond the last byte piece
+        # The last column is that of all ids beyond the last byte piece
         after = torch.zeros(STATES, max(self.byte_of) + 2, dtype=torch.int64)
         for piece in self.byte_of:
             after[:, piece] = torch.tensor([self._next(state, piece) for state in range(STATES)])
@@ -115,7 +115,7 @@ class Characters:
                 after = follow(state, byte)
                 if after is None or self.needed[after] == ENDLESS:
                     continue
-                # this token, those that it needs, and the end; what has begun goes on in any case
+                # This token, those that it needs, and the end; what has begun goes on in any case
                 prices[state, 0 if state else self.needed[after] + 2 :, column] = 0.0
         return prices
 

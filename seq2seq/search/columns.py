@@ -43,7 +43,7 @@ class Columns(NamedTuple):
 
     def of_rows(self, rows: OpenHypotheses) -> OpenHypotheses:
         """Replace the tokens that rules and selections read by their columns."""
-        # what is negative stands for no token
+        # What is negative stands for no token
         phrases = torch.where(rows.phrases < 0, rows.phrases, self.place[rows.phrases.clamp(min=0)])
         return rows._replace(tokens=self.place[rows.tokens], phrases=phrases)
 

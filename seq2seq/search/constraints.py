@@ -142,7 +142,7 @@ class Constrained:
         missing = self._missing(scores, rows, given)
         chosen = []
         for row, limit in enumerate(rows.limits.tolist()):
-            # tokens after this one, the end counted
+            # Tokens after this one, the end counted
             left = limit - position[row] - 1
             candidates = self._candidates(given[row], progress[row], phrases[row], left, missing[row])
             chosen.append(self._allocate(candidates, _length(phrases[row]), size))
@@ -212,7 +212,7 @@ class Constrained:
                 if token == self.eos:
                     possible = len(after.done) == len(phrases)
                 else:
-                    # a phrase completes its characters itself; the end takes one of the tokens that are left
+                    # A phrase completes its characters itself; the end takes one of the tokens that are left
                     rest = every - met + (bytes_after.get(token, 0) if after.current < 0 else 0)
                     possible = rest <= left - 1
                 if possible:

@@ -58,13 +58,13 @@ class CudaRecorder:
     def record(self, step: Callable[[], None]) -> Callable[[], None]:
         """Capture a step without running it, and return what runs it; RuntimeError if it cannot be captured."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # what other threads ask of the device is their own
+        # What other threads ask of the device is their own
         how: dict[str, Any] = {"pool": self._pool, "stream": self._stream, "capture_error_mode": "thread_local"}
         try:
             with torch.cuda.graph(graph, **how):
                 step()
         finally:
-            # a capture that fails leaves its own stream the current one
+            # A capture that fails leaves its own stream the current one
             torch.cuda.set_stream(current)
         return graph.replay
 
@@ -75,7 +75,7 @@ class CudaRecorder:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # one for all searches: cuBLAS keeps memory for every stream
+    # One for all searches: cuBLAS keeps memory for every stream
     return torch.cuda.Stream(device)
 
 
@@ -124,7 +124,7 @@ class Steps:
     def __call__(self) -> Tensor:
         """Extend all hypotheses by a token, as `Rows.advance` does: (B, 6 beam), which the next call may overwrite."""
         if self.graphs is None or not self._may_capture(self.graphs):
-            # a plain step leaves its results elsewhere
+            # A plain step leaves its results elsewhere
             self.release()
             return self.rows.advance()
         self._captured = self._captured or _Captured(self.rows, self.graphs)
@@ -143,7 +143,7 @@ class Steps:
         if self.rows.narrowed:
             graphs.warn("a shortlist gives every set of sentences an output layer of its own")
             return False
-        # casts of weights would be kept where the next graph writes
+        # Casts of weights would be kept where the next graph writes
         if torch.is_autocast_enabled(self.rows.open.last.device.type):
             graphs.warn("autocast is on")
             return False
@@ -175,7 +175,7 @@ class _Captured:
 
     def advance(self) -> Tensor:
         """Extend all hypotheses by a token, (B, 6 beam)."""
-        # what the host knows and a step depends on
+        # What the host knows and a step depends on
         key = tuple(each.next_limit for each in self._ancestries)
         if key not in self._recordings:
             self._recordings[key] = None
@@ -208,7 +208,7 @@ class _Captured:
             try:
                 self._step()
             except (RuntimeError, ValueError) as error:
-                # here, since to end a capture that has failed is another error
+                # Here, since to end a capture that has failed is another error
                 self.graphs.fail(first_line(error))
                 raise
 
@@ -218,7 +218,7 @@ class _Captured:
         except (RuntimeError, ValueError) as error:
             self.graphs.fail(first_line(error))
         counts = [new - old for new, old in zip(self._counters(), before, strict=True)]
-        # a captured step has not run
+        # A captured step has not run
         self._set_counters(before)
         self.rows.state = self._state
         self.graphs.seconds += time.perf_counter() - began

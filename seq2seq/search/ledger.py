@@ -33,7 +33,7 @@ class Results:
         self.best_open: list[float] = kept[0].max(1).tolist()  # NaN if there is one
         if np.isnan(log_prob[rows]).any() or np.isnan(kept[0][rows]).any():
             raise NotFiniteScoresError
-        # columns of each row; -inf: no hypothesis
+        # Columns of each row; -inf: no hypothesis
         self.ended: dict[int, list[int]] = {}
         for row, column in np.argwhere((token == eos) & np.isfinite(log_prob)).tolist():
             self.ended.setdefault(row, []).append(column)
@@ -55,7 +55,7 @@ class Sentence:
         self.done = False
         self._parents: list[np.ndarray] = []  # of each step whose results have arrived, (beam,)
         self._tokens: list[np.ndarray] = []
-        # score, log p, step and parent row
+        # Score, log p, step and parent row
         self._ended: list[list[tuple[float, float, int, int]]] = [[] for _ in range(groups)]
         self._known: set[tuple[int, ...]] = set()  # what has ended, where there are several groups
 
@@ -87,13 +87,13 @@ class Sentence:
     def _is_done(self, best_open: float, size: int, settings: SearchSettings) -> bool:
         """Return True if nothing that is open can change the n best."""
         length = len(self._parents)
-        # nothing is open, or every group is full
+        # Nothing is open, or every group is full
         if best_open == -math.inf or length >= self.limit or all(len(group) >= size for group in self._ended):
             return True
         scores = sorted((entry[0] for group in self._ended for entry in group), reverse=True)
         if len(scores) < settings.n_best:
             return False
-        # the best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks; log p only
+        # The best case of an open hypothesis: a longer one is divided by more, so its negative sum shrinks; log p only
         # falls as a hypothesis grows
         best_length = self.limit if settings.length_penalty > 0 else length + 1
         return best_open / length_divisor(best_length, settings) <= scores[settings.n_best - 1]

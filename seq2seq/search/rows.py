@@ -193,7 +193,7 @@ class Rows:
         self.rules = rules
         self.selection = selection
         self.characters = characters
-        # where the rows of hypotheses begin, (B, 1)
+        # Where the rows of hypotheses begin, (B, 1)
         self._base = torch.arange(len(rows.last), device=rows.last.device)[:, None] * self.beam
         self._rule_tokens = rule_tokens
         self._columns: Columns | None = None
@@ -211,7 +211,7 @@ class Rows:
         Nothing here waits for the device.
         """
         columns = self._columns
-        # what is remembered are tokens, what is scored are columns
+        # What is remembered are tokens, what is scored are columns
         rows = self.open if columns is None else columns.of_rows(self.open)
         choice = self.selection(self._scores(rows), rows)
         if self.characters:
@@ -221,17 +221,17 @@ class Rows:
             choice = columns.tokens_of(choice)
         self._follow(choice.kept)
         parts = [part for extensions in choice for part in extensions]
-        # one tensor, so that it is one copy; floats as their bits
+        # One tensor, so that it is one copy; floats as their bits
         return torch.cat([part.view(torch.int32) if part.is_floating_point() else part.int() for part in parts], 1)
 
     def _scores(self, rows: OpenHypotheses) -> Scores:
         position = rows.position.repeat_interleave(self.beam)  # (N,)
-        # of all tokens, before some are ruled out: log_prob is the model's own
+        # Of all tokens, before some are ruled out: log_prob is the model's own
         log_probs, self.state = step_log_probs(
             self.model, rows.last.flatten(), self.context, self.state, position, self._output
         )
         only = rows.forced.gather(1, rows.position[:, None])  # (B, 1)
-        # at its limit a hypothesis can only end, so that none is lost
+        # At its limit a hypothesis can only end, so that none is lost
         only = only.masked_fill((rows.position + 1 >= rows.limits)[:, None], self.special.eos)
         only = only.expand(-1, self.beam).reshape(-1)  # (N,)
         if self._columns is not None:
@@ -254,7 +254,7 @@ class Rows:
             rows.tokens.scatter_(2, at, kept.token[:, :, None])
         rows.last.copy_(kept.token)
         rows.log_prob.copy_(kept.log_prob)
-        # a row that has ended stays where it is until it is taken: there are no further slots or positions
+        # A row that has ended stays where it is until it is taken: there are no further slots or positions
         torch.minimum(rows.position + 1, rows.limits - 1, out=rows.position)
 
     def admit(self, places: Tensor, src: Tensor, src_mask: Tensor, rows: OpenHypotheses, longest: int) -> None:
@@ -264,7 +264,7 @@ class Rows:
             longest: Positions that the other rows have written, at most.
         """
         context = self.model.context(src, src_mask)
-        # one slot: caches are not copied, a new hypothesis sees only what it has written itself
+        # One slot: caches are not copied, a new hypothesis sees only what it has written itself
         fresh = self.model.init_state(context, beam_size=self.beam, max_len=1)
         refill(self.context, places, context)
         refill(self.state, places, fresh, self.beam)

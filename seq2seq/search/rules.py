@@ -54,7 +54,7 @@ class NoRepeat:
         if tokens.shape[1] < self.size:
             return
         position = rows.position.repeat_interleave(rows.last.shape[1])[:, None]  # (N, 1)
-        # entry i: tokens i .. i + size - 1, of which the last is what followed
+        # Entry i: tokens i .. i + size - 1, of which the last is what followed
         windows = tokens.unfold(1, self.size, 1)  # (N, L - size + 1, size)
         start = torch.arange(windows.shape[1], device=tokens.device)
         again = start <= position - self.size  # (N, L - size + 1): all of it has been written
@@ -62,7 +62,7 @@ class NoRepeat:
             recent = position + torch.arange(1 - self.size, 0, device=tokens.device)  # (N, size - 1)
             last = tokens.gather(1, recent.clamp(min=0))
             again = again & (windows[:, :, :-1] == last[:, None]).all(-1)
-        # padding is forbidden anyway: where nothing is, it stands for nothing
+        # Padding is forbidden anyway: where nothing is, it stands for nothing
         log_probs.scatter_(1, torch.where(again, windows[:, :, -1], self.pad), NEVER)
 
 

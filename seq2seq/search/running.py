@@ -80,7 +80,7 @@ class Running:
         self.phrase_len = max(len(flatten(source.phrases)) for _, source in sources)
         self.seated: list[Sentence] = self._sentences(sources, limits)
         self.finished: list[Sentence] = []
-        # results that the device has been asked for
+        # Results that the device has been asked for
         self._asked: deque[tuple[list[Sentence], Tensor, Any]] = deque()
         self._late = steps_late(plan.device)
         of_rules = RuleTokens.of(plan.special, plan.suppress) if plan.shortlist else None
@@ -95,7 +95,7 @@ class Running:
             special=plan.special,
             max_len=self.max_len,
             rules=self.rules,
-            # of columns, where there are lists of tokens
+            # Of columns, where there are lists of tokens
             selection=dataclasses.replace(plan.selection, eos=special.eos) if of_rules else plan.selection,  # type: ignore
             characters=self.characters,
             rule_tokens=None if of_rules is None else torch.tensor(of_rules.ids).to(plan.device),
@@ -119,12 +119,12 @@ class Running:
         Raises:
             NotFiniteScoresError: The model's scores are not finite.
         """
-        # copied in any case: sentences keep what they read, and replayed steps write to one place
+        # Copied in any case: sentences keep what they read, and replayed steps write to one place
         packed = self._advance().to("cpu", non_blocking=True, copy=True)
         self._asked.append((list(self.seated), packed, _mark(self.plan.device)))
         for sentence in self.seated:
             sentence.steps += 1
-        # the only wait of a step
+        # The only wait of a step
         while len(self._asked) > self._late:
             self._take(*self._asked.popleft())
 
@@ -194,7 +194,7 @@ class Running:
         """Return the hypotheses before the first step."""
         rows, size, most = len(sources), self.plan.settings.beam_size, self.max_len
         log_prob = torch.full((rows, size), NEVER)
-        # one hypothesis until the first step makes them differ; samples differ by themselves
+        # One hypothesis until the first step makes them differ; samples differ by themselves
         log_prob[:, :: size // self.plan.selection.groups if self.plan.selection.reorders else 1] = 0.0
         forced = torch.full((rows, most), -1)
         phrases = torch.full((rows, self.phrase_len), STOP)
@@ -202,7 +202,7 @@ class Running:
         for row, (_, source) in enumerate(sources):
             forced[row, : len(source.prefix)] = torch.tensor(source.prefix, dtype=torch.int64)
             if draws.shape[2]:
-                # as many as the sentence may need by itself, whatever the others need
+                # As many as the sentence may need by itself, whatever the others need
                 generator = torch.Generator().manual_seed(source.seed)
                 shape = (size, limits[row])
                 draws[row, :, : limits[row]] = torch.rand(shape, generator=generator, dtype=torch.float64)

@@ -54,7 +54,7 @@ class Drawn:
     top_p: float = 1.0
 
     def __post_init__(self) -> None:
-        # what float32 logits can be divided by
+        # What float32 logits can be divided by
         if not 1e-3 <= self.temperature <= 1e3:
             raise ValueError(f"temperature is {self.temperature}; choose 0.001 to 1000, or decode greedily")
         if self.top_k < 0:
@@ -69,11 +69,11 @@ class Drawn:
         single = scores.only >= 0
         token = torch.where(single, scores.only, drawn)
         chosen = torch.where(single, scores.only_log_prob, scores.log_probs.gather(1, drawn[:, None]).squeeze(1))
-        # under the model's own distribution, whatever was drawn from
+        # Under the model's own distribution, whatever was drawn from
         log_prob = rows.log_prob + chosen.view(sentences, beam)
         token = token.view(sentences, beam)
         parent = torch.arange(beam, device=token.device).expand(sentences, beam)
-        # one that has ended leaves an empty row
+        # One that has ended leaves an empty row
         kept = log_prob.masked_fill(token == self.eos, NEVER)
         return Choice(Extensions(log_prob, parent, token), Extensions(kept, parent, token))
 
@@ -92,7 +92,7 @@ class Drawn:
             before = probability.cumsum(-1) - probability
             probability = probability.masked_fill(before >= self.top_p, 0.0)
         mass = probability.cumsum(-1)
-        # tokens of probability 0 add nothing, so that none is the first to pass the number
+        # Tokens of probability 0 add nothing, so that none is the first to pass the number
         place = torch.searchsorted(mass, uniform * mass[:, -1:], right=True).clamp(max=mass.shape[1] - 1)
         return (place if index is None else index.gather(1, place)).squeeze(1)
 
@@ -133,7 +133,7 @@ class Diverse:
             total = value.view(-1, size, width) + rows.log_prob[:, part, None]
             token = token.view(total.shape)
             paid = price.expand(-1, size, -1).gather(2, token)  # (B, size, width)
-            # a token that must come has no price
+            # A token that must come has no price
             paid = paid.masked_fill((own.only >= 0).view(sentences, size, 1), 0.0)
             choice = _cut(total, token, size, self.eos, paid)
             real = (choice.kept.log_prob > NEVER).to(counts.dtype)  # (B, size)
@@ -164,7 +164,7 @@ def _cut(total: Tensor, token: Tensor, size: int, eos: int, paid: Tensor | None 
     """Choose among extensions (B, size, width) by `total`, whose log p is total + paid."""
     width = total.shape[2]
     ranked, flat = total.flatten(1).topk(min(2 * size, size * width), -1)  # (B, 2 size)
-    # flat = parent * width + rank
+    # Flat = parent * width + rank
     found = Extensions(ranked, flat // width, token.flatten(1).gather(1, flat))
     open_rank, kept = ranked.masked_fill(found.token == eos, NEVER).topk(size, -1)  # (B, size)
     may_end = Extensions(*(field[:, :size] for field in found))

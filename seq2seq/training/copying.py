@@ -55,7 +55,7 @@ class StreamCopier:
 
     def start(self, batch: Batch) -> _Queued:
         """Queue the copy of a batch on this copier's stream."""
-        # of memory that is not pinned, the driver would make a copy first, for which the host waits
+        # Of memory that is not pinned, the driver would make a copy first, for which the host waits
         pinned = [part.pin_memory() for part in batch]
         with torch.cuda.stream(self.stream):
             copies = Batch(*(part.to(self.device, non_blocking=True) for part in pinned))
@@ -68,6 +68,6 @@ class StreamCopier:
         current = torch.cuda.current_stream(self.device)
         current.wait_event(ticket.ready)
         for part in ticket.batch:
-            # allocated on the copier's stream, which would otherwise reuse it as soon as the host lets go of it
+            # Allocated on the copier's stream, which would otherwise reuse it as soon as the host lets go of it
             part.record_stream(current)
         return ticket.batch

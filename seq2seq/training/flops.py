@@ -89,7 +89,7 @@ def training_flops(config: Mapping[str, Any]) -> TrainingFlops | None:
 @cache
 def _training_flops(text: str) -> TrainingFlops | None:
     config = json.loads(text)
-    # a run counts what it has built already
+    # A run counts what it has built already
     trust = packages_of(config["mixer"])
     try:
         with without_memory():

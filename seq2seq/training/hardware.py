@@ -73,7 +73,7 @@ def keep_freed_memory(accelerator: str) -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        # all blocks in the heap, whose free end is never returned
+        # All blocks in the heap, whose free end is never returned
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, -1)
 

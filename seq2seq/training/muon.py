@@ -74,7 +74,7 @@ class MuonWithAdam(torch.optim.Optimizer):
             for size in matrices[matrix]:
                 kind = size, matrix.shape[1], matrix.dtype, matrix.device
                 alike.setdefault(kind, []).append((matrix, end, end := end + size))
-        # each list is updated as one tensor
+        # Each list is updated as one tensor
         self._blocks: list[list[Block]] = []
         for (rows, columns, *_), blocks in alike.items():
             count = max(1, _MOST // (rows * columns))
@@ -115,19 +115,19 @@ class MuonWithAdam(torch.optim.Optimizer):
         for matrix, _, _ in blocks:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
-        # views of their matrices
+        # Views of their matrices
         weights = [matrix[start:end] for matrix, start, end in blocks]
         buffers = [self.state[matrix]["momentum_buffer"][start:end] for matrix, start, end in blocks]
         gradient = torch.stack([matrix.grad[start:end] for matrix, start, end in blocks])  # type: ignore[index]
         weight, momentum = torch.stack(weights), torch.stack(buffers)
         new = momentum.lerp(gradient, 1 - self._momentum)
         direction = gradient.lerp(new, self._momentum)
-        # a CPU that only emulates bf16 would take tens of times as long
+        # A CPU that only emulates bf16 would take tens of times as long
         dtype = torch.bfloat16 if has_bf16("cpu" if weight.device.type == "cpu" else "gpu") else torch.float32
         step = orthogonalize(direction.to(dtype)).to(weight.dtype)
         updated = weight * (1 - lr * decay) - step * (lr * 0.2 * max(step.shape[1:]) ** 0.5)
         if self.found_inf is not None:
-            # no branch, which would wait for the device
+            # No branch, which would wait for the device
             skipped = self.found_inf != 0
             new, updated = torch.where(skipped, momentum, new), torch.where(skipped, weight, updated)
         for block, value in zip([*buffers, *weights], [*new, *updated], strict=True):

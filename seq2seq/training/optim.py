@@ -42,7 +42,7 @@ def _annealed(share: float, settings: OptimSettings) -> float:
     fall = max(rise, 1 - settings.decay_share)
     if share < rise:
         return settings.warmup_init_lr + (settings.lr - settings.warmup_init_lr) * share / rise
-    # a fall of no length, decay_share=1e-17, is none
+    # A fall of no length, decay_share=1e-17, is none
     return _cosine(min(1.0, (share - fall) / (1 - fall)), settings) if share > fall else settings.lr
 
 

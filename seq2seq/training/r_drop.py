@@ -100,7 +100,7 @@ class _Projected(torch.autograd.Function):
             logits = F.linear(x, narrow, added)  # (2, n, V)
             counted = mask[part].to(wide)  # (n,)
             sums += _costs_(logits, target[part], smoothing, weight) @ counted
-            # a position of padding counts for nothing; its row has R numbers here and V in the logits
+            # A position of padding counts for nothing; its row has R numbers here and V in the logits
             counted = counted.to(dtype)[:, None]
             dx[:, part] = (logits @ narrow) * counted
             grads = logits.flatten(0, 1)  # (2 n, V)

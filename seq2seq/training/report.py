@@ -130,7 +130,7 @@ def _report_earlier(plan: RunPlan, results: dict[str, Any], folder: RunFolder) -
     log.info(
         "nothing was left to train: %s stays%s", folder.results, "" if score is None else f", test BLEU {score:.2f}"
     )
-    # with a count beside the clock, `_warn_of_clock` has said so
+    # With a count beside the clock, `_warn_of_clock` has said so
     counted = plan.trainer.max_steps or plan.trainer.max_epochs
     if results.get("ended_by") == "max_time" and not counted:
         log.warning(

@@ -96,7 +96,7 @@ class TranslationTask(L.LightningModule):
             sums = self.sum_losses(batch)
         # Sums stay on the device: reading them here would wait for it at every micro-batch.
         loss = sums.loss.detach().double()
-        # filled on the device: a tensor made of a number of the host's is a copy that waits
+        # Filled on the device: a tensor made of a number of the host's is a copy that waits
         sentences = torch.full_like(loss, batch.src.shape[0])
         counts = torch.stack([loss, sums.nll.double(), sums.tokens.double(), sentences])  # (4,)
         self._window_sums = self._window_sums.to(loss.device) + counts

@@ -52,7 +52,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
         if re.search(rf"\b{key}\b", name):
             return (bf16 / 2 if tf32 else single if dtype == torch.float32 else bf16) * 1e12
     try:
-        # here, since a machine that only runs benchmarks.headline has no Lightning
+        # Here, since a machine that only runs benchmarks.headline has no Lightning
         from lightning.fabric.utilities.throughput import get_available_flops
     except ImportError:
         return None
@@ -93,7 +93,7 @@ def measured_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 @cache
 def gpu_matrix_rate(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
     """Measure the FLOP/s of a GPU's product of square matrices, the best of some rounds, once for each type."""
-    # a generator of its own: training's random numbers do not depend on this; zeros would take less power, and time
+    # A generator of its own: training's random numbers do not depend on this; zeros would take less power, and time
     draws = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, generator=draws, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
@@ -123,7 +123,7 @@ def memory_gib(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
     with contextlib.suppress(OSError):
-        # unlike getrusage's, it can be reset
+        # Unlike getrusage's, it can be reset
         found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
         if found:
             return int(found[1]) / 2**20

@@ -67,7 +67,7 @@ class Known(SelfMixer):
         return self.out(y * self.value(x).tanh() if self.gated else y)
 
 
-# the sizes that `properties.measure` works with
+# The sizes that `properties.measure` works with
 N, H, D = properties.LENGTH, properties.HEADS, properties.DIM
 APART = torch.arange(N) - torch.arange(N)[:, None]  # j - i
 
@@ -97,7 +97,7 @@ def pooled(x: Tensor) -> Tensor:
 
 
 CASES = [
-    # matrix, sparse, shares_positions, shares_channels, dynamic
+    # Matrix, sparse, shares_positions, shares_channels, dynamic
     (lambda: torch.randn(H, N, N), (False, False, True, False)),
     (lambda: torch.randn(D, N, N), (False, False, False, False)),
     (lambda: toeplitz(H), (False, True, True, False)),
@@ -139,7 +139,7 @@ def test_window_is_measured_in_differences_of_sums():
 
     class Sums(Known):
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-            # a window from 2 before to 2 after as the difference of two prefix sums
+            # A window from 2 before to 2 after as the difference of two prefix sums
             total = nn.functional.pad(self.value(x), (0, 0, 1, 0)).cumsum(1)
             at = torch.arange(N)
             return self.out(total[:, (at + 3).clamp(max=N)] - total[:, (at - 2).clamp(min=0)])
@@ -152,7 +152,7 @@ def test_disagreement_names_the_mixer_and_the_property(monkeypatch):
     monkeypatch.setattr(Attention, "properties", None)
     (line,) = survey("attention", settings, limit=None).disagreements()
     assert "attention declares no `properties`" in line
-    # a wrong declaration is reported for both forms
+    # A wrong declaration is reported for both forms
     monkeypatch.setattr(Attention, "properties", MixingProperties(True, False, True, True, True))
     first, second = survey("attention", settings, limit=None).disagreements()
     assert "attention declares sparse=True, but measured is sparse=False (window 36" in first
@@ -177,7 +177,7 @@ def test_jacobian_in_pieces(monkeypatch):
     mixer = Attention(dim=8, causal=True, num_heads=2)
     x, mask = torch.randn(6, 8), torch.ones(1, 6).bool()
     whole = jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x)
-    # pieces of 3 copies of 48 numbers, where the whole has 48 copies
+    # Pieces of 3 copies of 48 numbers, where the whole has 48 copies
     monkeypatch.setattr("seq2seq.analysis.jacobian.NUMBERS", 150)
     torch.testing.assert_close(jacobian(lambda z: mixer(z, mask.expand(len(z), -1)), x), whole)
 
@@ -217,7 +217,7 @@ def test_growth_stops_at_its_limit():
     found = scaling.measure(settings_of("lightconv"), lengths=(4, 8), limit=60)
     assert found.lengths == [4, 8]
     assert found.peak_bytes[1] > found.peak_bytes[0] > 4 * 4 * scaling.DIM
-    # a fully connected layer refuses more weights than memory holds
+    # A fully connected layer refuses more weights than memory holds
     assert scaling.measure(settings_of("full_mlp"), lengths=(4, 8, 2**13), limit=60).lengths == [4, 8]
 
 
@@ -239,7 +239,7 @@ def point(name: str, dynamic: bool, sparse: bool, positions: bool, channels: boo
 
 def test_map_joins_places_that_differ_in_one_property():
     """16 places have 4 neighbors each; a place holds all its mixers."""
-    # the bits of n are the four properties
+    # The bits of n are the four properties
     every = [point(f"p{n}", *(bool(n >> bit & 1) for bit in range(4))) for n in range(16)]
     found = atlas_map.places([*every, *every])
     assert all(len(here) == 2 for here in found.values())

@@ -21,7 +21,7 @@ from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir
 
 NAMES = [row.name for row in ROWS]
-# a joint vocabulary of 32k pieces, one table for source, target and output
+# A joint vocabulary of 32k pieces, one table for source, target and output
 JOINT = {"src_vocab_size": 32768, "tgt_vocab_size": 32768, "joint": True}
 EXHAUSTIVE = ("test_rows_differ_in_what_they_say",)
 REPRESENTATIVE = {"test_sizes_are_as_published": {"cnn", "dynamic"}}

@@ -29,7 +29,7 @@ PROGRAMS = {
     "quick": "print('fine'); save(number=3)",
     "broken": "save(number=4); print('before'); raise RuntimeError('no such kernel\\nread the manual')",
     "sparing": "print('no time was left for 2 rows'); sys.exit(3)",
-    # a process of its own, which would outlive its parent
+    # A process of its own, which would outlive its parent
     "endless": "import subprocess; subprocess.run(['sleep', '1001.5'])",
 }
 SAVE = (
@@ -44,7 +44,7 @@ class Programs(Runner):
 
     def _command(self, part: Part, limit: float) -> list[str]:
         path = self.results.unfinished(part.name)
-        # here, since on a busy machine a process may be stopped before it can write
+        # Here, since on a busy machine a process may be stopped before it can write
         path.write_text(json.dumps({"part": part.name, "number": 5}))
         return [sys.executable, "-S", "-c", SAVE + PROGRAMS[part.name], str(path), part.name]
 
@@ -364,7 +364,7 @@ def test_rehearsal_from_the_packed_folder_killed_and_resumed(tmp_path):
         first.kill()
     before = json.loads(results.read_text())["parts"]
     assert before["kernels"]["state"] == DONE
-    # the part's own process notices within a second
+    # The part's own process notices within a second
     wait_for(lambda: str(out) not in processes(), 60)
     done = subprocess.run([*command, f"--resume={out}"], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -74,7 +74,7 @@ def test_budget_stops_and_the_same_command_continues(data, tmp_path, capsys):
     assert parts["quality/dynamicconv"]["steps"] == first["quality/dynamicconv"]["steps"]
     for name, part in parts.items():
         assert part["target_tokens_per_second"] > 0, name
-        # a share of what this CPU was measured to do, which other processes make too little: it may exceed 1
+        # A share of what this CPU was measured to do, which other processes make too little: it may exceed 1
         assert part["mfu"] > 0, name
         assert (part["padding"] == 0) == name.startswith("speed/")
     translations = parts["quality/dynamicconv"]["translations"]

@@ -50,7 +50,7 @@ def test_a_file_that_is_left_half_written_is_a_defect(tmp_path):
 
 
 def test_a_command_runs_in_a_fork_as_python_m_would(tmp_path):
-    # refused before torch is imported, so the fork needs nothing of it
+    # Refused before torch is imported, so the fork needs nothing of it
     result = attempts.carry_out(
         Attempt(what="x", command=Command("seq2seq.translate", ("--ckpt", "x", "--beam=0")), named=("--beam",)),
         tmp_path,
@@ -79,7 +79,7 @@ def test_every_setting_with_one_type_is_known():
     assert known["optim.lr"] is float
     assert known["trainer.test"] is bool
     assert known["data.clean.empty"] is bool
-    # a duration is written in several ways
+    # A duration is written in several ways
     assert "trainer.max_time" not in known
 
 

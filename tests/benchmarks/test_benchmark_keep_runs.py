@@ -64,7 +64,7 @@ def test_neither_the_corpus_nor_a_path_of_the_machine_is_kept(run, tmp_path):
 def test_what_cannot_be_kept_is_named(run, tmp_path, capsys):
     out = tmp_path / "kept"
     assert keep_runs.main([str(run.path), "--out", str(out)]) == 0
-    # again: what is there stays
+    # Again: what is there stays
     (out / run.path.name / "test.hyp").write_text("mine\n")
     assert keep_runs.main([str(run.path), "--out", str(out)]) == 1
     assert "exists: remove it" in capsys.readouterr().out

@@ -115,7 +115,7 @@ def test_launch_settings_are_compiled_once_for_all_chunks_and_similar_widths():
         reach = correctness.launch_config.backs(shape.taps, settings.tile)
         made.append((name, settings._replace(chunk=1), reach, shape.taps > 16))
     assert len(made) == len(set(made))
-    # columns and warps of tiles of 16, 32 and 64, for K = 31 and for both others
+    # Columns and warps of tiles of 16, 32 and 64, for K = 31 and for both others
     assert len([one for one in made if one[0] == "lightconv"]) == 2 * 4 * 3 * 2
     assert {one[1].tile for one in made if one[0] == "lightconv_one_tile"} == {32}
 
@@ -136,7 +136,7 @@ def test_tuned_are_both_lengths_and_all_tiles_and_columns():
         later = tune.variants(tried[5], sizes)
         assert {one.chunk for one in (tried[5], *later)} == {1, 2, 4, 8, 16, default.chunk}
         assert {one.num_stages for one in later} == {1, 2, 3}
-        # at 60 ms a candidate, and a second for each of at most four that are compiled: under 7 minutes in all
+        # At 60 ms a candidate, and a second for each of at most four that are compiled: under 7 minutes in all
         assert len(later) <= 10
         assert len({one._replace(chunk=1) for one in later} - {tried[5]._replace(chunk=1)}) <= 4
         assert {(one.tile, one.columns, one.num_warps) for one in later} == {

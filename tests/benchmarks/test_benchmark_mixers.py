@@ -24,7 +24,7 @@ def write_runs(folder: Path) -> dict[str, float]:
         run = RunFolder(folder / name)
         run.create(yaml.safe_dump({"seed": 1, "data": {"name": "toy"}, "mixer": {}}))
         numbers = {"parameters": 2_345_678, "steps": 1234, "target_tokens_per_second": 5678}
-        # an older run has no CPU time
+        # An older run has no CPU time
         numbers |= {} if name == "gru" else {"training_cpu_seconds": 1999}
         score = {"bleu": bleu, "chrf": 50.0, "perplexity": 7.125}
         run.results.write_text(json.dumps({"mixer": name, "valid": score, "test": score | {"bleu": 5.0}, **numbers}))

@@ -52,14 +52,14 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
         assert row["bleu"] == results["test"]["bleu"]
         assert row["parameters"] == results["parameters"]
         assert all(value > 0 for key, value in row.items() if "per_cpu_second" in key)
-    # another test set
+    # Another test set
     shutil.copytree(runs / "lightconv", runs / "other")
     source = runs / "other" / "test.src"
     source.write_text(source.read_text().replace("a", "b", 1))
     with pytest.raises(SystemExit):
         run_speed.main()
     assert "theirs differ" in capsys.readouterr().err
-    # none at all
+    # None at all
     for name in ("lightconv", "transformer", "other"):
         for side in ("src", "ref", "hyp"):
             (runs / name / f"test.{side}").unlink()

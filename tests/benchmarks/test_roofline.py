@@ -18,7 +18,7 @@ command, code, model, shapes = (
     for name in ("roofline.__main__", "roofline.machine_code", "roofline.estimate", "kernels.shapes")
 )
 
-# two nested loops, and before them two branches that meet again, of which the second one is longer
+# Two nested loops, and before them two branches that meet again, of which the second one is longer
 LISTING = """
         /*0000*/                   S2R R0, SR_TID.X ;
         /*0010*/              @!P0 BRA `(.L_x_0) ;
@@ -75,12 +75,12 @@ def cycles(*texts: str) -> float:
 def test_cycles_of_a_warp_alone():
     # 1 cycle each, as long as nothing waits
     assert cycles("FADD R1, R2, R3", "FADD R4, R5, R6", "EXIT") == 3
-    # a sum that reads a sum waits for it
+    # A sum that reads a sum waits for it
     assert cycles("FADD R1, R2, R3", "FADD R4, R1, R6") == 1 + code.ARITHMETIC
-    # two loads wait together; what reads both comes after the second
+    # Two loads wait together; what reads both comes after the second
     loads = ("LDG.E R1, desc[UR4][R4.64]", "LDG.E R2, desc[UR4][R6.64]")
     assert cycles(*loads, "FADD R3, R1, R2") == 2 + code.GLOBAL_MEMORY
-    # copies to shared memory: waited for are all groups but the last one
+    # Copies to shared memory: waited for are all groups but the last one
     copies = ("LDGSTS.E [R1], desc[UR4][R4.64]", "LDGDEPBAR") * 2
     assert cycles(*copies, "DEPBAR.LE SB0, 0x1") == 1 + code.GLOBAL_MEMORY
     assert cycles(*copies, "DEPBAR.LE SB0, 0x0") == 3 + code.GLOBAL_MEMORY
@@ -89,7 +89,7 @@ def test_cycles_of_a_warp_alone():
 def test_long_loops_take_as_many_times_longer():
     path = code.path(LISTING)
     times = [code.cycles_alone(path, (trips, 1)) for trips in (100, 200)]
-    # each iteration waits for its load
+    # Each iteration waits for its load
     assert times[1] - times[0] == pytest.approx(100 * code.GLOBAL_MEMORY, rel=0.05)
 
 
@@ -98,7 +98,7 @@ def test_estimate_by_hand():
     alone = [code.Instruction("FADD", frozenset(), frozenset())] * 7 + [
         code.Instruction("MUFU", frozenset(), frozenset())
     ]
-    # two turns of 132 multiprocessors that hold 4 programs of 2 warps
+    # Two turns of 132 multiprocessors that hold 4 programs of 2 warps
     work = model.Work(alone, (), programs=2 * 4 * 132, block=2, warps=8)
     found = model.estimate("lightconv", "forward", shape, [work], "H200")
     cycle = 1e6 / 1.755e9

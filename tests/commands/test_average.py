@@ -28,7 +28,7 @@ def perturbed(base: dict, generator_seed: int) -> dict:
     noise = {}
     payload = copy.deepcopy(base)
     for name, weight in base["state_dict"].items():
-        # tied weights have one shape and one sum, so they get the same noise
+        # Tied weights have one shape and one sum, so they get the same noise
         key = (weight.shape, float(weight.double().sum()))
         noise.setdefault(key, torch.randn(weight.shape, generator=generator, dtype=torch.float64))
         payload["state_dict"][name] = weight + noise[key].to(weight.dtype)
@@ -67,7 +67,7 @@ def test_sums_are_taken_in_float64(base, tmp_path):
         checkpoint.save(paths[-1], payload)
     for weight in averaging.average(paths)["state_dict"].values():
         assert (weight == (2.0**25 + 2) / 4).all()
-    # the mean of half precision weights is rounded back to it
+    # The mean of half precision weights is rounded back to it
     for path in paths[:2]:
         payload = checkpoint.read(path)
         payload["state_dict"] = {k: v.new_full(v.shape, 3.0).half() for k, v in payload["state_dict"].items()}
@@ -114,7 +114,7 @@ def test_the_last_of_a_run(paths, tmp_path, capsys):
     folder.mkdir(parents=True)
     for step, path in zip((900, 1000, 1100), paths, strict=True):
         path.rename(folder / f"step-{step}.ckpt")
-    # not a number: left alone
+    # Not a number: left alone
     (folder / "step-best.ckpt").write_bytes(b"")
     assert average.main(["--last", "2", str(tmp_path / "run")]) == 0
     parts = [checkpoint.read(folder / f"step-{step}.ckpt")["state_dict"] for step in (1000, 1100)]

@@ -56,7 +56,7 @@ def write_run(path: Path, refs: list[str], *, mixer: str = "lightconv", seed: in
                       "target_tokens_per_second": random.uniform(9, 999), "best_step": 7}  # fmt: skip
     results = {"mixer": mixer, "run": path.name, "valid": scores, "test": scores, "steps": 99, **random_numbers}
     folder.results.write_text(json.dumps(results))
-    # sources in capitals, so that they differ from the references
+    # Sources in capitals, so that they differ from the references
     folder.save_test(src=[line.upper() for line in refs], ref=refs, hyp=hypotheses)
     return path
 
@@ -82,7 +82,7 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
     rows = {row["mixer"]: row for row in cells(printed)}
     assert set(rows) == {"lightconv", "bahdanau"}
     (written,) = [r for r in csv.DictReader((out / "comparison.csv").open()) if r["mixer"] == "lightconv"]
-    # by hand from results.json, in the order of the seeds
+    # By hand from results.json, in the order of the seeds
     ours = [results_of(runs["lightconv", s]) for s in sorted(seeds)]
     values = [r["test"]["bleu"] for r in ours]
     assert rows["lightconv"]["BLEU"] == f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
@@ -93,7 +93,7 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
     difference = statistics.fmean(values) - statistics.fmean(theirs)
     assert rows["lightconv"]["Δ BLEU"] == f"{difference:+.2f}"
     assert rows["bahdanau"]["p"] == "baseline"
-    # pairs of the same seed
+    # Pairs of the same seed
     expected = [p_value(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
     assert [float(p) for p in written["p_values"].split()] == pytest.approx(expected, abs=1e-4)
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
@@ -139,14 +139,14 @@ def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     assert [(g.label, len(g.runs)) for g in groups] == [
         ("lightconv model.dim=16", 2), ("lightconv model.dim=32", 1), ("lightconv extra=1 model.dim=16", 1),
     ]  # fmt: skip
-    # a mixer's setting that copies one of the model is not shown
+    # A mixer's setting that copies one of the model is not shown
     for name, heads in (("two", 2), ("four", 4)):
         run = write_run(tmp_path / "refer" / name, refs, model={"num_heads": heads})
         config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"num_heads": heads}}}
         (run / "config.yaml").write_text(yaml.safe_dump(config))
     labels = {g.label for g in group_runs(collect([str(tmp_path / "refer")], "test").runs)}
     assert labels == {"lightconv model.num_heads=2", "lightconv model.num_heads=4"}
-    # a setting of the mixer is shown only among groups of that mixer
+    # A setting of the mixer is shown only among groups of that mixer
     other = tmp_path / "other"
     write_run(other / "a", refs)
     write_run(other / "b", refs, mixer="bahdanau")
@@ -172,7 +172,7 @@ def test_the_same_corpus_under_two_paths_is_one_setting(tmp_path):
         run = write_run(tmp_path / str(number), refs, seed=number, data={"name": "toy", "train": place})
         (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "abc"}))
     assert [len(group.runs) for group in group_runs(collect([str(tmp_path)], "test").runs)] == [2]
-    # of another corpus the path says more than a fingerprint
+    # Of another corpus the path says more than a fingerprint
     (run / "results.json").write_text(json.dumps(results_of(run) | {"whole_corpus": "def"}))
     groups = group_runs(collect([str(tmp_path)], "test").runs)
     assert [group.settings["data.train"] for group in groups] == ["/data/toy/train", "toy/train"]
@@ -204,12 +204,12 @@ def test_values_that_auto_came_to_set_groups_apart(tmp_path, capsys):
     assert found == [("lightconv trainer.precision=32", 1), ("lightconv trainer.precision=bf16", 1)]
     assert len(labels("corpus", ({}, {"corpus": "a"}), ({}, {"corpus": "b"}))) == 2
     assert len(labels("older", ({}, {"corpus": "a"}), ({}, {}))) == 1
-    # which pairs data.limit leaves depends on the seed: the corpus that they are of counts
+    # Which pairs data.limit leaves depends on the seed: the corpus that they are of counts
     limited = {"data": {"name": "toy", "limit": 5}}
     subsets = [(limited, {"corpus": name, "whole_corpus": whole}) for name, whole in ("aw", "bw", "cv")]
     assert [count for _, count in labels("limited", *subsets)] == [2, 1]
     assert len(labels("older and limited", *((limited, {"corpus": name}) for name in "ab"))) == 1
-    # but one that the command set is shown, even if it is the mixer's only group
+    # But one that the command set is shown, even if it is the mixer's only group
     own = {"command": "python -m seq2seq.train mixer=lightconv mixer.encoder.glu=false"}
     run = write_run(tmp_path / "typed" / "a", refs)
     config = yaml.safe_load((run / "config.yaml").read_text()) | {"mixer": {"encoder": {"glu": False}}}
@@ -253,7 +253,7 @@ def test_groups_are_told_apart_by_whole_values(tmp_path, capsys):
     assert [float(row["Δ BLEU"]) for row in rows[1:]] == pytest.approx(differences, abs=0.011)
     assert compare.main([str(tmp_path), "--by", "model.dropout"]) == 0
     assert len(cells(capsys.readouterr().out.split("BLEU by")[1])) == 3
-    # numbers that differ in their last digit only
+    # Numbers that differ in their last digit only
     for number, (dropout, rate) in enumerate(((0.2, 0.4), (0.1 + 0.2, 0.2), (0.3, 0.0))):
         write_run(tmp_path / "close" / str(number), refs, rate=rate, model={"dropout": dropout})
     assert compare.main([str(tmp_path / "close")]) == 0
@@ -273,7 +273,7 @@ def test_numbers_that_a_run_lacks_are_left_out(tmp_path, capsys):
     assert compare.main([str(tmp_path)]) == 0
     (row, *_) = cells(capsys.readouterr().out)
     assert (row["updates"], row["parameters"]) == ("99", "700")
-    # scores of all beside the time of some would mislead
+    # Scores of all beside the time of some would mislead
     assert "CPU time" not in row
 
 
@@ -302,7 +302,7 @@ def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     else:
         path = other / f"test.{'src' if change == 'source' else 'ref'}"
         lines = path.read_text().splitlines()
-        # line 42 by the numbers of the message
+        # Line 42 by the numbers of the message
         lines[41] += " too"
         path.write_text("\n".join(lines) + "\n")
         expected = f"differ, first in {change} 42"
@@ -313,7 +313,7 @@ def test_different_test_sets_have_a_table_each(tmp_path, capsys, change):
     assert len(set(titles)) == 2
     first, second = (cells(part) for part in printed.split("\n## ")[-2:])
     assert [[row["mixer"] for row in rows] for rows in (first, second)] == [["lightconv", "gru"], ["bahdanau"]]
-    # differences are within a table alone
+    # Differences are within a table alone
     assert [row["p"] == "baseline" for row in first] == [True, False]
     assert "p" not in second[0]
     rows = list(csv.DictReader((tmp_path / "out" / "comparison.csv").open()))
@@ -343,7 +343,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
     assert compare.main([str(tmp_path / "runs"), "--baseline", "transformer", "--out", str(out), "--figure"]) == 0
     captured = capsys.readouterr()
     assert captured.err == f"left out: {tmp_path}/runs/figures: holds no run\n"
-    # as a shell expands runs/*
+    # As a shell expands runs/*
     compare.main([str(path) for path in sorted((tmp_path / "runs").iterdir()) if path.is_dir()])
     assert f"{tmp_path}/runs/sweeps: holds sweeps, whose runs are beside it: name one" in capsys.readouterr().err
     assert "## iwslt de-en, 20 sentences\n" in captured.out
@@ -356,7 +356,7 @@ def test_a_folder_with_runs_of_several_corpora(tmp_path, capsys, monkeypatch):
         ("comparison-1", "iwslt de-en, 20 sentences"), ("comparison-2", "multi30k de-en, 30 sentences"),
     ]  # fmt: skip
     assert f"{out}/comparison-2.svg" in captured.out
-    # no table has it
+    # No table has it
     assert compare.main([str(tmp_path / "runs"), "--baseline", "gru"]) == 2
     assert capsys.readouterr().err.count("'lightconv'") == 1
 
@@ -367,7 +367,7 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
         corpus_run(tmp_path / name, refs, name)
     corpus_run(tmp_path / "three", refs, "one", seed=2)
     corpus_run(tmp_path / "four", refs, "one", seed=3, trainer={"max_steps": 9, "val_sentences": 5})
-    # without the test set's text, as with trainer.test=false
+    # Without the test set's text, as with trainer.test=false
     for side in ("src", "ref", "hyp"):
         (tmp_path / "three" / f"test.{side}").unlink()
     assert compare.main([str(tmp_path), "--split", "valid"]) == 0
@@ -375,14 +375,14 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
     assert [[row["seeds"] for row in cells(each)] for each in tables] == [["3"], ["1, 2"], ["1"]]
     headings = [each.splitlines()[0].removeprefix("## ") for each in tables]
     assert headings == ["one de-en, trainer.val_sentences=5", "one de-en, trainer.val_sentences=null", "two de-en"]
-    # held out of training, by what cleaning leaves of it
+    # Held out of training, by what cleaning leaves of it
     for name, clean in (("five", True), ("six", False)):
         data = {"name": "held", "train": "all", "holdout": 9, "clean": {"duplicates": clean}}
         write_run(tmp_path / "held" / name, refs, data=data)
     assert compare.main([str(tmp_path / "held"), "--split", "valid"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("## ")]
     assert headings == [f"## held, data.clean.duplicates={x}" for x in ("true", "false")]
-    # rules on lengths come after
+    # Rules on lengths come after
     data = {"name": "held", "train": "all", "holdout": 9, "clean": {"duplicates": True, "max_length": 9}}
     write_run(tmp_path / "held" / "seven", refs, data=data, seed=2)
     mixed = data | {"corpora": {"web": {"train": "web", "valid": "w"}}}
@@ -394,7 +394,7 @@ def test_validation_sets_are_told_apart_by_their_settings(tmp_path, capsys):
         "clean.duplicates=false": 1,
         "clean.duplicates=true, data.corpora.web.valid=w": 1,
     }
-    # the test set is the same text under both names, which a run without it cannot show
+    # The test set is the same text under both names, which a run without it cannot show
     assert compare.main([str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "## " not in printed
@@ -468,7 +468,7 @@ def test_runs_of_a_sweep_are_found_by_its_jobs(tmp_path, capsys):
         run = write_run(tmp_path / "runs" / f"run{number}", refs, mixer=mixer)
         error = "ValueError: too wide" if state == "failed" else ""
         Job(sweep / str(number), (f"mixer={mixer}",), state, run, error, process=Process(host="elsewhere")).write()
-    # marks the folder as a sweep; the runs' tree is moved afterwards
+    # Marks the folder as a sweep; the runs' tree is moved afterwards
     (sweep / "multirun.yaml").write_text("")
     moved = tmp_path / "moved"
     (tmp_path / "runs").rename(moved)
@@ -495,7 +495,7 @@ def test_baseline_must_be_one_group(tmp_path, capsys):
 def test_runs_without_translations_have_no_significance(tmp_path, capsys):
     refs = references(20)
     write_run(tmp_path / "a", refs)
-    # an older run: no mixer in its results, so the folder's name tells it
+    # An older run: no mixer in its results, so the folder's name tells it
     old = write_run(tmp_path / "toy-gru-0123abcd", refs, mixer="gru")
     for side in ("src", "ref", "hyp"):
         (old / f"test.{side}").unlink()
@@ -547,7 +547,7 @@ def test_curve_joins_scores_and_times(tmp_path):
     )
     assert read_curve(path, ("train/seconds", "seconds")) == [(8, 1.5), (16, 2.5)]
     assert read_curve(path, ("seconds",)) == [(20, 1.5), (40, 2.5)]
-    # a column of older runs, and a last row that is not complete
+    # A column of older runs, and a last row that is not complete
     path.write_text("step,seconds,val/bleu\n10,20,\n10,,1.5\n11,\n")
     assert read_curve(path, ("train/seconds", "seconds")) == [(20, 1.5)]
     assert read_curve(tmp_path / "none.csv", ("seconds",)) == []
@@ -555,7 +555,7 @@ def test_curve_joins_scores_and_times(tmp_path):
 
 def test_band_is_the_mean_and_range_where_all_curves_overlap():
     slopes = np.random.rand(4) * 10
-    # a first point below 3 and a last above 7: all overlap, whatever is drawn
+    # A first point below 3 and a last above 7: all overlap, whatever is drawn
     times = [[*np.random.uniform(1, 3, 2), *np.random.uniform(1, 9, 4), *np.random.uniform(7, 9, 2)] for _ in slopes]
     curves = [[(t, slope * t) for t in sorted(row)] for slope, row in zip(slopes, times, strict=True)]
     found = band(curves)
@@ -691,7 +691,7 @@ def test_a_row_is_one_model_whatever_is_missing(tmp_path, capsys):
     for dim, rate in ((16, 0.1), (32, 0.1), (32, 0.2), (8, 0.2), (8, 2.0), (16, 2)):
         settings = {"model": {"dim": dim}, "optim": {"peak_lr": rate, "lr": rate}}
         write_run(tmp_path / f"{dim}-{rate}", refs, **settings)
-    # a corpus of its own, whose runs have no such setting
+    # A corpus of its own, whose runs have no such setting
     write_run(tmp_path / "other", references(30), data={"name": "another"})
     assert compare.main([str(tmp_path), "--by", "optim.peak_lr"]) == 0
     table = capsys.readouterr().out.partition("BLEU by optim.peak_lr")[2].partition("##")[0]

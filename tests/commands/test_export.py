@@ -81,14 +81,14 @@ def test_a_folder_of_weights_is_the_checkpoint(ckpt, tmp_path, capsys):
     theirs = Translator.load(folder, device="cpu")
     assert theirs.translate(LINES) == ours.translate(LINES)
     assert theirs.settings == ours.settings
-    # the file itself, by its own reader; torch's reader of checkpoints knows nothing of ours
+    # The file itself, by its own reader; torch's reader of checkpoints knows nothing of ours
     weights = torch.load(ckpt, weights_only=True)["state_dict"]
     stored = load_file(folder / "model.safetensors")
     tied = json.loads((folder / "config.json").read_text())["weights"]["tied"]
     assert {f"model.{name}" for name in (*stored, *tied)} == set(weights)
     assert set(tied) == {"decoder.embedding.table.weight", "output.weight"}
     assert all(stored[name].equal(weights[f"model.{name}"]) for name in stored)
-    # and it can be exported again
+    # And it can be exported again
     again = exported(folder, tmp_path / "again")
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
@@ -129,7 +129,7 @@ def test_the_card_has_scores_with_signatures_and_leaves_the_license_open(ckpt):
     header, _, text = card.removeprefix("---\n").partition("---\n")
     assert 'language: ["de", "en"]' in header
     assert "\nlicense:" not in header
-    # a bar that is no border is escaped, within code as well (GitHub Flavored Markdown)
+    # A bar that is no border is escaped, within code as well (GitHub Flavored Markdown)
     assert r"| test | bleu | 26.41 | `nrefs:1\|tok:13a` |" in text
     assert r"| test | chrf | 50.00 | `nrefs:1\|nc:6` |" in text
     assert "mixer=transformer" in text
@@ -188,7 +188,7 @@ def test_marian_is_the_model(model, tokenizer, tmp_path):
     batch = reader(LINES, return_tensors="pt", padding=True)
     assert [row[row != reader.pad_token_id].tolist() for row in batch["input_ids"]] == tokenizer.encode_src(LINES)
     tgt = torch.tensor([[tokenizer.bos_id, *tokenizer.encode_tgt(["the cat comes."])[0]]] * len(LINES))
-    # in float64, which tells a mistake from rounding; both compute their sines in float32, each in its own way
+    # In float64, which tells a mistake from rounding; both compute their sines in float32, each in its own way
     given.model.double()
     theirs.double()
     ours = given.model.encoder.embedding.positions(torch.arange(64))[:, halves_order(16)].double()
@@ -219,7 +219,7 @@ def test_channels_in_another_order_compute_the_same(tokenizer):
     given = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
     other = plain(tokenizer, norm="post", positions="none", decoder_layers=2)
     other.model.load_state_dict(stream_weights(given.model, halves_order(16)))
-    # in float64, which tells a mistake from rounding
+    # In float64, which tells a mistake from rounding
     given.model.double()
     other.model.double()
     src = torch.tensor(drawn_sources(tokenizer)[-1:])
@@ -290,7 +290,7 @@ def test_two_tokens_as_good_as_equal_are_no_disagreement(tokenizer):
     given = plain(tokenizer, tie="none")
     one, other = 20, 21
     with torch.no_grad():
-        # the twins have the same logit everywhere, above all others
+        # The twins have the same logit everywhere, above all others
         given.model.output.weight[[one, other]] = 0.0
         given.model.output.bias[[one, other]] = 100.0
     ours = require_agreement(given.model, tokenizer, lambda rows, limit: [[one] * (limit - 1)] * len(rows), what="x")
@@ -323,13 +323,13 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
     (folder / "notes.txt").write_text("mine")
     assert run("--ckpt", ckpt, "--format", "huggingface", "--out", folder) == 2
     assert "has notes.txt, which this export does not write; choose another folder" in capsys.readouterr().err
-    # the checkpoint's own folder
+    # The checkpoint's own folder
     assert run("--ckpt", ckpt, "--format", "onnx", "--out", ckpt.parent) == 2
     assert ckpt.is_file()
-    # a folder of another format
+    # A folder of another format
     (folder / "notes.txt").unlink()
     assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", folder) == 2
-    # what the other program needs of us is in the folder, too
+    # What the other program needs of us is in the folder, too
     for _ in range(2):
         assert run("--ckpt", ckpt, "--format", "ctranslate2", "--out", tmp_path / "other") == 0
 
@@ -351,7 +351,7 @@ def test_only_an_earlier_export_is_replaced(ckpt, tmp_path, capsys):
             {"config.json": '{"model_type": "seq2seq-mixers", "onnx": {}}', "README.md": "", "model.safetensors": ""},
             "has a config.json of another format",
         ),
-        # as CTranslate2's own converters leave it
+        # As CTranslate2's own converters leave it
         (
             "ctranslate2",
             {"config.json": '{"unk_token": "<unk>"}', "model.bin": "", "source.spm": "", "target.spm": ""},

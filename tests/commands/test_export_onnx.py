@@ -43,7 +43,7 @@ COMPARED = [
     *("lightconv", "dynamicconv", "depthwise", "local", "linear_attention", "gated_delta", "gru", "lstm", "bahdanau"),
     *("encoder_decoder", "luong", "coverage", "cross_dynamicconv", "relu_attention", "local_mlp", "qk_norm"),
 ]
-# a trace takes seconds; without one the graphs' modules are run as they are
+# A trace takes seconds; without one the graphs' modules are run as they are
 EXHAUSTIVE = (
     "test_int8_translations_depend_on_no_neighbors",
     "test_200_sentences_translate_alike_in_onnx_runtime",
@@ -97,7 +97,7 @@ class Eager:
 
     def __init__(self, module: torch.nn.Module, given: dict[str, Any], other: dict[str, Any], names: list[str]) -> None:
         self.module = module
-        # a list of tensors has an input for each
+        # A list of tensors has an input for each
         self.counts = {key: len(part) if isinstance(part, list) else None for key, part in given.items()}
         self.names = names
         pairs = zip(flat(given), flat(other), strict=True)
@@ -200,7 +200,7 @@ def test_int8_is_arithmetic_of_whole_numbers():
         y = Int8Linear(layer)(x)
         assert torch.equal(y[4], layer.bias)
         assert all(torch.equal(Int8Linear(layer)(x[i : i + 1])[0], y[i]) for i in range(9))
-    # where a number lies between two integers, either may be taken
+    # Where a number lies between two integers, either may be taken
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=2e-2 * size * np.abs(weight).max()).all()
     assert np.isclose(y.numpy(), expected, rtol=1e-4, atol=1e-5 * size).mean() > 0.9
 
@@ -216,7 +216,7 @@ def test_int8_translations_depend_on_no_neighbors(name, most, tokenizer, phraseb
     require_alike([translator(written, 3).translate([line])[0] for line in lines], together)
     twin = given._replace(model=in_int8(given.model))
     texts = [[row[0].text for row in translator(each, 3).translate(lines)] for each in (twin, written)]
-    # a number between two integers may be rounded to either, which a recurrence carries on
+    # A number between two integers may be rounded to either, which a recurrence carries on
     assert sum(a != b for a, b in zip(*texts, strict=True)) <= most
 
 
@@ -258,7 +258,7 @@ def test_graphs_take_long_sources_and_wide_beams(name, tokenizer, tmp_path):
                 logits, states[0] = given.model.step(token, ours, states[0], position)
                 found, states[1] = written.model.step(token, theirs, states[1], position)
                 expected = logits.log_softmax(-1)
-                # all together: random weights make much of rounding in single numbers
+                # All together: random weights make much of rounding in single numbers
                 assert (found - expected).norm() < 5e-3 * expected.norm()
                 token = torch.randint(4, tokenizer.tgt_vocab_size, token.shape)
 
@@ -299,7 +299,7 @@ def test_a_model_of_pictures_has_a_graph_too(tmp_path):
     sizes = {"src_vocab_size": own.src_vocab_size, "tgt_vocab_size": own.tgt_vocab_size, "pad_id": own.pad_id}
     sizes |= {"joint": False, "patches": asdict(settings.patches)}
     given = loaded({"model": config["model"], "mixer": config["mixer"], **sizes}, own)
-    # it compares translations itself
+    # It compares translations itself
     assert write_onnx(tmp_path, given, positions=max_positions(given.meta["model"]), tags=[]) == SENTENCES
 
 
@@ -309,7 +309,7 @@ def test_a_model_needs_as_many_positions_as_the_graphs_are_traced_with(tokenizer
     with pytest.raises(ValueError, match=r"model\.max_len=21: ONNX graphs need a model of at least 22 positions"):
         write(tmp_path, loaded(config, tokenizer))
     config["model"]["max_len"] = 22
-    # it compares translations itself
+    # It compares translations itself
     write(tmp_path, loaded(config, tokenizer))
 
 

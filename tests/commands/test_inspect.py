@@ -54,12 +54,12 @@ def test_heads_of_attention_are_its_weights(mixer, normalize):
     layer.cross_mixer.register_forward_pre_hook(lambda _, args: given.update(y=args[0]))
     src, tgt = pair()
     found = mixing_matrix.views(model, src, tgt)
-    # weights of the scaled products of the recorded input, causal
+    # Weights of the scaled products of the recorded input, causal
     q, k, _ = (part.unflatten(-1, (3, 8)).transpose(1, 2) for part in layer.self_mixer.qkv(given["x"]).chunk(3, -1))
     future = torch.ones(5, 5).triu(1).bool()
     weights = normalize((q @ k.mT / 8**0.5).masked_fill(future, -torch.inf))[0]
     torch.testing.assert_close(view(found, "decoder", 2).heads, weights.detach())
-    # the cross form: keys of the memory, queries of the recorded input
+    # The cross form: keys of the memory, queries of the recorded input
     memory, _ = model.encoder(src, torch.ones_like(src).bool())
     k = layer.cross_mixer.key_value(memory).chunk(2, -1)[0].unflatten(-1, (3, 8)).transpose(1, 2)
     q = layer.cross_mixer.query(given["y"]).unflatten(-1, (3, 8)).transpose(1, 2)
@@ -94,7 +94,7 @@ def test_kernels_of_the_convolutions(mixer):
         if kernels.dim() == 2:
             kernels = kernels[None, None].expand(1, 9, -1, -1)
         for i in range(9):
-            # taps beyond the sentence's ends read nothing, so rows near them are normalized again
+            # Taps beyond the sentence's ends read nothing, so rows near them are normalized again
             taps = [(i + k - left, k) for k in range(3) if 0 <= i + k - left < 9]
             expected = torch.zeros(2, 9).double()
             for j, k in taps:
@@ -120,10 +120,10 @@ def test_distances_by_hand():
     total = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.5, 0.25], [0.5, 0.0, 0.5]])
     torch.testing.assert_close(mixing_matrix.distance_profile(total), torch.tensor([2.0, 0.5, 0.5]) / 3)
     assert mixing_matrix.mean_distance(total) == pytest.approx((0.5 + 2 * 0.5) / 3)
-    # in a row of three and a row of one, the fourth is one away from the first and the second, two from the third
+    # In a row of three and a row of one, the fourth is one away from the first and the second, two from the third
     wide = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0]])
     torch.testing.assert_close(mixing_matrix.distance_profile(wide, 3), torch.tensor([1.0, 2.0, 1.0]) / 4)
-    # all alike: (1 + 2) / 3 away at the ends of three, 2 / 3 in the middle; of the past 0, 1 / 2, (1 + 2) / 3
+    # All alike: (1 + 2) / 3 away at the ends of three, 2 / 3 in the middle; of the past 0, 1 / 2, (1 + 2) / 3
     assert mixing_matrix.mean_distance(mixing_matrix.equal_shares(3, causal=False)) == pytest.approx(
         (1 + 2 / 3 + 1) / 3
     )
@@ -184,10 +184,10 @@ def test_random_weights(tmp_path, capsys):
     assert sorted(found) == sorted(path.read_bytes() for path in files)
     assert [path.stem for path in files] == sorted(path.stem for path in out.glob("*.svg"))
     assert {"alignments", "encoder-predicted-kernels", "decoder-kernels", "distance"} <= {path.stem for path in files}
-    # no link but to data inside and to anchors
+    # No link but to data inside and to anchors
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "mixer/self@mixer.decoder=lightconv" in page
-    # byte for byte: weights by the seed, figures without dates
+    # Byte for byte: weights by the seed, figures without dates
     again = tmp_path / "again"
     assert inspect.main([*settings, "--length", "6", "--out", str(again)]) == 0
     for path in out.iterdir():
@@ -218,7 +218,7 @@ def test_image_model_and_removal_of_earlier_figures(tmp_path, capsys):
     assert "encoder layer 1 of 1" in capsys.readouterr().err
     assert "rows and columns apart" in (out / "report.html").read_text("utf-8")
     assert (out / "encoder-centers.svg").is_file()
-    # a file that no report wrote stays
+    # A file that no report wrote stays
     (out / "mine.png").touch()
     assert (
         inspect.main(["mixer=transformer", *small, "model.decoder_layers=1", "--length", "3", "--out", str(out)]) == 0
@@ -324,5 +324,5 @@ def test_quadratic_reports_its_centers(tmp_path):
     assert torch.equal(own.details["centers"], mixer.centers[:, 0])
     places, widths = plots._widths(own)
     assert places.shape == (2,)
-    # one standard deviation from the center a weight has fallen to exp(-1/2) of the largest
+    # One standard deviation from the center a weight has fallen to exp(-1/2) of the largest
     torch.testing.assert_close(torch.tensor(widths).square() * mixer.sharpness, torch.full((2,), 0.5))

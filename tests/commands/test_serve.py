@@ -165,7 +165,7 @@ def test_a_model_over_a_connection(tmp_path):
         connection = service.connect()
         status, answer = post(connection, {"text": texts})
         assert (status, [each["text"] for each in answer["translations"]]) == (200, expected)
-        # the connection stays open after a refusal, and an answer comes for a body that is too large
+        # The connection stays open after a refusal, and an answer comes for a body that is too large
         assert post(connection, {"text": 1})[0] == 422
         assert post(connection, {"text": texts[0]})[0] == 200
         assert post(service.connect(), {"text": "x" * 5_000_000})[0] == 413
@@ -196,7 +196,7 @@ def test_64_clients_lose_and_mix_up_nothing():
         assert re.search(r'seq2seq_http_requests_total\{path="/translate",status="200"\} 1280\.0', measured)
         (batches,) = re.findall(r"seq2seq_batch_texts_count (\S+)", measured)
         (texts,) = re.findall(r"seq2seq_batch_texts_sum (\S+)", measured)
-        # dynamic batching: texts of several clients share a batch
+        # Dynamic batching: texts of several clients share a batch
         assert float(texts) == sum(1 + (n + i) % 4 for n in range(64) for i in range(20))
         assert float(texts) / float(batches) > 4
         assert service.end() == 0
@@ -222,7 +222,7 @@ def test_a_stop_under_load(number):
                 return
             try:
                 status, answer = post(connection, {"text": text})
-            # the listener was closed with this connection in its queue: nothing was accepted
+            # The listener was closed with this connection in its queue: nothing was accepted
             except (ConnectionError, http.client.HTTPException):
                 seen["closed"] += 1
                 return

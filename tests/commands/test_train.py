@@ -141,7 +141,7 @@ def test_a_run_leaves_all_that_is_promised(corpus, tmp_path, capsys):
     assert (translator.settings.beam_size, translator.settings.max_len_extra) == (2, 12)
     assert "optimizer_states" not in checkpoint.read(folder / "checkpoints" / "best.ckpt")
     assert "optimizer_states" in checkpoint.read(folder / "checkpoints" / "last.ckpt")
-    # a row for every second update, and one for each validation
+    # A row for every second update, and one for each validation
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["train/loss"]] == ["2", "3", "4", "6"]
     assert [row["step"] for row in rows if row["val/bleu"]] == ["3", "6"]
@@ -166,7 +166,7 @@ def test_the_test_score_is_that_of_the_best_checkpoint(corpus, tmp_path):
     assert json.loads(run.folder.results.read_text())["test"]["bleu"] == pytest.approx(expected)
 
 
-# whole runs, of a second or more; `make test-all` has all
+# Whole runs, of a second or more; `make test-all` has all
 EXHAUSTIVE = {
     "test_an_interrupted_validation_is_made_up_for",
     "test_a_run_goes_on_with_a_larger_budget",
@@ -220,7 +220,7 @@ def test_every_epoch_has_its_own_order(corpus, tmp_path):
     run = execute(toycorpus.settings(corpus, tmp_path, "trainer.max_steps=null", "trainer.max_epochs=2"), seen)
     size = run.data.batches_per_epoch
     assert len(seen.batches) == 2 * size
-    # both epochs have every sentence once, in other batches
+    # Both epochs have every sentence once, in other batches
     first, second = seen.batches[:size], seen.batches[size:]
     assert (
         sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(run.prepared.size("train")))
@@ -257,7 +257,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(corpus, tmp_path, signum, bat
     last = tmp_path / "runs" / "parts" / "checkpoints" / "last.ckpt"
     checkpoint.load(last)
     resumed = execute(toycorpus.settings(corpus, tmp_path, "run=parts", "resume=auto", *given), parts)
-    # every batch once, in the same order, over both processes
+    # Every batch once, in the same order, over both processes
     assert parts.batches == whole.batches
     assert_same(weights(run), weights(resumed))
     rows = list(csv.DictReader((last.parent.parent / "metrics.csv").open()))
@@ -319,7 +319,7 @@ def test_a_killed_run_goes_on_from_its_last_validation(corpus, tmp_path, epoch_e
     whole, before, after = Recorder(), Recorder(), Recorder()
     run = execute(toycorpus.settings(corpus, tmp_path, "run=whole", *given), whole)
 
-    # an exception in place of kill -9: nothing is saved after it
+    # An exception in place of kill -9: nothing is saved after it
     class Kill(L.Callback):
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             if trainer.global_step == every + 1:
@@ -409,7 +409,7 @@ def test_a_signal_in_the_final_test_leaves_the_best_checkpoint(corpus, tmp_path,
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
     assert results["valid"]["bleu"] >= 0
     assert "test" not in results
-    # resumed, the run only scores the test set
+    # Resumed, the run only scores the test set
     again = execute(toycorpus.settings(corpus, tmp_path, *given, "resume=auto"))
     assert json.loads(again.folder.results.read_text())["test"]["search"]["beam_size"] == 2
 
@@ -469,7 +469,7 @@ def test_a_run_is_not_continued_on_another_text(corpus, tmp_path):
     given = ("run=it", "trainer.max_steps=1", "trainer.test=false")
     first = execute(toycorpus.settings(own, tmp_path, *given))
     before = {path: path.read_bytes() for path in first.folder.path.rglob("*") if path.is_file()}
-    # one more pair, after the run
+    # One more pair, after the run
     for lang in ("de", "en"):
         with (own / f"train.{lang}").open("a") as file:
             file.write("Tim\n")
@@ -503,7 +503,7 @@ def test_an_existing_run_is_refused(corpus, tmp_path):
     execute(config)
     with pytest.raises(ValueError, match=r"resume=auto.*run=<name>"):
         Run(make_plan(config, mixer="transformer"))
-    # harmless settings do not make it another run
+    # Harmless settings do not make it another run
     with pytest.raises(ValueError, match="resume=auto"):
         checked(corpus, tmp_path, "trainer.max_steps=1", "trainer.log_steps=7")
     assert checked(corpus, tmp_path, "trainer.max_steps=2").resumed is None
@@ -517,7 +517,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
     caplog.set_level("INFO")
     given = ("run=it", "trainer.max_steps=1000000", "trainer.dry_run=true", *more)
     config = toycorpus.settings(corpus, tmp_path, *given)
-    # what a dry run left that was killed
+    # What a dry run left that was killed
     leftover = tmp_path / "runs" / "it.dry-run" / "checkpoints" / "last.ckpt"
     leftover.parent.mkdir(parents=True)
     leftover.touch()
@@ -526,7 +526,7 @@ def test_a_dry_run_tries_all_stages_and_leaves_nothing(corpus, tmp_path, caplog,
     words = "a validation" if more else "a validation and a test"
     assert f"dry run: all stages work (2 updates, a checkpoint, {words} of 8 sentences each)" in caplog.text
     assert ("test: BLEU" in caplog.text) != bool(more)
-    # the run itself has the name that it had
+    # The run itself has the name that it had
     plain = toycorpus.settings(corpus, tmp_path, *given, "run=null", "trainer.dry_run=false")
     assert folder_of(plain, "x") == folder_of({**config, "run": None}, "x")
 
@@ -588,7 +588,7 @@ def test_a_second_run_in_the_same_folder_is_refused(corpus, tmp_path):
     assert "run=<name>" in second.message
     assert "\n" not in second.message
     assert not (tmp_path / "runs" / "it" / ".lock").exists()
-    # it looked for a checkpoint before the first run wrote one
+    # It looked for a checkpoint before the first run wrote one
     with pytest.raises(ValueError, match="has just ended: give the same command again"):
         early.execute()
     assert execute(config).resumed is not None
@@ -677,7 +677,7 @@ def test_a_run_without_the_weights_of_its_best_validation_finds_another(corpus, 
 def test_later_step_checkpoints_than_the_last_one_are_no_part_of_the_run(corpus, tmp_path):
     given = ("trainer.test=false", "optim.schedule=constant", "trainer.val_steps=1", "trainer.keep_last=2")
     first = execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=3")).folder
-    # saved after the last checkpoint, before the run was killed
+    # Saved after the last checkpoint, before the run was killed
     shutil.copy(first.best, first.best.with_name("step-90.ckpt"))
     execute(toycorpus.settings(corpus, tmp_path, "run=it", *given, "trainer.max_steps=4", "resume=auto"))
     assert [path.name for path in sorted(first.best.parent.glob("step-*"))] == ["step-3.ckpt", "step-4.ckpt"]
@@ -761,7 +761,7 @@ def test_the_first_update_under_another_budget_has_its_rate(corpus, tmp_path):
     given = ("run=it", "optim=anneal", "resume=auto", "trainer.test=false")
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=10"))
     execute(toycorpus.settings(corpus, tmp_path, *given, "trainer.max_steps=20"), Rates())
-    # half of the run is done, and the rate does not fall before 80%
+    # Half of the run is done, and the rate does not fall before 80%
     assert rates[0] == rates[1] > rates[-1] > 0
 
 
@@ -793,7 +793,7 @@ def test_a_run_continued_under_another_budget_says_so_and_is_unfinished_until_th
         def on_train_start(self, *_: Any) -> None:
             raise RuntimeError("no device")
 
-    # fails before the first update: the results of the earlier budget still hold
+    # Fails before the first update: the results of the earlier budget still hold
     with pytest.raises(RuntimeError, match="no device"):
         execute(more, Fail())
     assert "trainer.max_steps was 2 and is now 5; trainer.patience was null and is now 9" in caplog.text
@@ -824,7 +824,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     first = execute(toycorpus.settings(corpus, tmp_path, "trainer.test=false"))
     new = toycorpus.write(tmp_path / "new", (100, 10, 10))
     given = (f"init_from={first.folder.best}", "data.name=new", "data.vocab_size=290", "trainer.test=false")
-    # too small a rate to move any weight
+    # Too small a rate to move any weight
     slow = ("optim.lr=1e-12", "optim.warmup_init_lr=1e-12", "trainer.max_steps=1")
     second = execute(toycorpus.settings(new, tmp_path, *given, *slow))
     assert second.prepared.tokenizer.fingerprint == first.prepared.tokenizer.fingerprint
@@ -841,7 +841,7 @@ def test_fine_tuning_keeps_the_tokenizer_and_starts_from_the_weights(corpus, tmp
     ):
         with pytest.raises(ValueError, match=message):
             checked(new, tmp_path, *given, wrong)
-    # these may differ from the checkpoint's
+    # These may differ from the checkpoint's
     free = ("model.dropout=0.5", "model.attention_dropout=0.1", "optim.peak_lr=1e-4")
     assert checked(new, tmp_path, *given, *free).start
 
@@ -965,7 +965,7 @@ def test_a_resumed_run_has_the_share_that_its_processes_agreed_on():
     first.agreed_share = 0.5
     second.load_state_dict(first.state_dict())
     assert second.schedule_share(trainer) == 0.5
-    # of an older checkpoint
+    # Of an older checkpoint
     second.load_state_dict({key: value for key, value in first.state_dict().items() if key != "agreed_share"})
     assert second.schedule_share(trainer) == 0
 

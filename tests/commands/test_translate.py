@@ -33,7 +33,7 @@ from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.translation_options import load_translator
 
 ROOT = Path(__file__).resolve().parents[2]
-# beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
+# Beside test_one_line_at_a_time_and_ctrl_c and tests/test_streams.py: each process takes 3 seconds to start
 EXHAUSTIVE = (
     "test_a_reader_that_leaves_early",
     "test_output_appears_whole_or_not_at_all",
@@ -381,7 +381,7 @@ def test_learned_positions_limit_source_and_target(tmp_path, capsys):
 def test_a_line_that_fails_is_empty_and_named(tmp_path, ckpt, capsys, monkeypatch):
     """A batch without room is halved until it fits; a line that fails alone costs nobody else's translation."""
     lines = tiny.sentences(tiny.GERMAN, 12, seed=3)
-    # fails for more than 4 sentences as if memory were short, and always for one line
+    # Fails for more than 4 sentences as if memory were short, and always for one line
     whole, bad, calls = search.search_stream, tiny.tokenizer().encode_src([lines[5]])[0], []
 
     def frail(model, sources, **options):

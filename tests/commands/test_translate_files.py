@@ -71,7 +71,7 @@ def test_no_output_replaces_what_is_read_or_another_output(folder, ckpt, capsys,
     (folder / "member").mkdir()
     (folder / "member" / "config.json").write_text("{}")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    # standard input, where no --input is named
+    # Standard input, where no --input is named
     with open(folder / "in.de") as source:
         monkeypatch.setattr("sys.stdin", source)
         assert run(ckpt, *options.split()) == 2
@@ -87,7 +87,7 @@ def test_alignments_do_not_replace_standard_output(folder, ckpt, capsys, monkeyp
         assert run(ckpt, "--input", "in.de", "--alignments", "out") == 2
         monkeypatch.undo()
     assert "--alignments out is the output" in capsys.readouterr().err
-    # a device may have both
+    # A device may have both
     assert run(ckpt, "--input", str(folder / "in.de"), "--output", "/dev/null", "--alignments", "/dev/null") == 0
 
 
@@ -157,7 +157,7 @@ def test_nothing_is_said_of_a_translation_of_too_many_pieces(folder, few_positio
     objects = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
     tokenizer = Translator.load(few_positions, device="cpu").tokenizer
     counts = [len(row) for row in tokenizer.encode_tgt([entry["translation"] for entry in objects])]
-    # what this is about: a translation of at most 16 pieces that the tokenizer cuts into more
+    # What this is about: a translation of at most 16 pieces that the tokenizer cuts into more
     assert (counts[0], counts[2]) == (17, 16)
     assert [len(entry["pieces"]) for entry in objects] == [0, 0, 16, 0]
     links = (folder / "links").read_text().split("\n")
@@ -166,7 +166,7 @@ def test_nothing_is_said_of_a_translation_of_too_many_pieces(folder, few_positio
     reason = "warning: line 1 has no alignment and no pieces: its translation has 17 pieces; the model has 16 positions"
     assert len(warnings) == 2
     assert reason in warnings
-    # given translations are refused
+    # Given translations are refused
     (folder / "out").write_text("".join(f"{entry['translation']}\n" for entry in objects))
     assert score.main(["--ckpt", str(few_positions), "--device", "cpu", "--force", "in.de", "out"]) == 2
     assert "error: translation 1 has 17 pieces; the model has 16 positions" in capsys.readouterr().err

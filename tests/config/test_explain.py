@@ -18,7 +18,7 @@ from seq2seq.config.help import settings_rows
 from seq2seq.config.sections import SECTIONS
 from seq2seq.resources import conf_dir
 
-# each composes settings, up to a second; `make test-all` has every case
+# Each composes settings, up to a second; `make test-all` has every case
 EXHAUSTIVE = {"test_a_sweep_is_refused_if_all_of_its_jobs_are_wrong", "test_help_may_lose_its_reader"}
 REPRESENTATIVE = {
     "test_a_program_ends_with_one_line": ["train"],

@@ -15,7 +15,7 @@ from seq2seq.config.settings import keys
 from seq2seq.config.trainer import LightningSettings
 
 _CLIP = "trainer.lightning.gradient_clip_val-the setting for this is optim.clip_norm"
-# each composes settings; `make test-all` has every case
+# Each composes settings; `make test-all` has every case
 REPRESENTATIVE = {
     "test_an_argument_that_cannot_be_set_says_why": [
         *(f"{_CLIP}-", f"{_CLIP}-+"),
@@ -47,7 +47,7 @@ def test_every_argument_of_the_installed_trainer_is_passed_on_set_elsewhere_or_r
 def test_an_argument_that_cannot_be_set_says_why(prefix, key, message):
     word = f"{prefix}{key}=1"
     told = explain([word])
-    # what Hydra adds to the composed settings is refused when they are read
+    # What Hydra adds to the composed settings is refused when they are read
     if not told:
         with pytest.raises(ValueError, match=key) as error:
             read_sections(resolved_settings([word]))

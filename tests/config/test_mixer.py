@@ -17,7 +17,7 @@ from seq2seq.mixers.luong import SCOPES, SCORES
 from seq2seq.mixers.nonlocal_ import PAIRWISE
 from seq2seq.mixers.relative import ENCODINGS
 
-# each composes settings, as other tests of every preset do; `make test-all` has every case
+# Each composes settings, as other tests of every preset do; `make test-all` has every case
 REPRESENTATIVE = {
     "test_every_preset_passes_unchanged": ["transformer", "lightconv", "dynamicconv", "bahdanau", "local_blocks"],
 }

@@ -21,7 +21,7 @@ from seq2seq.training.optim import learning_rate
 
 RECIPES = {path.stem: path.read_text("utf-8") for path in sorted((conf_dir() / "experiment").glob("*.yaml"))}
 JOINT, IWSLT, WORDS = (32768, 32768), (8848, 6632), (30000, 30000)
-# millions of parameters with the published vocabularies (computed from fairseq's architectures)
+# Millions of parameters with the published vocabularies (computed from fairseq's architectures)
 PUBLISHED = {
     "iwslt14_de_en_transformer": (39.5, IWSLT),
     "iwslt14_de_en_lightconv": (34.7, IWSLT),
@@ -32,7 +32,7 @@ PUBLISHED = {
     "wmt16_en_de_lightconv": (208.9, JOINT),
     "wmt16_en_de_dynamicconv": (213.2, JOINT),
 }
-# a recipe of each family; others differ from these in values that other tests here check
+# A recipe of each family; others differ from these in values that other tests here check
 REPRESENTATIVE = {
     "test_a_recipe_composes_and_builds": {
         *("iwslt14_de_en_dynamicconv", "rnnsearch", "tatoeba", "wu", "wmt14_en_de_transformer_base"),

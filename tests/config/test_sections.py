@@ -88,11 +88,11 @@ def test_r_drop_needs_a_dropout():
     for reads in ("mixer.cross.dropout", "model.dropout", "model.activation_dropout"):
         has_one = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0", f"{reads}=0.1"])
         assert read_sections(has_one).optim.r_drop == 5.0
-    # a mixer of another package, with a name of its own
+    # A mixer of another package, with a name of its own
     own = resolved_settings(["mixer=lightconv", "optim.r_drop=5", "model.dropout=0"])
     own["mixer"]["encoder"] = {"_target_": "mymix.Mine", "hidden_dropout": 0.1}
     assert read_sections(own).optim.r_drop == 5.0
-    # no part of this model has attention weights, or a feed-forward
+    # No part of this model has attention weights, or a feed-forward
     without = [
         "mixer=encoder_decoder",
         "model.ffn_dim=0",
@@ -128,7 +128,7 @@ def test_an_old_run_has_the_defaults_of_newer_settings():
     old["model"]["peak_lr"] = old["optim"].pop("peak_lr")
     for section, key in (("model", "src_positions"), ("data", "num_workers"), ("search", "n_best"), ("optim", "betas")):
         del old[section][key]
-    # in a section of a section, a whole one, and at the top
+    # In a section of a section, a whole one, and at the top
     del old["data"]["clean"]["same"], old["trainer"]["lightning"], old["callbacks"]
     assert present_settings(old) == present_settings(new) == new
 

@@ -195,7 +195,7 @@ def test_odd_text(tmp_path, kind):
         if name in ("no pair", "blank", "blank source", "copies", "replacement"):
             assert outcome != "read", name
         elif kind in ("jsonl", "json", "parquet") or (kind == "csv" and name != "surrogates"):
-            # what these formats can hold is not damage
+            # What these formats can hold is not damage
             assert outcome == "read", (name, outcome)
 
 

@@ -112,14 +112,14 @@ def test_an_unreadable_file_and_a_file_in_the_folders_place(tmp_path, caplog, mo
 def test_a_check_serves_for_a_while_and_damage_ends_that(tmp_path, monkeypatch):
     target = tmp_path / "toy-1"
     cached(target, "the toy", build=build, read=read)
-    # as if the files were written some time before the check
+    # As if the files were written some time before the check
     os.utime(target / CHECKSUMS, (later := (target / CHECKSUMS).stat().st_mtime + 0.01, later))
     monkeypatch.setattr(cache_folder.time, "time", lambda: later + 1)
     looked: list[Path] = []
     monkeypatch.setattr(cache_folder, "_find_damage", looked.append)
     cached(target, "the toy", build=build, read=read)
     assert looked == []
-    # an old check counts no more, nor one in the future, which is that of another clock
+    # An old check counts no more, nor one in the future, which is that of another clock
     for now in (later + cache_folder.CHECK_HOLDS + 1, later - 1):
         monkeypatch.setattr(cache_folder.time, "time", lambda now=now: now)
         cached(target, "the toy", build=build, read=read)
@@ -252,7 +252,7 @@ def cache(corpus, tmp_path_factory) -> Path:
 
 def test_every_file_of_the_cache_is_checked(corpus, cache, tmp_path, caplog):
     names = sorted(contents(cache))
-    # text, with the rows of what is held out, tokenizer, ids of three splits; each with its checksums
+    # Text, with the rows of what is held out, tokenizer, ids of three splits; each with its checksums
     assert len(names) == 6 + 3 + 3 * 8
     for name, damage in zip(names, itertools.cycle(DAMAGES[:5]), strict=False):
         copy = tmp_path / name.replace("/", "-")
@@ -298,7 +298,7 @@ def test_a_cache_deleted_while_it_is_used_is_still_read(corpus, cache, tmp_path)
     assert len(prepared.references("test")) == 20
     data = prepared.split("train")
     assert int(data.ids([0, 1])[0].ids[0]) >= 0
-    # another budget drops longer pairs, for which the cache is read again
+    # Another budget drops longer pairs, for which the cache is read again
     assert prepared.with_max_tokens(max(prepared.longest) - 1).size("train") < prepared.size("train")
 
 
@@ -309,7 +309,7 @@ def test_preparation_killed_at_any_write_is_repaired(corpus, cache, tmp_path):
         target.mkdir()
         died = dies_at(number, lambda target=target: prepare(corpus, target))
         prepare(corpus, target)
-        # the file of a lock that the killed process had: the kernel has released it
+        # The file of a lock that the killed process had: the kernel has released it
         whole = {name: data for name, data in contents(target).items() if not name.endswith(".lock")}
         assert whole == contents(cache)
         if not died:

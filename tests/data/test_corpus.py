@@ -98,7 +98,7 @@ def test_lines_end_at_newline_only(tmp_path):
 @given(st.lists(st.binary(max_size=12).filter(lambda b: b"\n" not in b and not b.endswith(b"\r")), max_size=30))
 def test_read_lines_agrees_with_the_definition(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("lines") / "x"
-    # so that neither the first bytes nor many zeros look like UTF-16
+    # So that neither the first bytes nor many zeros look like UTF-16
     lines = [b"plain text " * 60, *lines]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     assert list(read_lines(path)) == lines
@@ -195,7 +195,7 @@ def test_one_file_of_both_sides_by_its_suffix(tmp_path, ending):
     chosen = options(tmp_path, train=str(file), valid=str(file), test=str(file))
     validate_corpus(chosen, cache_dir=tmp_path / "c")
     assert load(chosen, tmp_path / "c") == PAIRS
-    # the suffix is a habit; the setting decides
+    # The suffix is a habit; the setting decides
     other = tmp_path / "corpus.txt"
     other.write_bytes(content)
     chosen = options(tmp_path, train=str(other), valid=str(other), test=str(other), format=format_)

@@ -14,7 +14,7 @@ from seq2seq.data.readers import Columns, one_line
 
 NAMED = Columns("de", "en")
 NUMBERED = Columns("de", "en", {"de": 1, "en": 0})
-# what a cell may hold: what is special to CSV, what ends lines elsewhere, and anything
+# What a cell may hold: what is special to CSV, what ends lines elsewhere, and anything
 CELL = st.text(st.sampled_from("\",;\t\n\r\x0b\x85\u2028 ab'") | st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
@@ -32,7 +32,7 @@ def test_csv_agrees_with_pythons_writer(tmp_path_factory, rows, delimiter, heade
         writer.writerows([["en", "de", "other"]] * header + [list(row) for row in rows])
     found = read(csv_pairs, path, path.read_bytes(), NAMED if header else NUMBERED)
     expected = [(one_line(de), one_line(en)) for en, de, _ in rows]
-    # a headless table whose first row is the languages' names has a header after all
+    # A headless table whose first row is the languages' names has a header after all
     assert found == (expected if header or rows[0][1::-1] != ("de", "en") else expected[1:])
 
 
@@ -48,7 +48,7 @@ def test_any_text_is_read_as_python_reads_it_or_refused(tmp_path_factory, text):
     if isinstance(found, str):
         assert "\n" not in found
         return
-    # a lone CR ends a line for Python's reader and none here
+    # A lone CR ends a line for Python's reader and none here
     plain = text.replace("\r\n", "\n")
     if "\r" not in plain:
         rows = [row for row in csv.reader(plain.splitlines(keepends=True), strict=True) if row]
@@ -62,7 +62,7 @@ def test_layouts(tmp_path):
     assert read(csv_pairs, path, '\ufeffid;en;de\r\n1;c;a, b\r\n2;"f\r\ng";"d ""e"""\r\n') == expected
     assert read(csv_pairs, path, 'de\ten\na, b\tc\n"d ""e"""\tf g\n') == expected
     assert read(csv_pairs, path, "x,y,z\n", Columns("de", "en", {"de": 2, "en": 0})) == [("z", "x")]
-    # without a header, what divides every row alike: commas are in texts as well
+    # Without a header, what divides every row alike: commas are in texts as well
     for text in ("a, b{}c, d\ne, f{}g, h\n", "a, b{}c\ne{}g, h\n"):
         for delimiter in ";\t":
             found = read(csv_pairs, path, text.format(delimiter, delimiter), Columns("de", "en", {"de": 0, "en": 1}))
@@ -74,11 +74,11 @@ def test_layouts(tmp_path):
         ("a; b,c\nd; e,f\n", [("a; b", "c"), ("d; e", "f")]),
     ):
         assert read(csv_pairs, path, text, Columns("de", "en", {"de": 0, "en": 1})) == pairs
-    # a mistake does not change the delimiter
+    # A mistake does not change the delimiter
     wrong = "".join(f"a, {i};b, {i}\n" for i in range(20)) + "c;d;e\n"
     with pytest.raises(ValueError, match=r"line 21 has 3 fields where the first row has 2: a field that holds ';'"):
         read(csv_pairs, path, wrong, Columns("de", "en", {"de": 0, "en": 1}))
-    # lone returns are text
+    # Lone returns are text
     assert read(csv_pairs, path, 'de,en\na\rb,"c\rd\r\n"\n') == [("a\rb", "c\rd ")]
 
 

@@ -33,7 +33,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    # its own folder of converted data: what other tests or users have there must not be found
+    # Its own folder of converted data: what other tests or users have there must not be found
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
     return tmp_path / "hub"
@@ -81,7 +81,7 @@ def test_a_snapshot_is_read_offline(cache, tmp_path, card):
     download(cache, "wmt/wmt14", WMT14, "de-en", card=card)
     loaded = load_corpus(settings("wmt14_de_en"), cache_dir=tmp_path / "c")
     assert {split: len(rows) for split, rows in loaded.splits.items()} == {"train": 6400, "valid": 7, "test": 5}
-    # in the order of the shards
+    # In the order of the shards
     assert loaded.splits["train"][3300] == {"src": "en train 3300", "tgt": "de train 3300"}
     assert sizes(settings("wmt14_de_en", 'data.train="train[:50]"'), tmp_path / "c")["train"] == 50
 
@@ -155,7 +155,7 @@ def test_no_copy_and_no_network_is_known_before_any_work(cache, tmp_path):
     with pytest.raises(ValueError, match=r"wmt/wmt16: .*hf download wmt/wmt16"):
         validate_corpus(settings("wmt16_newstest2014"), cache_dir=tmp_path / "c")
     assert not (tmp_path / "c").exists()
-    # text that was prepared before needs no copy
+    # Text that was prepared before needs no copy
     chosen = settings("wmt14_de_en")
     load_corpus(chosen, cache_dir=tmp_path / "c")
     cache.rename(tmp_path / "away")

@@ -209,7 +209,7 @@ def test_the_projection_of_patches_is_a_strided_convolution(size, bits, channels
 
 
 def picture_model(*overrides: str, **extra):
-    # as files that are older than colors have it
+    # As files that are older than colors have it
     patches = {"height": 8, "width": 24, "size": 2, "bits": 8}
     sizes = {"joint": False, "src_vocab_size": GRID.vocab_size, "patches": patches}
     return build_model(config("mixer=quadratic", *TINY, "model.tie=target", *overrides, **sizes, **extra))

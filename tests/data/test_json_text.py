@@ -35,7 +35,7 @@ def test_agrees_with_pythons_parser(tmp_path_factory, records, ascii_only, inden
     lines = "".join(json.dumps(each, ensure_ascii=ascii_only) + "\n" for each in records)
     assert read(path, lines) == expected
     array = json.dumps(records, ensure_ascii=ascii_only, indent=indent).encode()
-    # in blocks of a few bytes, so that they end anywhere
+    # In blocks of a few bytes, so that they end anywhere
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_text, "read_text", lambda _: iter([array[i : i + size] for i in range(0, len(array), size)]))
         assert read(path, array) == expected
@@ -45,7 +45,7 @@ def test_schemas(tmp_path):
     path = tmp_path / "x.jsonl"
     assert read(path, '{"translation": {"de": "a", "en": "b"}}\n\n{"translation": null}\n') == [("a", "b"), ("", "")]
     assert read(path, '{"x": "a", "y": "b"}\n', Columns("de", "en", {"de": "x", "en": "y"})) == [("a", "b")]
-    # a record without a language is an empty line, as null is
+    # A record without a language is an empty line, as null is
     assert read(path, '{"de": "a", "fr": "b"}\n{"de": "c", "en": "d"}\n') == [("a", ""), ("c", "d")]
     assert read(path, b'\xef\xbb\xbf[{"de": "a\\ud800", "en": "b\xff"}]') == [("a?", "b\ufffd")]
 

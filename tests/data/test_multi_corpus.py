@@ -298,7 +298,7 @@ def test_exactly(sizes, data):
     rows = np.concatenate(found).tolist()
     assert rows == list(range(len(rows)))
     assert len(rows) == sum(sizes[:count])
-    # it cannot go on for ever where no batch can be halved
+    # It cannot go on for ever where no batch can be halved
     with pytest.raises(ValueError, match=f"{sum(sizes)} sentences cannot be cut into {sum(sizes) + 1} batches"):
         exactly(list(batches), sum(sizes) + 1)
 

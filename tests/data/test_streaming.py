@@ -161,7 +161,7 @@ def test_both_sides_of_a_block_have_draws_of_their_own(folder, monkeypatch):
     encode = Tokenizer._encode
 
     def noted(self, model, lines, sample, seed):
-        # the best segmentations, for the rules on lengths, need none
+        # The best segmentations, for the rules on lengths, need none
         seeds.extend([seed] if sample else [])
         return encode(self, model, lines, sample, seed)
 

@@ -51,16 +51,16 @@ def test_subsets_follow_the_seed_and_lie_within_each_other(corpus, caplog):
     whole = prepare(corpus)
     assert [each.size("train") for each in (small, large, whole)] == [40, 100, 240]
     assert set(pairs(small)) < set(pairs(large)) < set(pairs(whole))
-    # in the order of the corpus, and the ids are those of the text
+    # In the order of the corpus, and the ids are those of the text
     assert pairs(small) == [pair for pair in pairs(whole) if pair in set(pairs(small))]
     assert decoded(small) == [target for _, target in pairs(small)]
     other = prepare(corpus, limit=40, seed=2)
-    # seeds are repetitions of one experiment
+    # Seeds are repetitions of one experiment
     assert {each.whole_fingerprint for each in (small, large, other)} == {prepare(corpus).fingerprint}
     assert len(set(pairs(other)) & set(pairs(small))) < 20
     for split in ("valid", "test"):
         assert pairs(small, split) == pairs(other, split) == pairs(whole, split)
-    # the corpus, and so a resumed run, knows which subset it is; another mixer has nothing to do with it
+    # The corpus, and so a resumed run, knows which subset it is; another mixer has nothing to do with it
     assert len({each.fingerprint for each in (small, large, whole, other)}) == 4
     assert "limit                200" in caplog.text
 
@@ -120,7 +120,7 @@ def test_a_limited_stream_is_its_first_pairs(corpus, caplog):
     assert seen == set(range(25))
     other = prepare(corpus, limit=26, **options)
     assert limited.fingerprint != other.fingerprint
-    # neither the limit nor the pool changes the corpus that is limited
+    # Neither the limit nor the pool changes the corpus that is limited
     whole = prepare(corpus, streaming=True)
     assert limited.whole_fingerprint == other.whole_fingerprint == whole.whole_fingerprint
     changed = prepare(corpus, train=str(corpus / "valid"), streaming=True)

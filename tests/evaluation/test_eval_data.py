@@ -64,9 +64,9 @@ def test_a_further_corpus_with_a_test_set_is_scored_too(corpus):
     assert scored(corpus, data) == of_run(corpus, data)
     assert len(scored(corpus, data)[0]) == 15 + 7
     assert scored(corpus, data, limit=17)[0] == [*lines(corpus / "test.de"), *lines(corpus / "more.de")[:2]]
-    # text that is named is scored alone
+    # Text that is named is scored alone
     assert scored(corpus, data, f"test={corpus / 'more'}")[0] == lines(corpus / "more.de")
-    # settings of the command line hold, and the files of all corpora are known
+    # Settings of the command line hold, and the files of all corpora are known
     assert len(scored(corpus, data, "corpora=null")[0]) == 15
     assert str(corpus / "more.en") in data_files(found(corpus, data)[0])
 
@@ -84,12 +84,12 @@ def test_what_is_held_out_is_cleaned_as_the_run_cleaned_it(corpus, tmp_path):
 
 def test_each_target_language_has_the_references_of_its_corpora(corpus):
     french = {"train": str(corpus / "train-fr"), "test": str(corpus / "test-fr"), "tgt": "fr"}
-    # files by position, which nothing but the settings tells the languages of
+    # Files by position, which nothing but the settings tells the languages of
     english = [str(corpus / "test.de"), str(corpus / "test.en")]
     data = section(corpus, test=english, tag_target=True, corpora={"french": french})
     assert scored(corpus, data)[1] == lines(corpus / "test.en")
     assert scored(corpus, data, tgt="fr")[1] == lines(corpus / "test-fr.fr")
-    # a file that is named is read whatever the corpora have
+    # A file that is named is read whatever the corpora have
     assert scored(corpus, data, f"test={corpus / 'train-fr'}", tgt="fr")[1] == lines(corpus / "train-fr.fr")
     del french["test"]
     message = r"no corpus of de-fr has a test split; .* --data src=de tgt=fr test=<path>"

@@ -13,7 +13,7 @@ from seq2seq.evaluation.moses_bleu import check_convention, convention_bleu, spl
 def test_one_sentence_by_hand():
     """Hypothesis and reference tokens: The cat sat on the mat . / The cat sat on a mat ."""
     found = convention_bleu(["The cat sat on the mat."], ["The cat sat on a mat."], convention="tokenized", lang="en")
-    # of 7, 6, 5 and 4 n-grams of the hypothesis these are in the reference; lengths are equal
+    # Of 7, 6, 5 and 4 n-grams of the hypothesis these are in the reference; lengths are equal
     expected = 100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** 0.25
     assert found.value == pytest.approx(expected, abs=1e-9)
     assert "tok:moses-en" in found.signature
@@ -26,7 +26,7 @@ def test_compounds_count_as_words():
     whole = convention_bleu(*pair, convention="tokenized", lang="en")
     assert whole.value == 0.0  # of 5 tokens no 4-gram without the compound
     split = convention_bleu(*pair, convention="compound-split", lang="en")
-    # a good rich ##AT##-##AT## text format . : 6 of 7 words, 4 of 6 pairs, 2 of 5 triples, 1 of 4
+    # A good rich ##AT##-##AT## text format . : 6 of 7 words, 4 of 6 pairs, 2 of 5 triples, 1 of 4
     assert split.value == pytest.approx(100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** 0.25, abs=1e-9)
     assert "split:compound" in split.signature
 

@@ -122,12 +122,12 @@ def test_resume_by_path_continues_in_the_checkpoints_own_folder(tmp_path, monkey
     assert resolve_resume("auto", here) == (here, None)
     owner, found = resolve_resume(str(there.last), here)
     assert (owner.path, found) == (there.path, there.last)
-    # by a path that is relative to the run's folder, or to that of its checkpoints
+    # By a path that is relative to the run's folder, or to that of its checkpoints
     for place, resume in ((there.path, "checkpoints/last.ckpt"), (there.last.parent, "last.ckpt")):
         monkeypatch.chdir(place)
         owner, found = resolve_resume(resume, here)
         assert (owner.path, found) == (there.path, there.last)
-    # a checkpoint that lies in no run's folder continues in the new one
+    # A checkpoint that lies in no run's folder continues in the new one
     stray = tmp_path / "stray.ckpt"
     stray.write_bytes(b"x")
     assert resolve_resume(str(stray), here) == (here, stray)
@@ -140,14 +140,14 @@ def test_a_job_that_slurm_starts_again_goes_on_whatever_its_command_says(tmp_pat
     counts = {copied: 5, here.last: 6}
     monkeypatch.setattr("seq2seq.checkpoint.updates", counts.get)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    # killed before its first checkpoint
+    # Killed before its first checkpoint
     assert resolve_resume(str(copied), here) == (here, copied)
     here.best.write_bytes(b"x")
     assert resolve_resume(None, here) == (here, None)
     here.last.write_bytes(b"x")
     for resume in (None, "auto", str(copied), str(here.best)):
         assert resolve_resume(resume, here)[1] == here.last
-    # started again before it saved anything: what was in the folder before is older
+    # Started again before it saved anything: what was in the folder before is older
     counts[here.last] = 4
     assert resolve_resume(str(copied), here) == (here, copied)
     assert resolve_resume(str(tmp_path / "gone.ckpt"), here) == (here, here.last)
@@ -182,7 +182,7 @@ def test_metrics_are_appended_and_rows_to_be_repeated_dropped(tmp_path: Path):
     log.log_metrics({"bleu": 10.0}, 1)  # a new column
     log.log_metrics({"loss": 1.0}, 2)
     assert log.path.read_text().splitlines() == ["step,loss,bleu", "1,2,", "1,,10", "2,1,"]
-    # a resumed run goes on after update 1: the row of update 2 will be written again
+    # A resumed run goes on after update 1: the row of update 2 will be written again
     again = CsvLogger(save_dir=str(tmp_path))
     again.keep_until(1)
     again.log_metrics({"loss": 1.5}, 2)

@@ -141,7 +141,7 @@ def test_record_survives_moving_the_tree_of_runs(tmp_path):
 def test_a_damaged_record_is_a_failed_job(tmp_path, record):
     Job(tmp_path / "3", ("seed=1",), "running").write()
     (tmp_path / "3" / "job.json").write_text(record)
-    # a folder that looks like a number to `str.isdigit`
+    # A folder that looks like a number to `str.isdigit`
     (tmp_path / "\u00b2").mkdir()
     (tmp_path / "\u00b2" / "job.json").write_text("{}")
     write_sweep(tmp_path, ended=True)
@@ -160,7 +160,7 @@ def test_job_without_its_process_has_failed(tmp_path):
     job = Job(tmp_path / "0", (), "running", process=here)
     job.write()
     assert job.checked() == job
-    # the process ends, and its record does not
+    # The process ends, and its record does not
     process.communicate(b"\n")
     assert job.checked().state == "failed"
     elsewhere = dataclasses.replace(job, process=dataclasses.replace(here, host="elsewhere"))
@@ -173,7 +173,7 @@ def test_job_without_its_process_has_failed(tmp_path):
 def test_another_process_with_the_same_id_is_not_the_job(tmp_path):
     here = Process.here()
     assert here.alive()
-    # this process has the id, but started at another time than the one of the record
+    # This process has the id, but started at another time than the one of the record
     job = Job(tmp_path / "0", (), "running", process=dataclasses.replace(here, slurm="", started=here.started + 1))
     job.write()
     assert "its process is gone" in job.checked().error
@@ -195,14 +195,14 @@ def test_states_of_a_slurm_array_are_asked_for_once(tmp_path, monkeypatch):
     script.write_text(f'#!/bin/sh\necho "$@" >> "$0.asked"\n{answers}')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    # one moment for the whole test
+    # One moment for the whole test
     monkeypatch.setattr(job_records, "ASK_SECONDS", 1e9)
     job_records._array_states.cache_clear()
     # 7_2 waits in the queue, and 7_3 is unknown to it
     alive = [Process("node1", 1, f"7_{index}").alive() for index in range(4)]
     assert alive == [True, False, True, False]
     assert len((tmp_path / "squeue.asked").read_text().splitlines()) == 1
-    # no answer at all is no reason to call a job dead
+    # No answer at all is no reason to call a job dead
     script.write_text('#!/bin/sh\necho "Unable to contact slurm controller" >&2\nexit 1\n')
     job_records._array_states.cache_clear()
     assert Process("node1", 1, "7_3").alive()
@@ -231,14 +231,14 @@ def test_job_that_was_canceled_before_it_started_is_reported(tmp_path, monkeypat
     queue(tmp_path, monkeypatch, *(f"9_{number} PENDING" for number in range(4)))
     assert [job.checked().state for job in read_jobs(sweep)] == ["waiting"] * 4
     queue(tmp_path, monkeypatch, "9_1 CANCELLED", "9_2 NODE_FAIL", "9_3 PENDING")
-    # job 0 is missing from the queue: it was canceled some minutes ago
+    # Job 0 is missing from the queue: it was canceled some minutes ago
     assert [job.checked().error for job in read_jobs(sweep)] == [
         "cancelled before it started", "cancelled before it started", "ended before it started (SLURM: NODE_FAIL)", "",
     ]  # fmt: skip
     queue(tmp_path, monkeypatch)
     assert watch([sweep], interval=0.01) == 4
     assert "FAILED    job 3 (seed=3): cancelled before it started" in capsys.readouterr().out
-    # a job that has started meanwhile is not taken for canceled
+    # A job that has started meanwhile is not taken for canceled
     dataclasses.replace(first, state="finished", run=tmp_path).write()
     assert first.checked().state == "finished"
 
@@ -280,7 +280,7 @@ def test_watch_reports_every_change_and_ends_with_the_sweep(tmp_path, capsys, mo
             lambda: write_sweep(tmp_path, ended=True),
         )
     )
-    # one event between two rounds, in place of the pause
+    # One event between two rounds, in place of the pause
     clock = SimpleNamespace(sleep=lambda seconds: next(events)(), monotonic=time.monotonic, strftime=time.strftime)
     monkeypatch.setattr(sweep_watch, "time", clock)
     assert watch([tmp_path], interval=9) == 1
@@ -311,7 +311,7 @@ def test_finished_job_without_results_is_described(tmp_path):
 
 
 def test_median_is_of_the_jobs_that_have_got_so_far():
-    # five jobs; the first is too short to have a score at 7
+    # Five jobs; the first is too short to have a score at 7
     curves = [[(float(x), float(np.random.rand())) for x in range(1, length)] for length in (3, 9, 9, 12, 12)]
     best = [max(score for x, score in curve if x <= 7) for curve in curves[1:]]
     assert median_at(7, curves, peers=4) == pytest.approx(statistics.median(best))
@@ -343,7 +343,7 @@ def stopped(sweep: Path, best: float, *, step: int = 4, count: int = 3) -> str |
 
 def test_job_below_the_median_stops(tmp_path):
     write_peers(tmp_path, [10.0, 20.0, 30.0])
-    # its own scores are not among the others'
+    # Its own scores are not among the others'
     own = tmp_path / "own"
     own.mkdir()
     (own / "metrics.csv").write_text("step,val/bleu\n2,1.0\n4,1.0\n6,1.0\n")
@@ -356,7 +356,7 @@ def test_job_below_the_median_stops(tmp_path):
 
 def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
     sweep = tmp_path / "sweep"
-    # two other jobs: enough for median_stop=2, not for 3
+    # Two other jobs: enough for median_stop=2, not for 3
     write_peers(sweep, [99.0, 99.0])
     given = ("trainer.max_steps=8", "trainer.val_steps=2", "trainer.keep_last=2")
     for name, least, steps in (("stops", 2, 2), ("goes", 3, 8)):
@@ -365,7 +365,7 @@ def test_run_that_is_stopped_early_says_so_and_is_not_scored(corpus, tmp_path):
         results = json.loads((tmp_path / "runs" / name / "results.json").read_text())
         assert results["steps"] == steps
         assert ("stopped" in results, "test" in results) == (name == "stops", name == "goes")
-    # the same job again, with resume=auto, does not train on; without the rule it does
+    # The same job again, with resume=auto, does not train on; without the rule it does
     before = (tmp_path / "runs" / "stops" / "results.json").read_bytes()
     for least, steps in (("2", 2), ("null", 8)):
         again = (*given, "run=stops", "resume=auto", f"trainer.median_stop={least}")
@@ -394,7 +394,7 @@ def test_loggers_are_chosen_by_name(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
-    # a number as which YAML reads no whole one: the name of the run is that of 1000
+    # A number as which YAML reads no whole one: the name of the run is that of 1000
     given = ("mixer=transformer", "model.num_heads=2,3,4", "seed=5", "data.limit=1e3")
     status, output = call(tmp_path, sweep_command(corpus, *given))
     assert status == 1
@@ -406,7 +406,7 @@ def test_failed_job_is_one_line_and_the_others_go_on(corpus, tmp_path):
     assert [job.state for job in read_jobs(sweep)] == ["finished", "failed", "finished"]
     assert launcher(sweep) is None
     assert "1 of 3 jobs failed; compare the others with: python -m seq2seq.compare" in output
-    # the watch reports the failure and then compares the other two
+    # The watch reports the failure and then compares the other two
     status, compared = call(tmp_path, [sys.executable, "-m", "seq2seq.compare", str(sweep), "--watch"])
     assert status == 1
     assert "FAILED    job 1 (model.num_heads=3)" in compared
@@ -436,7 +436,7 @@ def test_jobs_of_one_name_are_refused():
     for run_name, overrides in (("it", [["seed=1"], ["seed=2"]]), (None, same)):
         with pytest.raises(ValueError, match=r"'run=it-\$\{seed\}'"):
             require_own_folders(run_name, overrides)
-    # allowed: names by default, by interpolation, or one each
+    # Allowed: names by default, by interpolation, or one each
     require_own_folders(None, [["seed=1"], ["seed=2"]])
     require_own_folders("it-${seed}", [["seed=1"], ["seed=2"]])
     require_own_folders(None, [["run=a"], ["run=b"], ["run=null"], ["run=null"]])
@@ -461,7 +461,7 @@ def test_number_of_local_jobs_at_a_time(tmp_path, monkeypatch, most, together):
     pytest.importorskip("submitit")
     running, seen = [], []
 
-    # starts nothing: jobs are counted
+    # Starts nothing: jobs are counted
     class Executor:
         def map_array(self, function: Any, *arguments: Any) -> list[Any]:
             started = [SimpleNamespace(job_id=str(number), looks=0) for number in arguments[0]]
@@ -533,7 +533,7 @@ def test_slurm_array_of_four_mixers(corpus, tmp_path):
     arrays = {job.process.slurm.split("_")[0] for job in jobs}
     assert len(arrays) == 1
     assert sorted(job.process.slurm.split("_")[1] for job in jobs) == ["0", "1", "2", "3"]
-    # the settings of conf/hydra/launcher/slurm.yaml reach sbatch
+    # The settings of conf/hydra/launcher/slurm.yaml reach sbatch
     (script,) = only_sweep(tmp_path).glob(".submitit/*/*_submission.sh")
     for expected in ("--array=0-3%4", "--signal=USR1@120", "--requeue", "HF_HUB_OFFLINE=1", "--ntasks-per-node=1"):
         assert expected in script.read_text()
@@ -559,7 +559,7 @@ def test_slurm_failures_are_reported_at_once(corpus, tmp_path):
             if len(failed) == 2:
                 states = [job.state for job in read_jobs(sweep)]
                 subprocess.run(["scancel", read_jobs(sweep)[0].process.slurm], check=True)
-    # job 0 was still running when both failures had been reported
+    # Job 0 was still running when both failures had been reported
     assert process.wait(timeout=PATIENCE) == 1
     assert "job 1" in failed[0]
     assert "not divisible by num_heads 3" in failed[0]
@@ -589,7 +589,7 @@ def test_slurm_job_of_two_processes(corpus, tmp_path):
     assert [job.state for job in read_jobs(sweep)] == ["finished"] * 2
     logs = sorted(path.name.split("_", 1)[1] for path in sweep.glob(".submitit/*/*_log.out"))
     assert logs == ["0_0_log.out", "0_1_log.out", "1_0_log.out", "1_1_log.out"]
-    # one process with two micro-batches makes the same updates as two processes
+    # One process with two micro-batches makes the same updates as two processes
     one = toycorpus.settings(corpus, tmp_path, "trainer.max_steps=6", "trainer.accumulate=2", "seed=2", "run=one")
     run.train(make_plan(one, mixer="transformer"))
     names = ("both-2", "one")
@@ -618,7 +618,7 @@ def test_preempted_slurm_job_resumes(corpus, tmp_path):
     assert process.returncode == 0, output
     assert [each.state for each in read_jobs(only_sweep(tmp_path))] == ["finished"] * 2
     (log,) = only_sweep(tmp_path).glob(".submitit/*_1/*_0_log.out")
-    # the log of the second start follows that of the first
+    # The log of the second start follows that of the first
     for expected in ("stopped (SIGUSR1", "is queued again", "resuming from"):
         assert expected in log.read_text()
     run.train(make_plan(toycorpus.settings(corpus, tmp_path, *given, "seed=2", "run=whole"), mixer="transformer"))

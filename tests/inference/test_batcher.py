@@ -66,7 +66,7 @@ def test_only_texts_with_the_same_options_share_a_batch():
     with held() as one:
         asked = [("a", NARROW), ("b", WIDE), ("c", NARROW), ("d", FRENCH), ("e", WIDE)]
         tickets = [one.batcher.submit(some(text), options, "x") for text, options in asked]
-        # the oldest decides, and nobody is passed over for long
+        # The oldest decides, and nobody is passed over for long
         assert one.end() == [(["a", "c"], NARROW), (["b", "e"], WIDE), (["d"], FRENCH)]
         assert [texts_of(ticket) for ticket in tickets] == [["A"], ["B"], ["C"], ["D"], ["E"]]
 
@@ -76,7 +76,7 @@ def test_a_batch_has_limits():
         tickets = [
             one.batcher.submit(some(*texts), NARROW, "x") for texts in (["a", "b"], ["c", "d"], ["e" * 30], ["f" * 9])
         ]
-        # a text that is longer than a batch may be is a batch by itself
+        # A text that is longer than a batch may be is a batch by itself
         assert [texts for texts, _ in one.end()] == [["a", "b", "c"], ["d"], ["e" * 30], ["f" * 9]]
         assert texts_of(tickets[1]) == ["C", "D"]
 
@@ -101,7 +101,7 @@ def test_a_queue_has_limits(limits, texts, client, status):
             assert refused.value.retry_after == 1
         else:
             one.batcher.submit(some(*texts), NARROW, client)
-        # a whole request waits, or nothing of it
+        # A whole request waits, or nothing of it
         assert sum(map(len, [texts for texts, _ in one.end()])) == 2 + (0 if status else len(texts))
         assert texts_of(waiting) == ["A", "B"]
 
@@ -120,7 +120,7 @@ def test_what_is_abandoned_leaves_the_queue_and_makes_room():
             one.batcher.submit(some("c"), NARROW, "x")
         one.batcher.abandon(gone)
         kept = one.batcher.submit(some("c"), NARROW, "x")
-        # what is being translated goes on, and its result is dropped
+        # What is being translated goes on, and its result is dropped
         one.batcher.abandon(one.first)
         assert one.end() == [(["c"], NARROW)]
         assert texts_of(kept) == ["C"]

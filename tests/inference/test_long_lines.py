@@ -30,18 +30,18 @@ class Pieces:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        # after the last sentence that ends in the second half, with its closing quote
+        # After the last sentence that ends in the second half, with its closing quote
         ("▁a ▁b . ▁c ▁d ! » ▁e ▁f ▁g", ["▁a ▁b . ▁c ▁d ! »", "▁e ▁f ▁g"]),
-        # a point inside a number or a name ends none; a comma is the next best
+        # A point inside a number or a name ends none; a comma is the next best
         ("▁a ▁b ▁3 . 5 , ▁d ▁e ▁f ▁g", ["▁a ▁b ▁3 . 5 ,", "▁d ▁e ▁f ▁g"]),
-        # before a word
+        # Before a word
         ("▁a ▁b ▁c ▁d ▁e ▁f on g h i", ["▁a ▁b ▁c ▁d ▁e", "▁f on g h i"]),
-        # an end in the first half would waste most of the part
+        # An end in the first half would waste most of the part
         ("▁a . ▁b c d e f g h i", ["▁a . ▁b c d e f g", "h i"]),
-        # within a word, but not within a character
+        # Within a word, but not within a character
         ("▁a b c d e f <0xE2> <0x82> <0xAC> x", ["▁a b c d e f", "<0xE2> <0x82> <0xAC> x"]),
         ("▁你 好 。 他 们 来 。 我 们 去", ["▁你 好 。 他 们 来 。", "我 们 去"]),
-        # where every byte goes on with a character, there is no boundary at all
+        # Where every byte goes on with a character, there is no boundary at all
         (" ".join(["<0x80>"] * 10), [" ".join(["<0x80>"] * 8), "<0x80> <0x80>"]),
     ],
 )

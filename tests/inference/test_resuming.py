@@ -78,7 +78,7 @@ def test_the_output_is_that_of_a_run_that_was_never_stopped(tmp_path, ckpt, few_
     assert translate.main(command(folder, ckpt, "--resume", *more)) == 0
     assert names(folder) == {"in", "out"}
     assert (folder / "out").read_bytes() == (tmp_path / "whole" / "out").read_bytes()
-    # what was translated is not translated again
+    # What was translated is not translated again
     assert again == LINES[2 * stops :]
 
 
@@ -161,7 +161,7 @@ def test_what_something_else_made_is_not_continued(tmp_path, ckpt, monkeypatch, 
         stopped.setattr(Translator, "translate", interrupt)
         assert translate.main(given) == 130
     capsys.readouterr()
-    # a file without a line says nothing, and is begun anew
+    # A file without a line says nothing, and is begun anew
     (tmp_path / "out.partial").write_text("the dog\n")
     change(tmp_path)
     assert translate.main(given) == 2
@@ -221,7 +221,7 @@ def test_lines_are_counted(tmp_path):
         (tmp_path / "in").write_bytes(data)
         with open(tmp_path / "in", "rb") as file:
             assert count_lines(file.fileno()) == count
-            # what is read next has not moved
+            # What is read next has not moved
             assert file.read() == data
             assert count_lines(file.fileno()) == 0
 
@@ -238,5 +238,5 @@ def test_a_terminal_shows_it_and_a_file_does_not(tmp_path, ckpt, monkeypatch, ca
     os.close(ours)
     first, *_, last = shown.split("\r")[1:]
     assert f" of {len(LINES)} lines  " in first
-    # nothing of it stays
+    # Nothing of it stays
     assert last == "\x1b[K"

@@ -188,7 +188,7 @@ def test_too_large(plain):
     ]:
         answer = plain.call(body)
         assert (answer.status, message in answer.error) == (413, True)
-    # one that asks before it sends is answered at once: here the body never comes
+    # One that asks before it sends is answered at once: here the body never comes
     asking = {"content-type": "application/json", "content-length": "2001", "expect": "100-continue"}
     answer = plain.call(headers=asking, chunks=[])
     assert (answer.status, answer.headers["connection"]) == (413, "close")
@@ -237,7 +237,7 @@ def test_a_full_queue():
         stub.gate.clear()
         with served(stub, **limits) as running:
             if "client_texts" in limits:
-                # the other client's text has room, and waits for the gate
+                # The other client's text has room, and waits for the gate
                 refused, other, answered = asyncio.run(_one_client_has_many(running))
             else:
                 refused, other, answered = asyncio.run(scenario(running))
@@ -245,7 +245,7 @@ def test_a_full_queue():
             assert refused.headers["retry-after"] == "1"
             assert refused.error.endswith(("try again later", "ask again when they are answered"))
             assert answered == [["a/0/3/"], ["b/0/3/", "c/0/3/"]]
-            # what was refused leaves no trace
+            # What was refused leaves no trace
             assert running.call({"text": "e"}).status == 200
             assert not running.service.batcher._clients
 
@@ -269,7 +269,7 @@ def test_a_translation_that_takes_too_long():
     with served(stub, timeout=0.05) as running:
         answer = running.call({"text": "a"})
         assert (answer.status, answer.error.split(";")[0]) == (504, "not translated within 0.05 seconds")
-        # the thread is busy with the first: the second waits, and is forgotten when its time is over
+        # The thread is busy with the first: the second waits, and is forgotten when its time is over
         assert running.call({"text": "b"}).status == 504
         assert not running.service.batcher._queue
         stub.gate.set()
@@ -362,7 +362,7 @@ def test_metrics_count():
         running.call({"text": ["ab", "boom"]})
         running.call({"text": []})
         running.call(path="/made/up", method="GET")
-        # the thread counts a batch after it has answered it
+        # The thread counts a batch after it has answered it
         eventually(lambda: b"seq2seq_batch_texts_sum 2.0" in running.call(path="/metrics", method="GET").body)
         answer = running.call(path="/metrics", method="GET")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -431,7 +431,7 @@ def test_the_page_allows_only_its_own_style_and_script(plain):
         (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
-    # names of XML's vocabularies are not addresses
+    # Names of XML's vocabularies are not addresses
     assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.findall(r"\sstyle=|\son[a-z]+=|<link (?!rel=\"icon\" href=\"data:)|@import|url\(", text)
 

@@ -127,7 +127,7 @@ def translate(page: Any, text: str) -> None:
         if i:
             page.keyboard.press("Shift+Enter")
         page.keyboard.insert_text(line)
-    # not wait_for_function: the page's policy allows no eval
+    # Not wait_for_function: the page's policy allows no eval
     with page.expect_response("**/translate"):
         page.keyboard.press("Enter")
     page.locator("#best:not(.waiting)").wait_for()
@@ -136,13 +136,13 @@ def translate(page: Any, text: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_sentence(visit, pictures, scheme):
     page = visit(color_scheme=scheme)
-    # the field has the focus: one types at once
+    # The field has the focus: one types at once
     translate(page, SOURCE)
     assert page.inner_text("#best") == TARGETS[0]
     assert page.inner_text("#from") == "German"
     assert [row.inner_text() for row in page.locator("#list .words").all()] == TARGETS
     assert page.locator("#list .score > span:first-child").all_inner_texts()[0] == "−0.120"
-    # linked words: a line for each link, and a heat map
+    # Linked words: a line for each link, and a heat map
     assert page.locator("#links path").count() == len(LINKS)
     assert page.locator("#above .word").count() == 12
     assert page.locator("#map tbody tr").count() == 12
@@ -154,9 +154,9 @@ def test_a_sentence(visit, pictures, scheme):
 def test_a_phone(visit, pictures):
     page = visit(viewport={"width": 360, "height": 740}, device_scale_factor=2, is_mobile=True, has_touch=True)
     translate(page, SOURCE)
-    # nothing is wider than the screen
+    # Nothing is wider than the screen
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    # what is tapped is large enough for a finger
+    # What is tapped is large enough for a finger
     for target in page.locator("button:visible.primary, #list button:visible").all():
         assert target.bounding_box()["height"] >= 44
     page.screenshot(path=pictures / "phone.png", full_page=True)
@@ -165,7 +165,7 @@ def test_a_phone(visit, pictures):
 def test_the_keyboard(visit):
     page = visit()
     translate(page, SOURCE)
-    # from the text to the alternatives
+    # From the text to the alternatives
     for _ in range(12):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.closest('#list') !== null"):
@@ -202,12 +202,12 @@ def test_errors(visit, pictures):
     page = visit()
     translate(page, SOURCE)
     translate(page, "boom")
-    # an earlier translation does not stand beside another text
+    # An earlier translation does not stand beside another text
     assert page.inner_text("#best") == "No translation."
     assert page.locator("#others, #alignment, #copy").filter(visible=True).count() == 0
     assert page.inner_text("#error") == "The text could not be translated: out of memory."
     page.screenshot(path=pictures / "error.png", full_page=True)
-    # more alternatives than the beam holds ask for a larger beam
+    # More alternatives than the beam holds ask for a larger beam
     page.locator("summary").click()
     page.fill("#n_best", "8")
     page.locator("#text").focus()

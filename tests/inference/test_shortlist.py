@@ -25,7 +25,7 @@ from seq2seq.inference.translator import Translator
 
 LINES = [*tiny.sentences(tiny.GERMAN, 8, seed=4), ""]
 HOW = SearchSettings(beam_size=3, n_best=3, max_len_ratio=1.0, max_len_extra=5)
-# das Haus, das Buch, ein Buch: the house, the book, a book
+# Das Haus, das Buch, ein Buch: the house, the book, a book
 TOY = [([0, 1], [0, 1]), ([0, 2], [0, 2]), ([3, 2], [3, 2])]
 
 
@@ -96,7 +96,7 @@ def test_model_1_is_that_of_loops(cells, monkeypatch):
         assert probability(table, source, target) == pytest.approx(expected[source, target], abs=1e-9)
     assert (np.diff(table.keys) > 0).all()
     assert [done for done, _ in seen] == [1, 2, 3, 4]
-    # what the toy corpus is known for
+    # What the toy corpus is known for
     starts, tokens = estimate(TOY, 30).best(1, 4)
     assert starts.tolist() == [0, 1, 2, 3, 4]
     assert tokens[1:].tolist() == [1, 2, 3]

@@ -23,7 +23,7 @@ from seq2seq.inference.translator import Candidate, Translator
 from seq2seq.search import Ensemble, Specials
 
 LINES = [*tiny.sentences(tiny.GERMAN, 5, seed=4), "", "der Hund"]
-# short translations: the random model hardly ever ends by itself
+# Short translations: the random model hardly ever ends by itself
 LIMITS = {"max_len_ratio": 0.3, "max_len_extra": 5}
 HOW = SearchSettings(beam_size=3, n_best=2, **LIMITS)
 
@@ -207,7 +207,7 @@ def test_an_alignment_is_the_mean_of_all_layers_and_models(translator, monkeypat
     config = tiny.model_config(translator.tokenizer, decoder_layers=1 if ensemble else 2)
     models = [build_model(config).eval() for _ in range(2 if ensemble else 1)]
     for place, layer in enumerate(layer for model in models for layer in model.decoder.layers):
-        # all of its attention is on one position
+        # All of its attention is on one position
         weights = torch.eye(5)[place].expand(1, 2, 2, 5)
         monkeypatch.setattr(layer.cross_mixer, "read_weights", lambda x, context, weights=weights: weights)
     model = Ensemble(models) if ensemble else models[0]
@@ -314,7 +314,7 @@ def test_commands_offer_it_all(ckpt, other, tmp_path, capsys):
     aligned = links.read_text().split("\n")[:-1]
     assert len(aligned) == 7
     assert aligned[5] == ""
-    # each target word has one of the source's words
+    # Each target word has one of the source's words
     for line, pairs in zip(LINES, aligned, strict=True):
         columns = [pair.split("-") for pair in pairs.split()]
         assert [int(target) for _, target in columns] == list(range(len(columns)))

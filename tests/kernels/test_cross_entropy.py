@@ -21,9 +21,9 @@ REPRESENTATIVE = {
     ],
     "test_projected_loss_with_the_kernel": ["4"],
 }
-# one block and several, with and without a rest; 8, 16 and 32 warps
+# One block and several, with and without a rest; 8, 16 and 32 warps
 VOCABULARIES = [1, 2, 37, 2047, 2048, 2049, 8193, 32001, 65535, 65536]
-# the interpreter cuts bfloat16 off where a GPU rounds it
+# The interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 4e-3 if DEVICE == "cuda" else 8e-3}
 TYPES = [torch.float32, torch.bfloat16]
 
@@ -54,7 +54,7 @@ def check(logits: Tensor, labels: Tensor, mask: Tensor, *, smoothing: float = 0.
     nll, uniform = cross_entropy_(found, labels, mask, at_label=1 - smoothing, share=share)
     torch.testing.assert_close(nll.double(), expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(uniform.double(), expected[1], rtol=1e-5, atol=1e-5)
-    # every number of its own, so that the many small ones count
+    # Every number of its own, so that the many small ones count
     tolerance = TOLERANCE[logits.dtype]
     torch.testing.assert_close(found.double(), expected[2], rtol=4 * tolerance, atol=tolerance / logits.shape[1])
 

@@ -33,7 +33,7 @@ from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 
 KERNELS = [1, 2, 3, 5, 7, 15, 31, 33, 63]
-# both forms, with dropout and without
+# Both forms, with dropout and without
 _CASES = {"0.0-causal-2", "0.3-causal-3", "0.3-same-5", "0.0-same-7", "0.3-causal-31", "0.0-same-33", "0.3-same-1"}
 REPRESENTATIVE = {"test_dynamicconv_is_its_reference": _CASES, "test_lightconv_is_its_reference": _CASES}
 every_kernel = pytest.mark.parametrize("taps", KERNELS)
@@ -216,7 +216,7 @@ def test_step_from_slots_that_are_written_in_turns(taps):
     length = 3 * taps + 5
     values, weights = draw(2, length, 3, 4), draw(1, 2, taps).detach()
     owner, position = torch.randint(3, (6, length)), torch.randint(taps, length, (6,))
-    # of each hypothesis by itself: the others' positions differ
+    # Of each hypothesis by itself: the others' positions differ
     for row in range(6):
         last = int(position[row])
         turns, rows = torch.full((2, taps, 3, 4), 1e3, dtype=values.dtype), torch.zeros(6, taps + 2).long()

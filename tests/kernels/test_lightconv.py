@@ -15,7 +15,7 @@ from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.lightconv import triton as lightconv_triton
 from seq2seq.kernels.lightconv.reference import lightconv_reference
 
-# what `make test` runs of the cases
+# What `make test` runs of the cases
 REPRESENTATIVE = {"test_sentences_of_one_tile": ["27-plain", "33-glu"], "test_narrow_types_with_a_gate": ["20"]}
 EXHAUSTIVE = {"test_other_sentences_take_other_kernels"}
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}

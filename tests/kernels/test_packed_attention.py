@@ -32,7 +32,7 @@ def on_a_cpu(monkeypatch):
 
 def test_bounds_by_hand():
     queries, keys = packed.bounds(torch.tensor([2, 4]), queries=3, keys=4)
-    # row 0: three queries and two keys, then two padded keys; row 1 has no padding
+    # Row 0: three queries and two keys, then two padded keys; row 1 has no padding
     assert queries.tolist() == [0, 3, 3, 6, 6]
     assert keys.tolist() == [0, 2, 4, 8, 8]
     assert queries.dtype == keys.dtype == torch.int32

@@ -57,9 +57,9 @@ REPRESENTATIVE = {
 KERNELS = [1, 2, 3, 5, 7, 15, 16, 17, 18, 31, 32, 33, 34, 63, 64]
 OPS = ["dynamicconv", "lightconv", "lightconv-glu"]
 every_op = pytest.mark.parametrize("op", OPS)
-# and DynamicConv as if no sentence fitted one tile
+# And DynamicConv as if no sentence fitted one tile
 every_path = pytest.mark.parametrize("op", [*OPS, "dynamicconv-long"])
-# by norm; the interpreter cuts bfloat16 off where a GPU rounds it
+# By norm; the interpreter cuts bfloat16 off where a GPU rounds it
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-3 if DEVICE == "cuda" else 1e-2}
 
 
@@ -213,7 +213,7 @@ def close(found: Tensor, wanted: Tensor, tolerance: float, least: float = 0.0) -
 def check(task: Problem) -> list[Tensor]:
     """The results, whose values, types and shapes are as they should be."""
     inputs, results = task.inputs, task.results()
-    # sums that cancel out keep the error of their parts: dweights by chance, dlogits with one tap always
+    # Sums that cancel out keep the error of their parts: dweights by chance, dlogits with one tap always
     shared = task.op != "dynamicconv" or inputs[1].shape[-1] == 1
     scale = torch.linalg.vector_norm(task.dy.double()).item()
     leasts = (0.1 * scale, 0.1 * scale, scale if shared else 0.1 * scale)
@@ -431,7 +431,7 @@ def test_decoding_step(op, taps):
         )
         assert found.dtype == values.dtype
         close(found, expected(values, owner, position, weights), TOLERANCE[types[0]])
-    # slots that are written in turns: there have been more positions than slots
+    # Slots that are written in turns: there have been more positions than slots
     ring = torch.randn_like(values[:, :, :taps].float()).to(types[0]), owner, position + 3 * taps
     found = conv_step(*ring, weights, softmax=softmax, backend="triton")
     close(found, expected(*ring, weights), TOLERANCE[types[0]])

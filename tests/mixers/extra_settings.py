@@ -20,7 +20,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "qk_norm": [{"num_kv_heads": 2}],
     "relu_attention": [{"slot": "decoder", "num_kv_heads": 1, "rotary": True}],
-    # names of a self mixer and of a cross mixer
+    # Names of a self mixer and of a cross mixer
     "lightconv": [
         {"softmax": False},
         {"softmax": False, "glu": False, "kernel_size": 5},

@@ -30,7 +30,7 @@ def slow(scores: Tensor, weights: str) -> Tensor:
         return scores.exp() / scores.exp().sum()
     if weights == "relu":
         return scores.clamp(min=0.0)
-    # sparsemax: max(z - tau, 0); 1.5-entmax: max(z / 2 - tau, 0)^2; tau such that they sum to 1
+    # Sparsemax: max(z - tau, 0); 1.5-entmax: max(z / 2 - tau, 0)^2; tau such that they sum to 1
     scores, power = (scores, 1) if weights == "sparsemax" else (scores / 2, 2)
     low, high = scores.max() - 1.0, scores.max()
     for _ in range(60):
@@ -63,7 +63,7 @@ def test_attention_by_hand(weights):
             for head in (slice(0, 3), slice(3, 6)):
                 own = slow(key[:, head] @ query[head] / 3**0.5, weights)
                 heads.append(own @ value[:, head])
-                # read in float32
+                # Read in float32
                 torch.testing.assert_close(read[row, head.start // 3, t, :length].double(), own, atol=1e-5, rtol=1e-5)
             joined = torch.cat(heads)
             if weights == "relu":

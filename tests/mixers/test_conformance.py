@@ -61,7 +61,7 @@ def over(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", params, ids=str)
 
 
-# the other presets train in `make rest`
+# The other presets train in `make rest`
 REPRESENTATIVE = {
     "test_preset_trains_one_step": {
         *("transformer", "lightconv", "dynamicconv", "bahdanau", "gru", "mlp", "pyramid", "quadratic", "resolutions"),

@@ -20,7 +20,7 @@ NO_GLU = ("mixer.encoder.glu=false", "mixer.decoder.glu=false")
 JOINT = {"src_vocab_size": 32768, "tgt_vocab_size": 32768, "joint": True}
 IWSLT = {"src_vocab_size": 8848, "tgt_vocab_size": 6632, "joint": False}
 
-# millions of parameters; vocabularies and ties as published
+# Millions of parameters; vocabularies and ties as published
 PUBLISHED = [
     (60.9, ("mixer=transformer", "model=base"), JOINT),
     (209.9, ("mixer=transformer", "model=big"), JOINT),

@@ -166,7 +166,7 @@ def test_average_by_hand(causal):
 
 def test_matrices_start_as_convolutions_of_the_right_size():
     """Every diagonal is one random number, smaller the further off; the squares of an inner row sum to about std^2."""
-    # both bounds are more than 7 standard deviations off (0.248 +- 0.010 and 11.1 +- 0.6 in 40 draws): P below 1e-11
+    # Both bounds are more than 7 standard deviations off (0.248 +- 0.010 and 11.1 +- 0.6 in 40 draws): P below 1e-11
     weight = PositionMatrix(num_heads=300, max_len=64, causal=False, std=0.5).weight.detach()
     assert torch.equal(weight[:, 1:, 1:], weight[:, :-1, :-1])
     assert weight[:, 32].square().sum(-1).mean() == pytest.approx(0.25, rel=0.3)

@@ -59,5 +59,5 @@ def test_scores_do_not_grow_with_the_weights():
     before = mixer(x, mask)
     with torch.no_grad():
         mixer.qkv.weight[:16] *= 1000  # queries and keys, not values
-    # up to the small constant under the root
+    # Up to the small constant under the root
     torch.testing.assert_close(mixer(x, mask), before, rtol=1e-4, atol=1e-4)

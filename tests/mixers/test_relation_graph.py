@@ -139,7 +139,7 @@ def test_resolutions_by_hand(sizes):
     """One sentence, one head, one block after another."""
     mixer, x = made(Resolutions, causal=False, num_heads=3, resolutions=sizes), sequences()
     q, k, v = (part.unflatten(-1, (3, -1)) for part in mixer.qkv(x).chunk(3, -1))
-    # three heads: as torch.tensor_split divides them, the first ones go to the first resolutions
+    # Three heads: as torch.tensor_split divides them, the first ones go to the first resolutions
     of_head = {1: sizes * 3, 2: [sizes[0], sizes[0], sizes[-1]]}.get(len(sizes), sizes[:3])
     y = torch.zeros_like(q)
     for row, length in enumerate(LENGTHS):

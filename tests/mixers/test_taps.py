@@ -60,7 +60,7 @@ def test_a_head_starts_near_its_tap():
         mixer = Quadratic(dim=9, num_heads=9, centre_std=None, causal=False, grid_width=grid_width).double()
         nn.init.eye_(mixer.inner.weight)
         nn.init.eye_(mixer.out.weight)
-        # channel c is head c: a one at the middle of 7 x 7 is seen by each head from one place
+        # Channel c is head c: a one at the middle of 7 x 7 is seen by each head from one place
         x = torch.zeros(1, 49, 9).double()
         x[0, 24] = 1.0
         with torch.no_grad():

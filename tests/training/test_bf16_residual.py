@@ -19,7 +19,7 @@ from seq2seq.training.hardware import require_autocast, require_packing
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
-# a whole run; `make test-all` has it
+# A whole run; `make test-all` has it
 EXHAUSTIVE = {"test_a_run_trains_with_it"}
 
 
@@ -47,7 +47,7 @@ def test_the_whole_stream_is_bf16_under_autocast_alone(mixer, norm):
     keep_stream_in_bf16(model)
     low, types = run(model, autocast=True)
     assert set(types) == {torch.bfloat16}
-    # as near to float32 as autocast is, within a factor of its sixteen sublayers
+    # As near to float32 as autocast is, within a factor of its sixteen sublayers
     error, usual = ((y.float() - exact).norm() / exact.norm() for y in (low, plain))
     assert error < max(4 * usual, 0.05)
     low.float().square().sum().backward()

@@ -22,7 +22,7 @@ from seq2seq.training.run import Run
 KEPT = ("trainer.val_steps=2", "trainer.ema=0.9", "trainer.keep_best=1")
 GIVEN = ("run=it", "trainer.test=false", "optim=anneal", *KEPT)
 SHORT, LONG = ("trainer.max_steps=2", "optim.schedule=constant"), ("trainer.max_steps=4", "optim.schedule=constant")
-# one of each way to be wrong
+# One of each way to be wrong
 EXHAUSTIVE = {"test_a_run_of_the_older_format_continues_as_if_never_stopped"}
 REPRESENTATIVE = {
     "test_a_part_that_is_missing_or_wrong_is_named_before_any_work": {
@@ -87,7 +87,7 @@ def set_at(payload: dict[str, Any], place: str, value: Any) -> None:
         node[key] = value
 
 
-# a word, so that the names of the cases are the same in every process
+# A word, so that the names of the cases are the same in every process
 DELETE = "<deleted>"
 ADAM = "optimizer_states/0"
 FIT = "loops/fit_loop"
@@ -190,7 +190,7 @@ def test_a_copy_does_not_replace_another_run(corpus, stopped, tmp_path):
     with pytest.raises(ValueError, match=r"other holds another run.*\(seed was 7 and is now 1\).*run=<name>"):
         execute(toycorpus.settings(corpus, tmp_path, *given))
     assert checkpoint.read(other.last)["global_step"] == before["global_step"] == 1
-    # its own, from before: a backup may be put back
+    # Its own, from before: a backup may be put back
     mine = execute(toycorpus.settings(corpus, tmp_path, *GIVEN, *LONG, "trainer.max_steps=1", "run=mine")).folder
     execute(toycorpus.settings(corpus, tmp_path, *given[:-1], "run=mine"))
     assert checkpoint.read(mine.last)["global_step"] == 4
@@ -206,7 +206,7 @@ def as_written_before(payload: dict[str, Any]) -> dict[str, Any]:
             if "backend" in slot:
                 slot["kernel"] = slot.pop("backend")
     settings["model"]["peak_lr"] = settings["optim"].pop("peak_lr")
-    # what is newer than the format
+    # What is newer than the format
     for key in ("threads",):
         del settings["trainer"][key], old["run"][key]
     return old

@@ -19,7 +19,7 @@ from seq2seq.training import compilation
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
-# what compiles takes seconds; `make test-all` has it
+# What compiles takes seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_run_compiles_few_graphs_and_none_in_validations", "test_calls_without_a_graph_are_counted"}
 
 # Of encoder and decoder: one for other numbers of rows and widths than the first batch's, one for a single row, one

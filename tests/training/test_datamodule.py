@@ -345,7 +345,7 @@ def test_several_processes_write_the_same_cache(folder, tmp_path, num_proc, monk
         files[number] = {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
         assert [path.parent for path in made.folders.values()] == [root] * 5
     assert files[1] == files[num_proc]
-    # of train, valid and test: ids, starts and lengths of both sides, meta.json and the checksums
+    # Of train, valid and test: ids, starts and lengths of both sides, meta.json and the checksums
     assert sum("ids-" in name for name in files[1]) == 24
     with pytest.raises(ValueError, match=r"data\.num_proc=0"):
         read_settings(folder, num_proc=0)

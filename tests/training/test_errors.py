@@ -27,7 +27,7 @@ from seq2seq.training.optim import build_optimizer
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run
 
-# a whole run of two seconds; `make test-all` has it
+# A whole run of two seconds; `make test-all` has it
 EXHAUSTIVE = {"test_a_profile_is_one_flag", "test_the_best_validations_stay"}
 
 

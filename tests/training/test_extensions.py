@@ -166,14 +166,14 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
         made.execute()
         return made
 
-    # the first part ends before the callback has seen enough
+    # The first part ends before the callback has seen enough
     folder = run("trainer.max_steps=1").folder
     assert checkpoint.read(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 1}
-    # a new part goes on with what the first one saw
+    # A new part goes on with what the first one saw
     assert run("resume=auto").folder.read_results()["steps"] == 2
     assert checkpoint.read(folder.last)["callbacks"]["StopAtLoss"] == {"seen": 2}
     assert "mine/seen" in (folder.path / "metrics.csv").read_text()
-    # a run that a callback has ended is finished
+    # A run that a callback has ended is finished
     before = folder.results.read_bytes()
     caplog.clear()
     run("resume=auto")
@@ -181,7 +181,7 @@ def test_the_documented_callback_stops_a_run_and_keeps_its_state(documented, tmp
     assert yaml.safe_load(folder.config.read_text())["callbacks"]["mine"] == {
         "_target_": "my_callbacks.StopAtLoss", "loss": 1e9, "patience": 2,
     }  # fmt: skip
-    # another callback is another run
+    # Another callback is another run
     with pytest.raises(ValueError, match=r"callbacks.mine.patience was 2 and is now 3"):
         run("resume=auto", "callbacks.mine.patience=3")
     assert run("resume=auto", "callbacks.mine.patience=3", "force=true").folder.read_results()["steps"] == 3
@@ -257,7 +257,7 @@ def test_a_checkpoint_callback_and_the_open_arguments_reach_lightning(tmp_path):
     run = Run(make_plan(toycorpus.settings(corpus, tmp_path, *words), mixer="t"), callbacks=[seen := Seen()])
     run.execute()
     assert seen.arguments == (True, True)
-    # written by Lightning's own callback, after ours, and as whole as they
+    # Written by Lightning's own callback, after ours, and as whole as they
     assert checkpoint.load(tmp_path / "kept" / "best.ckpt").meta["src_lang"] == "de"
 
 

@@ -53,7 +53,7 @@ def test_nothing_of_the_model_needs_to_be_typed(start, caplog):
 def test_what_may_differ_is_obeyed(start):
     config = adopted(start, "model.dropout=0.4", "optim.lr=0.01", "model.dim=16", "data.vocab_size=300")
     assert (config["model"]["dropout"], config["model"]["dim"], config["optim"]["lr"]) == (0.4, 16, 0.01)
-    # that of another optimizer is what was asked for
+    # That of another optimizer is what was asked for
     assert adopted(start, "optim=cosine")["optim"]["lr"] == 1e-3
 
 
@@ -112,7 +112,7 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     conv = {"_target_": "seq2seq.mixers.lightconv.LightConv", "num_heads": 2, "kernel_size": 3, "weight_dropout": 0.0}
     cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2, "dropout": 0.0}
     depthwise = {"_target_": "seq2seq.mixers.depthwise.Depthwise", "kernel_size": 3, "weight_dropout": 0.0}
-    # kinds may have kinds
+    # Kinds may have kinds
     deep = {"kinds": {"one": dict(attention)}, "pattern": ["one"]}
     stack = {"kinds": {"deep": deep, "two": conv, "own": depthwise}, "pattern": ["deep", "two", "own"]}
     start = tiny.save(
@@ -127,7 +127,7 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     assert mixer["encoder"]["kinds"]["deep"]["kinds"]["one"]["dropout"] == mixer["decoder"]["dropout"] == 0.3
     assert mixer["encoder"]["kinds"]["two"]["weight_dropout"] == 0.2
     assert mixer["cross"]["dropout"] == 0.1
-    # its file has a value of its own
+    # Its file has a value of its own
     assert mixer["encoder"]["kinds"]["own"]["weight_dropout"] == 0.0
 
 

@@ -56,7 +56,7 @@ def test_agrees_with_torchs_counter(name, shape):
     settings = config(f"mixer={name}", *TINY)
     constant = 0
     if name == "bahdanau":
-        # the mask (B, 1, S) that averages the memory (B, S, D), and the first state of two recurrences, which is zero
+        # The mask (B, 1, S) that averages the memory (B, S, D), and the first state of two recurrences, which is zero
         constant = LAYERS * (2 * shape[0] * shape[1] * D + 2 * (2 * shape[0] * (D // 2) * 3 * (D // 2)))
     assert counted(settings, *shape) == measured(settings, *shape) - band_excess(name, *shape) + constant
 
@@ -93,9 +93,9 @@ def test_recurrence_agrees_with_formulas():
     src, tgt, half = rows * src_len, rows * tgt_len, D // 2
     ffn = 2 * D * F * 2
     encoder = LAYERS * src * (2 * (2 * D * 3 * half + 2 * half * 3 * half) + ffn)
-    # keys, first state and mean of the memory
+    # Keys, first state and mean of the memory
     project = LAYERS * (2 * src * D * D + 2 * rows * D * D + 2 * rows * src_len * D)
-    # query, scores and sum over the source; gates from input, reading and state; readout of state and reading
+    # Query, scores and sum over the source; gates from input, reading and state; readout of state and reading
     attend = 2 * D * D + 2 * src_len * D + 2 * src_len * D
     decoder = LAYERS * tgt * (attend + 3 * (2 * D * 3 * D) + 2 * (2 * D * D) + ffn)
     expected = 3 * (encoder + project + decoder + 2 * tgt * D * VOCAB)

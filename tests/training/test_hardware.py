@@ -39,7 +39,7 @@ def test_freed_memory_is_kept_for_later_tensors(chosen):
         [sys.executable, "-c", FAULTS], env=environment | chosen, capture_output=True, text=True, check=True
     )
     before, after = map(int, done.stdout.split())
-    # a page of 4 KiB or of 2 MiB
+    # A page of 4 KiB or of 2 MiB
     assert before >= 4 * 32
     assert after >= 4 * 32 if chosen else after < 32
 

@@ -150,7 +150,7 @@ def test_wandb_gets_a_table_and_a_summary(wandb, tmp_path):
     assert isinstance(logger, WandbLogger)
     page = logger.experiment
     (given,) = wandb.given
-    # one page for all parts of a run; a name of the user's own stays
+    # One page for all parts of a run; a name of the user's own stays
     assert {key: given[key] for key in ("name", "id", "project", "dir")} == {
         "name": "my name", "id": "run", "project": "mine", "dir": str(tmp_path / "run"),
     }  # fmt: skip

@@ -198,7 +198,7 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
     rates = {"lr": 0.1, "weight_decay": 0.01}
     scale = 3
     blocks = {own[0]: (8,), own[1]: (8,), own[2]: (4,), own[5]: last}
-    # none of them the default
+    # None of them the default
     how = {"betas": (0.7, 0.8), "eps": 1e-2}
     settings = OptimSettings(name="muon", warmup_steps=0, adam_lr_scale=scale, momentum=0.6, **how, **rates)
     optimizer = build_optimizer(own, settings, blocks)
@@ -219,7 +219,7 @@ def test_muon_makes_the_updates_of_torchs_muon_and_adamw(monkeypatch, most):
         before = own[0].detach().clone()
         for each in (optimizer, theirs, adam):
             each.step()
-        # all singular values of an orthogonal matrix are 1
+        # All singular values of an orthogonal matrix are 1
         size = torch.linalg.svdvals(own[0].detach() - (1 - rate * 0.01) * before) / (rate * 0.2 * 8**0.5)
         assert size.min() > 0.5
         assert size.max() < 1.5

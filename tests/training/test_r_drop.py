@@ -32,7 +32,7 @@ def gradients(loss: torch.Tensor, *of: torch.Tensor | None) -> list[torch.Tensor
 def test_agrees_with_torch(chunk, weight, smoothing, bias):
     features, output, target, mask = example(bias=bias)
     fast = r_drop_cross_entropy(features, output, target, mask, smoothing=smoothing, weight=weight, chunk=chunk)
-    # in double precision, which the reference leaves
+    # In double precision, which the reference leaves
     rows = output(features)[:, mask]
     first, second = rows.log_softmax(-1)
     loss = F.cross_entropy(

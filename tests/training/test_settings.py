@@ -205,7 +205,7 @@ def test_a_peak_that_no_schedule_reads_is_refused():
 def test_a_setting_that_nothing_reads_is_refused(words, message):
     with pytest.raises(ValueError, match=message):
         make_plan(resolved_settings(words), mixer="transformer", typed=typed_settings(words))
-    # from Python, where nobody knows what was typed, it is ignored
+    # From Python, where nobody knows what was typed, it is ignored
     make_plan(resolved_settings(words), mixer="transformer")
 
 

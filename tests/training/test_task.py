@@ -108,7 +108,7 @@ def test_a_window_is_one_large_batch():
     parts = [[0, 1], [2, 3, 4, 5, 6], [7], [8, 9, 10, 11]]
     whole, windowed = make(), make()
     fit(whole, Data([batch(sum(parts[:3], [])), batch(parts[3])]))  # noqa: RUF017
-    # the epoch ends inside the second window
+    # The epoch ends inside the second window
     fit(windowed, Data([batch(rows) for rows in parts]), accumulate=3)
     assert len(whole.updates) == len(windowed.updates) == 2
     for a, b in zip(whole.updates[0], windowed.updates[0], strict=True):
@@ -212,7 +212,7 @@ def test_a_batch_has_grown_on_any_number_of_ranks(micro_batches, resumed):
     trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=micro_batches)
     saved = window_state(trainer, budget)
     assert saved["processes"] == 1
-    # three ranks divide neither 1 nor 4
+    # Three ranks divide neither 1 nor 4
     assert [window(saved, ranks=ranks) for ranks in (1, 3)] == [resumed, resumed]
     assert window(saved, ranks=1, accumulate=6, accumulate_start=2) == (6 if micro_batches == 4 else 2)
     assert window(saved, ranks=1, accumulate_start=None) == 4
@@ -222,7 +222,7 @@ def test_a_checkpoint_of_a_run_without_growth_lets_the_batch_grow():
     trainer: Any = SimpleNamespace(world_size=1, accumulate_grad_batches=4)
     saved = window_state(trainer, Budget(TrainerSettings(max_steps=9, accumulate=4)))
     assert window(saved, ranks=1) == 1
-    # of an older run nothing is known
+    # Of an older run nothing is known
     assert window({"processes": 1}, ranks=1) == 1
 
 

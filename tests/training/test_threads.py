@@ -143,6 +143,6 @@ def test_lightning_divides_the_cores_only_where_nothing_is_set(monkeypatch, two_
         assert torch.get_num_threads() == 1
     with threads.use_threads(None):
         _set_num_threads_if_needed(num_processes=1)
-    # the next job of a sweep chooses for itself
+    # The next job of a sweep chooses for itself
     assert "OMP_NUM_THREADS" not in os.environ
     assert torch.get_num_threads() == 2

@@ -14,7 +14,7 @@ from seq2seq.training.flops import training_flops
 from seq2seq.training.throughput import Meter, matrix_rate, measured_flops, memory_gib, peak_flops, reset_peak_memory
 
 CPU = torch.device("cpu")
-# shallow: counting its FLOPs takes a second
+# Shallow: counting its FLOPs takes a second
 MODEL = ("mixer=transformer", *TINY, "model.encoder_layers=1", "model.decoder_layers=1")
 
 

@@ -89,7 +89,7 @@ def test_a_share_of_one_is_no_limit():
     schedule = Clocked(max_time=360.0, val_steps=5, val_share=1.0)
     schedule.validate(at=10, took=100)
     assert schedule.due(5, at=111)
-    # a run that the clock alone ends: epochs and updates wait as well
+    # A run that the clock alone ends: epochs and updates wait as well
     schedule = Clocked(max_time=360.0, val_steps=5)
     schedule.validate(at=10, took=100)
     assert not schedule.due(5, at=111)

@@ -13,7 +13,7 @@ from seq2seq.config.compose import presets
 
 EXHAUSTIVE = {"test_no_preset_waits"}
 REPRESENTATIVE = {"test_a_training_step_does_not_wait": ["dynamicconv"]}
-# their own positions, their own kernels, a recurrence, and a table of learned positions
+# Their own positions, their own kernels, a recurrence, and a table of learned positions
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted only where there is no GPU")
 CASES = {name: launches.CASES[name] for name in ("transformer, learned positions", "dynamicconv", "lightconv")}
 

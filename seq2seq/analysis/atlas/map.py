@@ -38,7 +38,7 @@ def places(points: Sequence[Point]) -> dict[Place, list[Point]]:
     """Group the mixers by their four properties."""
     collected: dict[Place, list[Point]] = {}
     for point in points:
-        # the bidirectional form, which every self mixer has
+        # The bidirectional form, which every self mixer has
         own = point.bidirectional.properties
         place = Place(own.dynamic, own.sparse, own.shares_positions, own.shares_channels)
         collected.setdefault(place, []).append(point)
@@ -66,13 +66,13 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
         stem: Path of both files without the suffix.
     """
     taken = places(points)
-    # a row is as high as its fullest box; an empty row keeps room for two lines
+    # A row is as high as its fullest box; an empty row keeps room for two lines
     heights = []
     for row in range(4):
         most = max(len(taken.get(_at(row, column), [])) for column in range(4))
         heights.append(LINE_HEIGHT * max(2, most) + 0.2)
     total = sum(heights) + GAP * 3
-    # beside the boxes 1.9 inches for the names of the rows, and 1.0 for names of columns and text
+    # Beside the boxes 1.9 inches for the names of the rows, and 1.0 for names of columns and text
     figure = new_figure(4 * WIDTH + 3 * GAP + 1.9, total + 1.0)
     axes = figure.subplots()
     # y grows downwards, as the limits below set it
@@ -82,13 +82,13 @@ def draw(points: Sequence[Point], stem: Path) -> Path:
         for row in range(4)
         for column in range(4)
     }
-    # lines first: boxes cover their ends
+    # Lines first: boxes cover their ends
     for one, other in edges(list(taken)):
         _edge(axes, one, other, centers)
     for place, here in taken.items():
         _box(axes, centers[place], here, place.dynamic)
     _captions(axes, tops, heights, total)
-    # the limits span about as many units as the figure has inches, so that text fits its box
+    # The limits span about as many units as the figure has inches, so that text fits its box
     axes.set_xlim(-1.75, 4 * WIDTH + 3 * GAP + 0.1)
     axes.set_ylim(total + 0.35, -0.75)
     axes.set_aspect("equal")
@@ -109,10 +109,10 @@ def _edge(axes: Axes, one: Place, other: Place, centers: dict[Place, tuple[float
     end = centers[other]
     column, row = _cell(one)
     other_column, other_row = _cell(other)
-    # the curve's control point; on the straight line it is a line
+    # The curve's control point; on the straight line it is a line
     middle_x = (start[0] + end[0]) / 2
     middle_y = (start[1] + end[1]) / 2
-    # first and last column differ in one property too: bend around the boxes between them
+    # First and last column differ in one property too: bend around the boxes between them
     if abs(column - other_column) > 1:
         middle_y += 0.8 if row < 2 else -0.8
     elif abs(row - other_row) > 1:
@@ -148,9 +148,9 @@ def _box(axes: Axes, center: tuple[float, float], here: Sequence[Point], dynamic
     )
     for row, point in enumerate(sorted(here, key=lambda point: point.name)):
         measured = point.bidirectional
-        # the two measurements that have no axis of their own; `_captions` explains the marks
+        # The two measurements that have no axis of their own; `_captions` explains the marks
         marks = ("" if measured.properties.linear else " *") + ("" if measured.sparse_channels else " †")
-        # lines of text centered in the box
+        # Lines of text centered in the box
         y = center[1] + LINE_HEIGHT * (row - (len(here) - 1) / 2)
         axes.text(center[0], y, point.name + marks, ha="center", va="center", fontsize=8.5, zorder=2)
 

@@ -95,17 +95,17 @@ def measure(mixer: SelfMixer) -> Measured:
     """Measure a mixer of width DIM with HEADS heads, bidirectional or causal; noise is added to its parameters."""
     mixer = _randomize(mixer.double().eval())
     inputs = _inputs()
-    # two inputs that agree at odd positions: M is compared at these columns
+    # Two inputs that agree at odd positions: M is compared at these columns
     first = _jacobian(mixer, inputs[0])  # (N, D, N, D)
     second = _jacobian(mixer, inputs[1])  # (N, D, N, D)
-    # by the first input's mixing: equal columns would have equal keys, and a matrix for each channel would not show
+    # By the first input's mixing: equal columns would have equal keys, and a matrix for each channel would not show
     equal = _jacobian(mixer, inputs[2], routed_by=inputs[0])
-    # in single precision rounding errors are larger by nine orders of magnitude
+    # In single precision rounding errors are larger by nine orders of magnitude
     in_single = _jacobian(copy.deepcopy(mixer).float(), inputs[0].float())
     window = _window(first, in_single)
-    # rows at even positions, columns at odd ones: (rows, columns, D * D), a block d y_i / d x_j a line
+    # Rows at even positions, columns at odd ones: (rows, columns, D * D), a block d y_i / d x_j a line
     rank = int(_ranks(equal[::2, :, 1::2].transpose(1, 2).flatten(2)).max())
-    # with one V, a row's blocks combine HEADS matrices if all channels of a head share M
+    # With one V, a row's blocks combine HEADS matrices if all channels of a head share M
     properties = MixingProperties(
         sparse=window <= SPARSE,
         shares_positions=_same_rows(first),
@@ -136,7 +136,7 @@ def measure_forms(settings: Settings) -> tuple[Measured, Measured | None, SelfMi
 
 def state_growth(mixer: SelfMixer) -> str:
     """Classify the growth of a causal mixer's state with the longest target: "linear", "constant", or "other"."""
-    # equal steps, so that linear growth shows as equal differences
+    # Equal steps, so that linear growth shows as equal differences
     lengths = (LENGTH // 3, LENGTH // 3 * 2, LENGTH // 3 * 3)
     first, second, third = (_numbers(mixer.init_state(1, length)) for length in lengths)
     if first == second == third:
@@ -147,7 +147,7 @@ def state_growth(mixer: SelfMixer) -> str:
 def _numbers(state: Any) -> int:
     """Count the numbers in a state."""
     if isinstance(state, Cache):
-        # a cache is preallocated for the longest target, and counts in full
+        # A cache is preallocated for the longest target, and counts in full
         return state.values.numel() + state.owner.numel()
     return state.numel() if isinstance(state, Tensor) else sum(map(_numbers, state))
 
@@ -156,7 +156,7 @@ def _randomize(mixer: SelfMixer) -> SelfMixer:
     """Add noise to every parameter: the zeros and ones of initialization hide what a mixer can do."""
     with torch.no_grad():
         for parameter in mixer.parameters():
-            # from torch's global generator, which `report.measure` seeds for each mixer
+            # From torch's global generator, which `report.measure` seeds for each mixer
             parameter.add_(0.2 * torch.randn_like(parameter))
     return mixer
 
@@ -168,7 +168,7 @@ def _inputs() -> Tensor:
     both, and again after each turn. In the third all odd positions are equal, so that V there is one matrix.
     """
     inputs = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
-    # column 2 start + 1 and every 2 VECTORS-th after it have one vector
+    # Column 2 start + 1 and every 2 VECTORS-th after it have one vector
     for start in range(VECTORS):
         inputs[:2, 2 * start + 1 :: 2 * VECTORS] = torch.randn(DIM).double()
     inputs[2, 1::2] = torch.randn(DIM).double()
@@ -187,10 +187,10 @@ def _window(blocks: Tensor, in_single: Tensor) -> int:
     differences of sums leaves rounding errors where others have zeros: small entries that are large in the Jacobian in
     single precision, `in_single`, are taken for these.
     """
-    # the largest entry of each block
+    # The largest entry of each block
     size = blocks.double().abs().amax((1, 3))  # (N, N)
     rough = in_single.double().abs().amax((1, 3))
-    # one such entry shows that this mixer rounds: then all entries below the floor count as 0
+    # One such entry shows that this mixer rounds: then all entries below the floor count as 0
     floor = ROUNDING * size.max()
     rounded = ((size < floor) & (rough > 1e3 * size) & (rough > 0)).any()
     connected = size > (floor if rounded else 0.0)
@@ -203,18 +203,18 @@ def _same_rows(blocks: Tensor) -> bool:
     Then the rows of all positions together span no more than those of one, whatever G_i is. Rows are of random
     positions away from the ends; columns at odd offsets, which hold the same vectors for each row.
     """
-    # columns repeat their vectors after so many positions
+    # Columns repeat their vectors after so many positions
     turn = 2 * VECTORS
     centers = range(turn, LENGTH - turn + 1, turn)
-    # blocks of the same offsets, which also meet the same vectors: (centers, D, turn * D)
+    # Blocks of the same offsets, which also meet the same vectors: (centers, D, turn * D)
     rows = torch.stack([blocks[i, :, i - turn + 1 : i + turn : 2].flatten(1) for i in centers])
-    # all rows below each other: the common rank is no higher than that of a single one
+    # All rows below each other: the common rank is no higher than that of a single one
     return int(_ranks(rows.flatten(0, 1))) == int(_ranks(rows).max())
 
 
 def _spans_differ(one: Tensor, two: Tensor) -> bool:
     """Return True if any of the rows (rows, D, columns * D) spans another space in two: no G_i then relates them."""
-    # stacked: a common space has the rank of its larger part
+    # Stacked: a common space has the rank of its larger part
     both = _ranks(torch.cat([one, two], 1))
     return bool((both > torch.maximum(_ranks(one), _ranks(two))).any())
 
@@ -222,7 +222,7 @@ def _spans_differ(one: Tensor, two: Tensor) -> bool:
 def _ranks(matrices: Tensor) -> Tensor:
     """Return the numerical rank of each of matrices (..., m, n)."""
     values = torch.linalg.svdvals(matrices)
-    # singular values come in descending order
+    # Singular values come in descending order
     return (values > TOLERANCE * values[..., :1]).sum(-1)
 
 
@@ -232,7 +232,7 @@ def _is_linear(mixer: SelfMixer) -> bool:
     x, a, b = torch.randn(3, LENGTH, DIM, dtype=torch.float64)
     mask = torch.ones(4, LENGTH, dtype=torch.bool)
     with torch.no_grad():
-        # record the mixing of x for four sentences, then replay it for the four inputs
+        # Record the mixing of x for four sentences, then replay it for the four inputs
         with freeze_mixing() as marked:
             mixer(x.expand(4, -1, -1), mask)
         with freeze_mixing(marked):
@@ -245,7 +245,7 @@ def _is_linear(mixer: SelfMixer) -> bool:
 def parameters(settings: Settings, *, dim: int, heads: int, max_len: int) -> int:
     """Count the parameters of the last layer, bidirectional."""
     values = layer_values(settings(dim, heads, max_len), DEPTH - 1, DEPTH)
-    # no memory and no initialization: only shapes are counted
+    # No memory and no initialization: only shapes are counted
     with without_memory():
         mixer: nn.Module = build_self_mixer(values, dim=dim, causal=False)
     return sum(parameter.numel() for parameter in mixer.parameters())

@@ -37,7 +37,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     Raises:
         ValueError: A name is unknown, or a mixer cannot be measured.
     """
-    # fail before measuring, which takes minutes
+    # Fail before measuring, which takes minutes
     if figure:
         require_matplotlib("--figure")
     known = self_mixers()
@@ -47,7 +47,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     folder = require_folder(out or Path("inspect") / "atlas", files=files, further=figures)
     points = measure(names, limit=limit or None, seed=seed)
     page = markdown(points)
-    # standard output gets the page alone, so that it can be redirected
+    # Standard output gets the page alone, so that it can be redirected
     print(page, end="", flush=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "atlas.md", page)
@@ -55,7 +55,7 @@ def write(names: Sequence[str] | None, *, limit: float, figure: bool, out: Path 
     if figure:
         atlas_map.draw(points, folder / "map")
     print_error(f"written: {folder}")
-    # after the files, which a reader needs to see why
+    # After the files, which a reader needs to see why
     wrong = [line for point in points for line in point.disagreements()]
     for line in wrong:
         warn(line)
@@ -69,7 +69,7 @@ def measure(names: Sequence[str], *, limit: float | None, seed: int) -> list[Poi
         settings = settings_of(name)
         progress = "measuring ..." if settings else "left out: a stack of several mixers"
         print_error(f"{name}: {progress}")
-        # for each mixer, so that its numbers do not depend on which others are measured
+        # For each mixer, so that its numbers do not depend on which others are measured
         torch.manual_seed(seed)
         if settings:
             points.append(survey(name, settings, limit=limit))
@@ -82,13 +82,13 @@ def settings_of(name: str) -> Settings | None:
     Returns:
         None for a stack of several mixers, which is not a point of the map; several forms of one mixer are.
     """
-    # the encoder's slot of any preset: self mixers are composed in a slot
+    # The encoder's slot of any preset: self mixers are composed in a slot
     config = compose_settings(["mixer=transformer", f"mixer/self@mixer.encoder={name}"])
     targets = {kind["_target_"] for kind in config.mixer.encoder.get("kinds", {}).values()}
     if len(targets) > 1:
         return None
 
-    # sizes are set before `${model.dim}` and other references are resolved
+    # Sizes are set before `${model.dim}` and other references are resolved
     def settings(dim: int, heads: int, max_len: int) -> Mapping[str, Any]:
         config.model.dim = dim
         config.model.num_heads = heads

@@ -62,7 +62,7 @@ def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: floa
     start = time.perf_counter()
     for length in lengths:
         spent = time.perf_counter() - start
-        # four times the last one's, as if time were quadratic; REPEATS, a warm-up and the profiled run
+        # Four times the last one's, as if time were quadratic; REPEATS, a warm-up and the profiled run
         if growth.seconds and spent + 4 * (REPEATS + 2) * growth.seconds[-1] > limit:
             break
         try:
@@ -73,7 +73,7 @@ def measure(settings: Settings, *, lengths: Sequence[int] = LENGTHS, limit: floa
             break
         step()  # warm-up
         growth.lengths.append(length)
-        # the shortest: other programs can only add time
+        # The shortest: other programs can only add time
         growth.seconds.append(min(_seconds(step) for _ in range(REPEATS)))
         growth.peak_bytes.append(peak_bytes(step))
     return growth
@@ -98,7 +98,7 @@ def peak_bytes(work: Callable[[], Any]) -> int:
     changes = [(event.start_ns(), event.nbytes()) for event in result.events() if event.name() == "[memory]"]
     held = 0
     peak = 0
-    # in the order of time; releases have negative sizes
+    # In the order of time; releases have negative sizes
     for _, size in sorted(changes, key=lambda change: change[0]):
         held += size
         peak = max(peak, held)

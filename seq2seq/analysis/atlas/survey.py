@@ -45,7 +45,7 @@ class Point:
     def disagreements(self) -> list[str]:
         """Describe, a sentence each, where the declaration differs from the measurement."""
         if self.declared is None:
-            # the message can be pasted into the class
+            # The message can be pasted into the class
             seen = ", ".join(f"{key}={value}" for key, value in self.bidirectional.properties._asdict().items())
             return [f"{self.name} declares no `properties`: set them in its class (measured: {seen})"]
         wrong = _differences(self.name, self.declared, self.bidirectional)
@@ -79,7 +79,7 @@ def survey(name: str, settings: Settings, *, limit: float | None) -> Point:
     """
     try:
         bidirectional, causal, decoder = properties.measure_forms(settings)
-        # the declaration may depend on settings, so it is read from the mixer as it was measured
+        # The declaration may depend on settings, so it is read from the mixer as it was measured
         values = properties.measured_values(settings)
         declared = build_self_mixer(values, dim=properties.DIM, causal=False).properties
         return Point(

@@ -48,7 +48,7 @@ PUBLISHED = {
 
 def markdown(points: Sequence[Point]) -> str:
     """Format both tables, and how they were measured, as a Markdown page."""
-    # mixers reach different lengths within the limit of time
+    # Mixers reach different lengths within the limit of time
     lengths = sorted({n for point in points if point.growth for n in point.growth.lengths})
     return "\n".join(
         [
@@ -73,7 +73,7 @@ def as_json(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """Convert named tuples to dictionaries and tuples to lists, also inside."""
-    # before the test for tuples, which named tuples would pass too
+    # Before the test for tuples, which named tuples would pass too
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, dict):
@@ -85,11 +85,11 @@ def _plain(value: Any) -> Any:
 
 def _row(point: Point) -> list[str]:
     measured = point.bidirectional
-    # an encoder-only mixer has no form that could differ
+    # An encoder-only mixer has no form that could differ
     causal = measured.properties if point.causal is None else point.causal.properties
     cells = [_yes(*both) for both in zip(measured.properties, causal, strict=True)]
     if measured.properties.sparse:
-        # the first cell is `sparse`; a dense mixer's window is the whole sequence
+        # The first cell is `sparse`; a dense mixer's window is the whole sequence
         cells[0] += f" ({measured.window})"
     return [
         f"`{point.name}`",
@@ -111,7 +111,7 @@ def _exponents(growth: Growth | None) -> list[str]:
     """Format the exponents of time and memory, with the longest length if the limit of time cut the measurement."""
     if growth is None:
         return ["", ""]
-    # the limit of time ended the measurement at a shorter length than LENGTHS has
+    # The limit of time ended the measurement at a shorter length than LENGTHS has
     cut = bool(growth.lengths) and growth.lengths[-1] < scaling.LENGTHS[-1]
     until = f" (to {growth.lengths[-1]:,})" if cut else ""
     exponents = (growth.time_exponent, growth.memory_exponent)
@@ -127,7 +127,7 @@ def _graph_row(point: Point) -> list[str]:
         own.shares_channels,
         own.dynamic,
     )
-    # the paper has six points only
+    # The paper has six points only
     published = PUBLISHED.get(point.name)
     agreement = "" if published is None else "the same" if published == values else "not so"
     return [f"`{point.name}`", *("yes" if value else "–" for value in values), agreement]

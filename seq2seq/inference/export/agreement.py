@@ -47,7 +47,7 @@ def greedy(model: Seq2Seq, tokenizer: Tokenizer, rows: Rows, limit: int) -> Rows
     """Translate sources of ids with our own search: at most `limit` tokens, eos counted, which is left out."""
     settings = SearchSettings(beam_size=1, max_len_ratio=0.0, max_len_extra=limit)
     special = Specials(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id)
-    # one at a time: what is compared does not depend on padding
+    # One at a time: what is compared does not depend on padding
     found = [search(model, *_one(row), special=special, settings=settings) for row in rows]
     return [beams[0][0].ids for beams in found]
 
@@ -78,7 +78,7 @@ def require_agreement(
     """
     rows = drawn_sources(tokenizer, tags)
     if positions:
-        # the last one is eos
+        # The last one is eos
         rows = [row if len(row) <= positions else [*row[: positions - 1], row[-1]] for row in rows]
     limit = min(_LIMIT, positions or _LIMIT)
     same = 0
@@ -100,7 +100,7 @@ def _gap(model: Seq2Seq, tokenizer: Tokenizer, row: list[int], ours: list[int], 
     place = next(i for i, (one, other) in enumerate(zip(ours, theirs, strict=False)) if one != other)
     prefix = torch.tensor([[tokenizer.bos_id, *ours[:place]]])  # (1, T)
     logits = model(*_one(row), prefix)[0, -1]  # (V,)
-    # a token that the search never draws is none that may stand for another
+    # A token that the search never draws is none that may stand for another
     if theirs[place] in (tokenizer.pad_id, tokenizer.bos_id):
         return float("inf")
     return float(logits[ours[place]] - logits[theirs[place]])

@@ -92,11 +92,11 @@ def _scores(results: Mapping[str, Any]) -> str:
         values = results.get(split)
         if not isinstance(values, Mapping):
             continue
-        # a run's signatures are those of BLEU and chrF, in this order
+        # A run's signatures are those of BLEU and chrF, in this order
         signatures = [*(values.get("signatures") or []), "", ""]
         for metric, signature in zip(("bleu", "chrf"), signatures, strict=False):
             if isinstance(values.get(metric), int | float):
-                # a bar would begin a cell, in code as well
+                # A bar would begin a cell, in code as well
                 signature = signature.replace("|", "\\|")
                 rows.append(f"| {split} | {metric} | {values[metric]:.2f} | `{signature}` |")
     if not rows:

@@ -34,7 +34,7 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
         ValueError: CTranslate2 is missing, cannot express the model, or translates otherwise.
     """
     config = loaded.meta["model"]
-    # before the package is asked for: no installation helps here
+    # Before the package is asked for: no installation helps here
     heads = require_plain(config, "CTranslate2", EXPRESSED)
     ctranslate2 = require("ctranslate2", _PURPOSE, extra="export")
     specs = require("ctranslate2.specs", _PURPOSE, extra="export")
@@ -58,11 +58,11 @@ def write_ctranslate2(folder: Path, loaded: Loaded, *, positions: int | None, ta
     # CTranslate2 passes over what it does not know
     spec.config.add_attribute("model_type", MODEL_TYPE)
     spec.validate()
-    # variables that are equal are stored once, as tied embeddings are
+    # Variables that are equal are stored once, as tied embeddings are
     spec.optimize()
     spec.save(str(folder))
     _write_tokenizer(folder, tokenizer)
-    # one thread: a dozen short sentences, perhaps beside other work
+    # One thread: a dozen short sentences, perhaps beside other work
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", intra_threads=1)
     silent = [[target[i]] for i in (tokenizer.pad_id, tokenizer.bos_id)]
     translate = _translate(engine, source, target, silent)
@@ -74,7 +74,7 @@ def vocabularies(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     sides = []
     for model, size in ((tokenizer.src, tokenizer.src_vocab_size), (tokenizer.tgt, tokenizer.tgt_vocab_size)):
         pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-        # beyond the model's pieces there are special ids, and, on the smaller side, ids without meaning
+        # Beyond the model's pieces there are special ids, and, on the smaller side, ids without meaning
         names = {getattr(tokenizer, f"{name}_id"): text for name, text in _ADDED.items()}
         sides.append([*pieces, *(names.get(i, f"<unused {i}>") for i in range(len(pieces), size))])
     return sides[0], sides[1]
@@ -105,7 +105,7 @@ def _set_decoder(spec: Any, model: Seq2Seq) -> None:
     for part, layer in zip(spec.layer, decoder.layers, strict=True):
         mixer: Any = layer.cross_mixer
         _set_attention(part.self_attention, layer)
-        # queries, then keys and values side by side, then the output, as ours has them
+        # Queries, then keys and values side by side, then the output, as ours has them
         for linear, ours in zip(part.attention.linear, (mixer.query, mixer.key_value, mixer.out), strict=True):
             _set_linear(linear, ours)
         _set_norm(part.attention.layer_norm, _norm_of(layer.around_cross))
@@ -115,7 +115,7 @@ def _set_decoder(spec: Any, model: Seq2Seq) -> None:
 def _set_embedding(spec: Any, table: Any, embedding: Any) -> None:
     table.weight = _numbers(embedding.table.weight)
     spec.scale_embeddings = embedding.scale != 1.0
-    # a table, not CTranslate2's own formula, whose rates are others
+    # A table, not CTranslate2's own formula, whose rates are others
     spec.position_encodings.encodings = _numbers(position_table(embedding))
 
 
@@ -156,7 +156,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Write the SentencePiece models, which cut text into pieces before CTranslate2 and join them after it."""
     state = tokenizer.to_state()
     for key, file in TOKENIZER_FILES.items():
-        # of a joint tokenizer one model serves both sides
+        # Of a joint tokenizer one model serves both sides
         (folder / file).write_bytes(state.get(key) or state["src_model"])
 
 
@@ -165,14 +165,14 @@ def _translate(translator: Any, source: list[str], target: list[str], silent: li
 
     def translate(rows: Rows, limit: int) -> Rows:
         results = translator.translate_batch(
-            # eos, the last one, is added by CTranslate2
+            # Eos, the last one, is added by CTranslate2
             [[source[i] for i in row[:-1]] for row in rows],
             beam_size=1,
-            # at most limit - 1 tokens and eos
+            # At most limit - 1 tokens and eos
             max_decoding_length=limit - 1,
             # CTranslate2's own default forbids an empty translation
             min_decoding_length=0,
-            # what our search never draws
+            # What our search never draws
             suppress_sequences=silent,
         )
         return [[ids[piece] for piece in result.hypotheses[0]] for result in results]

@@ -49,11 +49,11 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform x (..., in), or of x (N, in) the given rows alone, which may be none."""
-        # a row of zeros stays zero
+        # A row of zeros stays zero
         size = x.abs().amax(-1, keepdim=True).clamp(min=_TINY)  # max |x|, (..., 1)
         x = x / size
         if rows is not None:
-            # selected here: of no rows at all ONNX Runtime computes a maximum of the wrong shape
+            # Selected here: of no rows at all ONNX Runtime computes a maximum of the wrong shape
             x, size = x.index_select(0, rows), size.index_select(0, rows)
         y = self._product(x) * size
         return y if self.bias is None else y + self.bias
@@ -81,7 +81,7 @@ def int8_linear(x: Tensor, integers: Tensor, scale: Tensor, bias: Tensor | None)
 def in_int8(model: Seq2Seq) -> Seq2Seq:
     """Return a copy of a model whose linear layers compute in integers, but for an encoder's inside its recurrence."""
     model = copy.deepcopy(model)
-    # a graph's loop takes no operators of the runtime's own
+    # A graph's loop takes no operators of the runtime's own
     looped = {child for module in model.encoder.modules() for name, child in module.named_children() if name == LOOPED}
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

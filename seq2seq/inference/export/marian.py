@@ -57,7 +57,7 @@ def write_marian(folder: Path, loaded: Loaded) -> int:
     model.generation_config = _generation(transformers, loaded)
     model.save_pretrained(folder)
     _write_tokenizer(transformers, folder, loaded)
-    # read back: what is compared is what will be used
+    # Read back: what is compared is what will be used
     written = transformers.MarianMTModel.from_pretrained(folder).eval()
     _require_ids(transformers.MarianTokenizer.from_pretrained(folder), tokenizer)
     return require_agreement(loaded.model, tokenizer, _translate(written, tokenizer), what="MarianMTModel")
@@ -87,7 +87,7 @@ def _config(transformers: Any, loaded: Loaded, heads: int) -> Any:
         pad_token_id=tokenizer.pad_id,
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
-        # not pad, with which the models of Marian itself begin
+        # Not pad, with which the models of Marian itself begin
         decoder_start_token_id=tokenizer.bos_id,
         forced_eos_token_id=None,
         share_encoder_decoder_embeddings=settings["tie"] == "all",
@@ -109,14 +109,14 @@ def _generation(transformers: Any, loaded: Loaded) -> Any:
         bos_token_id=tokenizer.bos_id,
         eos_token_id=tokenizer.eos_id,
         decoder_start_token_id=tokenizer.bos_id,
-        # what our search never draws
+        # What our search never draws
         suppress_tokens=[tokenizer.pad_id, tokenizer.bos_id],
     )
 
 
 def marian_weights(loaded: Loaded) -> dict[str, Tensor]:
     """Return the weights by Marian's names; its sines come before its cosines, and every projection has a bias."""
-    # in ours sines and cosines alternate: the channels of the whole stream are put in Marian's order
+    # In ours sines and cosines alternate: the channels of the whole stream are put in Marian's order
     ours = stream_weights(loaded.model, halves_order(loaded.meta["model"]["model"]["dim"]))
     tables = {side: ours[f"{side}.embedding.table.weight"] for side in ("encoder", "decoder")}
     weights = {
@@ -155,16 +155,16 @@ def _attention(name: str, parts: dict[str, Tensor], out: Tensor) -> dict[str, Te
     weights = {}
     for part, weight in (*parts.items(), ("out", out)):
         weights[f"{name}.{part}_proj.weight"] = weight
-        # ours has none
+        # Ours has none
         weights[f"{name}.{part}_proj.bias"] = torch.zeros(len(weight))
     return weights
 
 
 def _load(model: Any, weights: dict[str, Tensor]) -> None:
     known = model.state_dict()
-    # where source and target have different tables there is no `shared`
+    # Where source and target have different tables there is no `shared`
     model.load_state_dict({name: part for name, part in weights.items() if name in known}, strict=False)
-    # the tables of positions are Marian's own
+    # The tables of positions are Marian's own
     missing = [name for name in known if name not in weights and "embed_positions" not in name]
     assert not missing, missing
 
@@ -206,9 +206,9 @@ def _require_ids(theirs: Any, ours: Tokenizer) -> None:
 def _translate(model: Any, tokenizer: Tokenizer) -> Any:
     @torch.inference_mode()
     def translate(rows: Rows, limit: int) -> Rows:
-        # at most limit - 1 tokens and eos; one sentence at a time, as ours
+        # At most limit - 1 tokens and eos; one sentence at a time, as ours
         options = {"num_beams": 1, "do_sample": False, "max_length": None, "max_new_tokens": limit - 1}
-        # of the search, not of what the model computes
+        # Of the search, not of what the model computes
         options |= {"min_new_tokens": 0, "no_repeat_ngram_size": 0}
         found = [model.generate(torch.tensor([row]), **options)[0].tolist()[1:] for row in rows]
         return [_until(ids, tokenizer.eos_id) for ids in found]

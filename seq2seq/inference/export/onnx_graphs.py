@@ -53,7 +53,7 @@ class _TracedAncestry:
     def turns(self, slots: int, slot: Tensor) -> Tensor:
         """Return the owners in a cache of so many slots, written in turns up to slot (N,): (N, slots)."""
         place = torch.arange(slots)
-        # the last position whose turn it was; a remainder by a size that is free has no operator in ONNX
+        # The last position whose turn it was; a remainder by a size that is free has no operator in ONNX
         time = slot[:, None] - (slot[:, None] - place) % slots  # (N, slots)
         table = self.owner.shape[1]
         time = time.clamp(min=0)  # what nobody has written yet nobody reads
@@ -120,7 +120,7 @@ class _TracedHeadCache(_TracedCache):
         q = (q * size**-0.5).unflatten(1, (heads, -1))  # (B, G, H / G, beam, d)
         keys, past = (part.values.flatten(2, 3)[:, :, None] for part in (self, values))  # (B, G, 1, slots, d)
         key, own = (part.own() for part in (self, values))  # (B, G, 1, beam, d)
-        # the slots before the position itself
+        # The slots before the position itself
         visible = self.visible(position)[:, None, None]  # (B, 1, 1, beam, slots)
         scores = (q @ keys.transpose(-1, -2)).masked_fill(~visible, float("-inf"))
         both = normalize(torch.cat([scores, (q * key).sum(-1, keepdim=True)], -1), weights)
@@ -133,7 +133,7 @@ class _TracedHeadCache(_TracedCache):
             weights = weights.softmax(-1)
         slots = self.values.shape[2]
         age = (position[:, None] - torch.arange(slots)) % slots  # (N, L): positions since the slot was written
-        # the slot whose turn it is still has what is K positions old
+        # The slot whose turn it is still has what is K positions old
         read = (age > 0) & (age <= position[:, None])
         y = weigh_slots(self.values, weights, age, read, self.ancestry.turns(slots, position))
         assert self.appended is not None
@@ -155,7 +155,7 @@ class _EncoderGraph(nn.Module):
         self.model = model
 
     def forward(self, src: Tensor, mask: Tensor) -> list[Tensor]:
-        # cloned: an output must not be an input
+        # Cloned: an output must not be an input
         return [part.clone() for part in leaves(self.model.context(src, mask))]  # type: ignore[union-attr]
 
 
@@ -199,7 +199,7 @@ class _StepGraph(nn.Module):
         features, state = self.model.step(
             token.flatten(), rebuild(self.context_form, context), state, position.flatten(), nn.Identity()
         )
-        # of some alone: where an output layer of its own reads the features, of none
+        # Of some alone: where an output layer of its own reads the features, of none
         output = self.model.output
         narrow = isinstance(output, Int8Linear)
         logits = output(features, scored) if narrow else output(features.index_select(0, scored))
@@ -244,7 +244,7 @@ def write_onnx(
             "model.encoder_stages halves the grid of a picture, of which there is no ONNX graph: export a model of one "
             "stage, or to another format"
         )
-    # the longest source that graphs are traced with
+    # The longest source that graphs are traced with
     least = _SIZES[1][2]
     if positions is not None and positions < least:
         raise ValueError(
@@ -262,7 +262,7 @@ def write_onnx(
     _export(step, one.step, other.step, folder / GRAPHS[1], inputs, outputs, positions)
     write_output(folder / OUTPUT, loaded.model, dtype)
     write_description(folder, loaded.meta, loaded.tokenizer, "onnx", {"format": FORMAT, **notes})
-    # read back: what is compared is what will be used
+    # Read back: what is compared is what will be used
     written = load_onnx(folder, trust=trust)
 
     def translate(rows: Rows, limit: int) -> Rows:
@@ -274,7 +274,7 @@ def write_onnx(
             model, loaded.tokenizer, translate, what="ONNX Runtime", positions=positions, tags=tags, tie=tie
         )
     except RuntimeError as error:
-        # a size that the exporter has fixed inside the graph, where inputs do not show it
+        # A size that the exporter has fixed inside the graph, where inputs do not show it
         raise ValueError(f"this model has no ONNX graphs of free sizes, and was not written: {error}") from None
 
 
@@ -374,7 +374,7 @@ def _export(
     shapes = {name: axes.of(one[name], other[name]) for name in one}
     level = logging.getLogger("torch.onnx").level
     try:
-        # the exporter reports its stages and deprecations of its own code
+        # The exporter reports its stages and deprecations of its own code
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -426,7 +426,7 @@ class _Axes:
 
     def _name(self, pair: tuple[int, int]) -> Any:
         if pair not in self.known:
-            # sentences and hypotheses are unbounded; positions and slots are as many as the model has
+            # Sentences and hypotheses are unbounded; positions and slots are as many as the model has
             names = dict(zip(zip(*_SIZES, strict=True), _NAMES, strict=True))
             name = names.get(pair, f"slots{len(self.known)}")
             most = None if name in ("sentences", "beam", "scored") else self.positions

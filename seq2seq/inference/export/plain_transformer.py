@@ -112,7 +112,7 @@ def stream_weights(model: Seq2Seq, order: Tensor) -> dict[str, Tensor]:
     Args:
         order: Channel c of the new stream is channel order[c] of the model's, (D,).
     """
-    # weights that read the stream have it in their columns, those that write it in their rows; cross-attention's
+    # Weights that read the stream have it in their columns, those that write it in their rows; cross-attention's
     # key_value reads the encoder's output, which is a stream as well
     reads = (".qkv.weight", ".query.weight", ".key_value.weight", ".up.weight", ".table.weight", "output.weight")
     writes = (".out.weight", ".down.weight", ".down.bias", "norm.weight", "norm.bias")

@@ -22,7 +22,7 @@ def write_safetensors(folder: Path, loaded: Loaded, origin: Origin, *, marian: b
     """
     safetensors = require("safetensors.torch", "--format huggingface", extra="export")
     stored, tied = unique_weights(loaded.model)
-    # contiguous: the format stores nothing else
+    # Contiguous: the format stores nothing else
     safetensors.save_file({name: weight.contiguous() for name, weight in stored.items()}, folder / WEIGHTS)
     write_description(folder, loaded.meta, loaded.tokenizer, "weights", {"tied": tied})
     size = sum(weight.numel() for weight in stored.values())

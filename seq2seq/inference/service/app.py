@@ -103,7 +103,7 @@ class Service:
         try:
             results = await _results(request, ticket, limits.timeout)
         finally:
-            # whether it is late, or has no reader any more; nothing to do for one that is answered
+            # Whether it is late, or has no reader any more; nothing to do for one that is answered
             self.batcher.abandon(ticket)
         if results is None:
             return None
@@ -198,7 +198,7 @@ class _Measured:
             await self.app(scope, receive, send)
             return
         began = time.monotonic()
-        # what clients make up must not become names of measurements
+        # What clients make up must not become names of measurements
         path = scope["path"] if scope["path"] in PATHS else "other"
 
         async def send_counted(message: Message) -> None:
@@ -218,12 +218,12 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
         RefusedError: It is not JSON by its own account, too large, or does not arrive in time.
     """
     kind = request.headers.get("content-type", "")
-    # a form of a stranger's page in the same browser cannot send this type
+    # A form of a stranger's page in the same browser cannot send this type
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; send application/json")
     refusal = RefusedError(413, f"the body has more than {limits.max_body:,} bytes, which is the most in a request")
     declared = request.headers.get("content-length", "")
-    # a client that waits for "100 Continue" has sent nothing yet
+    # A client that waits for "100 Continue" has sent nothing yet
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
         raise refusal
     body = bytearray()
@@ -250,7 +250,7 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
         RefusedError: The time is over, or the service has stopped.
     """
     results = asyncio.wrap_future(ticket.future)
-    # after the body there is one message more: that the client has closed the connection
+    # After the body there is one message more: that the client has closed the connection
     left = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({results, left}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +267,7 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
-    # the rest of a body that was not read cannot be told from the next request
+    # The rest of a body that was not read cannot be told from the next request
     if error.status in (408, 413) or error.message == "the service is stopping":
         headers["connection"] = "close"
     return JSONResponse({"error": error.message}, error.status, headers)

@@ -99,7 +99,7 @@ class Ticket:
         """Store the result of one text; the last one completes the future."""
         self.results[position] = result
         if len(self.results) == len(self.texts):
-            # the future has no result if the client has left in the meantime
+            # The future has no result if the client has left in the meantime
             _complete(self.future, [self.results[i] for i in range(len(self.texts))])
 
     def fail(self, error: Exception) -> None:
@@ -135,12 +135,12 @@ class Batcher:
         self.metrics = metrics
         self.closed = False
         self._changed = threading.Condition()
-        # guarded by _changed: texts that wait, those of each client, their characters, and what is being translated
+        # Guarded by _changed: texts that wait, those of each client, their characters, and what is being translated
         self._queue: deque[Entry] = deque()
         self._clients: Counter[str] = Counter()
         self._characters = 0
         self._working: list[Entry] = []
-        # a daemon: a batch that outlasts the time of a shutdown must not keep the process
+        # A daemon: a batch that outlasts the time of a shutdown must not keep the process
         self._thread = threading.Thread(target=self._run, name="translate", daemon=True)
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Batcher:
         with self._changed:
             if self.closed or not self.alive:
                 raise RefusedError(503, "the service is stopping")
-            # a request that is within its own limits always fits into an empty queue
+            # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)
             if self._queue and self._characters + characters > limits.queue_characters:
@@ -219,13 +219,13 @@ class Batcher:
         """Translate texts with the same options, and settle each; an error is that of its own text alone."""
         try:
             results = self.translate([ticket.texts[i] for ticket, i in batch], batch[0][0].options)
-        # an error of any type: the thread must live on
+        # An error of any type: the thread must live on
         except Exception as error:
             if len(batch) > 1:
                 for entry in batch:
                     self._translate([entry])
                 return
-            # neither its message nor its trace, which may have the text
+            # Neither its message nor its trace, which may have the text
             log.error("a text could not be translated: %s in %s", type(error).__name__, _place(error))
             results = [Result([], error=f"{type(error).__name__} while translating; the service's log has more")]
         for (ticket, i), result in zip(batch, results, strict=True):
@@ -241,7 +241,7 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return []
-                # those that queued up during the last batch have waited long enough
+                # Those that queued up during the last batch have waited long enough
                 left = self._queue[0][0].arrived + self.limits.batch_wait - time.monotonic()
                 if left <= 0 or len(self._queue) >= self.limits.batch_texts or self.closed:
                     break
@@ -276,7 +276,7 @@ class Batcher:
     def _count(self, client: str, texts: int, characters: int) -> None:
         self._characters += characters
         self._clients[client] += texts
-        # addresses of clients must not pile up
+        # Addresses of clients must not pile up
         if not self._clients[client]:
             del self._clients[client]
         self.metrics.queue_texts.set(len(self._queue))
@@ -296,6 +296,6 @@ def _complete(future: Future[list[Result]], outcome: list[Result] | Exception) -
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-    # another thread may cancel it at any time, so that asking first would not help
+    # Another thread may cancel it at any time, so that asking first would not help
     except InvalidStateError:
         pass

@@ -204,7 +204,7 @@ def chosen_options(
     given = _given(request, SearchSettings)
     sampling = _sampling(request)
     if sampling is not None:
-        # as many hypotheses as samples
+        # As many hypotheses as samples
         given |= {"beam_size": request.samples, "beam_groups": 1}
     _check_amounts(given, defaults, limits, beam="beam_size" if sampling is None else "samples")
     constrained = any(request.phrases or ())
@@ -285,7 +285,7 @@ def _translation(result: Result) -> Translation:
 
 
 def _candidate(candidate: Candidate, alignment: Alignment | None) -> AnswerCandidate:
-    # a place of the beam that stayed empty has the score -inf, which JSON does not know
+    # A place of the beam that stayed empty has the score -inf, which JSON does not know
     score = candidate.score if candidate.score > float("-inf") else None
     words = None
     if alignment is not None:

@@ -32,7 +32,7 @@ def bound_socket(limits: ServiceSettings) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise ValueError(f"cannot listen on {where} ({error}); choose another --host") from None
     try:
-        # a restart must not wait for the connections of the last run to time out
+        # A restart must not wait for the connections of the last run to time out
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
@@ -104,7 +104,7 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        # nohup has set SIGHUP to be ignored
+        # Nohup has set SIGHUP to be ignored
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, on_signal, number)
     serving = asyncio.create_task(server.serve(sockets=[bound]))

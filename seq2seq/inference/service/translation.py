@@ -32,7 +32,7 @@ class BatchTranslator:
         self.meta = translator.meta
         self.threads = threads
         self.tokenizer = translator.tokenizer
-        # copies share the model; what they differ in is the tag before each source
+        # Copies share the model; what they differ in is the tag before each source
         self._by_language = {translator.tgt_lang: translator}
         for language in self.languages[1:]:
             other = self._by_language[language] = copy.copy(translator)
@@ -74,7 +74,7 @@ class BatchTranslator:
         aligned: Sequence[Sequence[Alignment | None]] = [()] * len(lines)
         unaligned: dict[int, str] = {}
         if options.alignment:
-            # parts of a long text are not a sentence that could be aligned as one
+            # Parts of a long text are not a sentence that could be aligned as one
             whole = ["" if i in notes and notes[i].parts > 1 else line for i, line in enumerate(lines)]
             aligned = self.align_words(translator, whole, candidates, unaligned.__setitem__)
         return [
@@ -96,11 +96,11 @@ class BatchTranslator:
         Args:
             left_out: Called with the number of a line one of whose candidates cannot be aligned, and the reason.
         """
-        # imports torch, which the translator has loaded
+        # Imports torch, which the translator has loaded
         from seq2seq.inference.forced_text import force_lines
 
         pairs = [(line, candidate.text) for line, row in zip(lines, candidates, strict=True) for candidate in row]
-        # what was cut is known from the translation
+        # What was cut is known from the translation
         line_of = [number for number, row in enumerate(candidates) for _ in row]
         found = force_lines(
             translator,

@@ -45,10 +45,10 @@ def attention(
 
     Reference: Vaswani et al. 2017, eq. 1.
     """
-    # a graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
+    # A graph for another runtime: its products take transposed keys as they lie, which SDPA's decomposition copies
     if torch.compiler.is_exporting() or weights != "softmax":
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout, weights=weights)
-    # in bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
+    # In bf16 on a CPU the backward pass of SDPA is up to ten times slower than two plain products (T = S = 10: 29.7
     # against 2.6 ms; 512: 24.6 against 18.6 ms)
     if q.device.type == "cpu" and q.dtype == torch.bfloat16 and torch.is_grad_enabled():
         return attention_reference(q, k, v, bias=bias, mask=mask, causal=causal, dropout=dropout)
@@ -73,7 +73,7 @@ def without_cudnn(on_gpu: bool) -> Any:
     """Return a context in which SDPA does not choose cuDNN; off a GPU, where there is none, one that does nothing."""
     if not on_gpu:
         return contextlib.nullcontext()
-    # torch's own context compiles without a graph break, but takes 0.4 ms of an eager call
+    # Torch's own context compiles without a graph break, but takes 0.4 ms of an eager call
     return sdpa_kernel(_TAKEN) if torch.compiler.is_compiling() else _flag_off()
 
 

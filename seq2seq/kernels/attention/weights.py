@@ -41,7 +41,7 @@ def normalize(scores: Tensor, weights: str) -> Tensor:
     if weights == "relu":
         return scores.relu()
     function = getattr(importlib.import_module("entmax"), weights)
-    # thresholds of sorted sums need more than the 8 bits of bfloat16
+    # Thresholds of sorted sums need more than the 8 bits of bfloat16
     return function(scores.to(at_least_float32(scores.dtype)), dim=-1)
 
 
@@ -58,7 +58,7 @@ def weigh(
 
     `weights` names what stands in place of the softmax, see `normalize`.
     """
-    # the softmax is taken in the scores' type, which may be wider than v's
+    # The softmax is taken in the scores' type, which may be wider than v's
     return dropout_(normalize(allow(scores, mask, causal), weights).to(v.dtype), dropout) @ v
 
 

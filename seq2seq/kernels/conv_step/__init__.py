@@ -49,10 +49,10 @@ def _check(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor) -> 
 @torch.library.custom_op("seq2seq::conv_step", mutates_args=())
 def _conv_step(values: Tensor, owner: Tensor, position: Tensor, weights: Tensor, softmax: bool, backend: str) -> Tensor:
     heads, taps = weights.shape[1:]
-    # an operator computes in the types that it gets, under autocast too
+    # An operator computes in the types that it gets, under autocast too
     with torch.autocast(values.device.type, enabled=False):
         if takes_triton(OP, backend, values, weights, heads=heads, taps=taps):
-            # imported on use: a machine without a GPU may lack Triton
+            # Imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.conv_step import triton
 
             return triton.conv_step(values, owner, position, weights, softmax)

@@ -25,13 +25,13 @@ def conv_step_kernel(
     # (TAPS,): the position that tap k reads
     time = tl.load(position + hypothesis).to(tl.int32) + k - (taps - 1)
     outside = float("-inf") if SOFTMAX else 0.0  # taps past K weigh nothing
-    # the head's weights, (TAPS,), normalized here if they are logits
+    # The head's weights, (TAPS,), normalized here if they are logits
     at = weights + hypothesis * weight_row + head * weight_head + k
     weight = tl.load(at, mask=k < taps, other=outside).to(tl.float32)
     if SOFTMAX:
         weight = tl.exp2((weight - tl.max(weight, 0)) * LOG2E)
         weight = weight / tl.sum(weight, 0)
-    # the slot of `time` in the hypothesis's sentence, in the beam row that wrote it: nothing is reordered
+    # The slot of `time` in the hypothesis's sentence, in the beam row that wrote it: nothing is reordered
     real = (time >= 0) & (k < taps)
     row = tl.load(owner + hypothesis * owner_row + time % owners, mask=real, other=0).to(tl.int64)
     row = hypothesis // beam * value_batch + time % slots * value_slot + row * value_row + head * value_head
@@ -66,5 +66,5 @@ def constants(taps: int, head_dim: int, softmax: bool) -> dict[str, int | bool]:
     """Return the constants that the kernel is compiled for, launch settings included."""
     columns, rows = launch_config.columns(head_dim), triton.next_power_of_2(taps)
     values: dict[str, int | bool] = {"WIDTH": head_dim, "COLUMNS": columns, "TAPS": rows, "SOFTMAX": softmax}
-    # a warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread
+    # A warp for each 1024 numbers of the (TAPS, COLUMNS) tile: 32 a thread
     return values | {"num_warps": max(1, min(8, columns * rows // 1024)), "num_stages": 1}

@@ -12,7 +12,7 @@ OP = "cross entropy"
 
 def is_served(logits: Tensor, backend: str = "auto") -> bool:
     """Return True if `cross_entropy_` takes logits (n, V): on a GPU, or with backend="triton" in the interpreter."""
-    # on a CPU there is no choice that a log should report
+    # On a CPU there is no choice that a log should report
     return (backend != "auto" or logits.is_cuda) and takes_triton(OP, backend, logits)
 
 
@@ -48,7 +48,7 @@ def cross_entropy_(
 def _cross_entropy_(
     logits: Tensor, labels: Tensor, mask: Tensor, at_label: float, share: float, gradient: bool
 ) -> Tensor:
-    # imported on use: a machine without a GPU may lack Triton
+    # Imported on use: a machine without a GPU may lack Triton
     from seq2seq.kernels.cross_entropy import triton
 
     return triton.cross_entropy(logits, labels, mask, at_label=at_label, share=share, gradient=gradient)

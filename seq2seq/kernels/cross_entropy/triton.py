@@ -34,7 +34,7 @@ def cross_entropy_kernel(
     lane = tl.arange(0, BLOCK)
     real = tl.load(mask + row) != 0
     label = tl.load(labels + row).to(tl.int32)
-    # padding reads nothing: its bound is 0
+    # Padding reads nothing: its bound is 0
     bound = tl.where(real, vocab, 0)
     # All numbers are relative to some logit, so that logits far from zero lose nothing.
     own = tl.load(base + label, mask=real, other=0.0).to(tl.float32)
@@ -44,7 +44,7 @@ def cross_entropy_kernel(
     for start in range(0, bound, BLOCK):
         inside = start + lane < bound
         z = tl.load(base + start + lane, mask=inside, other=float("-inf")).to(tl.float32)
-        # one of the two powers in weight * exp(old - new) + exp(z - new) is 1
+        # One of the two powers in weight * exp(old - new) + exp(z - new) is 1
         power = tl.exp2(tl.abs(z - highest) * -LOG2E)
         weight = tl.where(z > highest, weight * power + 1.0, weight + power)
         highest = tl.maximum(highest, z)

@@ -43,17 +43,17 @@ def keep_words(
     """
     size = (*shape, -(-kernel_size // 32))  # (*shape, words)
     keep = int(keep_probability(drop) * 256)  # of 256
-    # torch's generator seeds the operator, so that manual_seed decides; the seed stays on the device: no waiting
+    # Torch's generator seeds the operator, so that manual_seed decides; the seed stays on the device: no waiting
     if keep < 256 and device is not None and device.type == "cuda" and backend != "torch":
         seed = torch.randint(2**62, (1,), device=device)
         return torch.ops.seq2seq.keep_words(seed, list(size), keep, kernel_size)
-    # ones where a word has taps: all of them but in the last word
+    # Ones where a word has taps: all of them but in the last word
     last = torch.full((size[-1],), -1, dtype=torch.int32, device=device)
     last[-1] = last_word(kernel_size)
     if keep == 256:
         return last.expand(size).contiguous()
     words = torch.zeros(size, dtype=torch.int32, device=device)
-    # each digit halves the weight of those before it
+    # Each digit halves the weight of those before it
     for digit in significant_digits(keep):
         drawn = _random_words(size, device)
         words = words | drawn if digit else words & drawn
@@ -81,7 +81,7 @@ def significant_digits(keep: int) -> list[int]:
 def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
     if torch.compiler.is_compiling() or (device is not None and device.type != "cpu"):
         return torch.randint(-(2**31), 2**31, size, dtype=torch.int32, device=device)
-    # a CPU's generator costs by the call: one 64-bit draw makes two words
+    # A CPU's generator costs by the call: one 64-bit draw makes two words
     count = math.prod(size)
     draws = torch.empty(-(-count // 2), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]
     return draws.view(torch.int32)[:count].view(size)
@@ -90,7 +90,7 @@ def _random_words(size: Sequence[int], device: torch.device | None) -> Tensor:
 @torch.library.custom_op("seq2seq::keep_words", mutates_args=())
 def _keep_words(seed: Tensor, size: list[int], keep: int, kernel_size: int) -> Tensor:
     """Draw `keep_words` of `size` with Philox's random numbers of `seed` (1,): the same mask by Triton and by torch."""
-    # chosen here, not in the function above, where a compiled graph would have to trace the search for Triton
+    # Chosen here, not in the function above, where a compiled graph would have to trace the search for Triton
     if device_obstacle(seed.device) is None:
         from seq2seq.kernels.dropconnect import triton
 
@@ -116,7 +116,7 @@ def check_words(keep: Tensor | None, shape: Sequence[int]) -> None:
 
 def random_bytes(shape: Sequence[int]) -> Tensor:
     """Draw uniform bytes, uint8, on a CPU, from torch's default generator."""
-    # a CPU's generator costs by the call: one 64-bit draw makes eight bytes
+    # A CPU's generator costs by the call: one 64-bit draw makes eight bytes
     size = torch.Size(shape)
     count = size.numel()
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)  # type: ignore[arg-type]

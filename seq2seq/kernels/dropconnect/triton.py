@@ -26,7 +26,7 @@ def keep_words_kernel(seed, words, count, keep, row, last, BLOCK: tl.constexpr):
     w0, w1, w2, w3 = tl.randint4x(key, 2 * i)
     w4, w5, w6, w7 = tl.randint4x(key, 2 * i + 1)
     word = tl.zeros((BLOCK,), tl.int32)
-    # from the last digit to the first, see `keep_words` of the package
+    # From the last digit to the first, see `keep_words` of the package
     for place in tl.static_range(8):
         drawn = w0 if place == 0 else w1 if place == 1 else w2 if place == 2 else w3 if place == 3 else w4
         drawn = w5 if place == 5 else w6 if place == 6 else w7 if place == 7 else drawn

@@ -52,7 +52,7 @@ def dynamicconv(
     check_words(keep, logits.shape)
     padding.check(x, start, end)
     given = (x, logits, keep, start, end, causal, 1.0 if keep is None else 1.0 / keep_prob)
-    # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
+    # An eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("dynamicconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given, softmax)
@@ -73,7 +73,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     with torch.autocast(x.device.type, enabled=False):
         if _takes_triton(backend, x, logits, softmax=softmax):
-            # imported on use: a machine without a GPU may lack Triton
+            # Imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.dynamicconv import triton
 
             return triton.forward(x, logits, keep, start, end, causal, scale)
@@ -112,7 +112,7 @@ def _takes_triton(backend: str, x: Tensor, logits: Tensor, *others: Tensor, soft
 
 @_forward.register_fake
 def _(x: Tensor, logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    # the shapes, types and layouts that a compiled graph plans with
+    # The shapes, types and layouts that a compiled graph plans with
     wide = at_least_float32(logits.dtype)
     return x.new_empty(x.shape), logits.new_empty(logits.shape[:3], dtype=wide)
 

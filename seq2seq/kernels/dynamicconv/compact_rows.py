@@ -19,7 +19,7 @@ import triton.language as tl
 
 from seq2seq.kernels.triton_ops import LOG2E
 
-# taps of a piece
+# Taps of a piece
 PIECE = tl.constexpr(8)
 
 
@@ -102,7 +102,7 @@ def drop(pieces, words, scale):
     dropped = ()
     if len(words) > 0:
         for s in tl.static_range(len(pieces)):
-            # a bit of its own for each of the eight lanes
+            # A bit of its own for each of the eight lanes
             bit = 1 << (tl.arange(0, PIECE)[None, :] + s % 4 * PIECE)
             dropped += (tl.where((words[s // 4][:, None] & bit) != 0, pieces[s] * scale, 0.0),)
     else:
@@ -155,7 +155,7 @@ def skew(matrix, offset, COUNT: tl.constexpr):
     """Gather cell (i, j + offset_i) for each j below COUNT, 0 where there is none: (rows, COUNT)."""
     SIZE: tl.constexpr = matrix.shape[1]
     at = tl.arange(0, COUNT)[None, :] + offset[:, None]
-    # one comparison: a negative number without its sign is a great one
+    # One comparison: a negative number without its sign is a great one
     inside = at.to(tl.uint32, bitcast=True) < SIZE
     return tl.where(inside, tl.gather(matrix, at & (SIZE - 1), 1), 0.0)
 
@@ -164,7 +164,7 @@ def skew(matrix, offset, COUNT: tl.constexpr):
 def squares(matrix, taps, TILE: tl.constexpr, BACKS: tl.constexpr):
     """Gather compact rows of a tile into its own square and those of the BACKS tiles before it: (TILE, TILE) each."""
     TAPS: tl.constexpr = matrix.shape[1]
-    # tiles that lie TAPS apart have the same gathered matrix, of which each keeps a part
+    # Tiles that lie TAPS apart have the same gathered matrix, of which each keeps a part
     TURNS: tl.constexpr = (TAPS + TILE - 1) // TILE
     i = tl.arange(0, TILE)
     tap = i[None, :] - i[:, None] + (taps - 1)  # in the tile's own square
@@ -190,7 +190,7 @@ def compacted(square, taps, TAPS: tl.constexpr):
     found = tl.zeros((TILE, TAPS), tl.float32)
     for r in tl.static_range(TURNS):
         if r < len(square):  # those before hold no tap below K
-            # of tiles that lie TAPS apart, each has its part of one matrix
+            # Of tiles that lie TAPS apart, each has its part of one matrix
             matrix = square[r]
             for s in tl.static_range(r + TURNS, len(square), TURNS):
                 matrix = tl.where((tap - s * TILE).to(tl.uint32, bitcast=True) < TAPS, square[s], matrix)

@@ -30,7 +30,7 @@ from seq2seq.kernels.dynamicconv.compact_rows import (
 )
 from seq2seq.kernels.triton_ops import LOG2E, bounds, load_rows, log2, narrow, product, reciprocal, store_rows
 
-# sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# Sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "logit_batch", "logit_row", "logit_head")
 
 
@@ -48,12 +48,12 @@ def one_tile_forward(
     at = sentence * length * heads + head  # of position 0 in (B, T, H)
     row, column = tl.arange(0, TILE), tl.arange(0, COLUMNS)
     real = tl.minimum(row, length - 1)
-    # what is read first is waited for last
+    # What is read first is waited for last
     scores = load_taps(logits + sentence * logit_batch + head * logit_head, logit_row, real, taps, TAPS)
     words = load_words(keep + at * WORDS, real, heads * WORDS, WORDS)
     first, last = bounds(start, end, sentence, length, STARTS, ENDS)
     values = load_rows(x + sentence * x_batch + head * WIDTH, x_row, row, column, first, last, WIDTH)
-    # the softmax is over all K taps, and is not normalized anew after DropConnect
+    # The softmax is over all K taps, and is not normalized anew after DropConnect
     highest = largest(scores) * LOG2E
     weights = exponentials(scores, highest)
     sums = total(weights)

@@ -63,7 +63,7 @@ def backward(
     if softmax:
         share = dlogits.mul(weights)
         dlogits = share - weights * share.sum(-1, keepdim=True)
-    # padding was set to zero, so nothing flows back to it
+    # Padding was set to zero, so nothing flows back to it
     return within(dx, start, end), dlogits.to(logits.dtype)
 
 

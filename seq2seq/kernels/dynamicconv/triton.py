@@ -94,19 +94,19 @@ def band_forward(
     logits += sentence * logit_batch + head * logit_head
     keep += at * WORDS
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    # values of the BACKS tiles before the chunk, the nearest first
+    # Values of the BACKS tiles before the chunk, the nearest first
     values = ()
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
-    # logits and words of a tile are read while the one before it is worked on
+    # Logits and words of a tile are read while the one before it is worked on
     near = tl.minimum(tile * TILE + i, length - 1)
     scores = load_taps(logits, logit_row, near, taps, TAPS)
     words = load_words(keep, near, heads * WORDS, WORDS)
-    # tile by tile: values[s] is the tile s before this one
+    # Tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
         row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
-        # over all K taps, within the sentence or not
+        # Over all K taps, within the sentence or not
         highest = largest(scores) * LOG2E
         weights = exponentials(scores, highest)
         sums = total(weights)  # before DropConnect, which does not normalize anew
@@ -117,7 +117,7 @@ def band_forward(
         mixed = tl.zeros((TILE, COLUMNS), tl.float32)  # (rows, channels)
         for s in tl.static_range(BACKS + 1):
             mixed = product(dropped[s], values[s], mixed, WIDE)
-        # the same for all parts
+        # The same for all parts
         tl.store(lse + at + row * heads, highest + log2(sums), mask=(row < length) & (part == 0))
         mixed *= (scale * reciprocal(sums))[:, None]  # one division a row, after the sum
         store_rows(y + at * WIDTH, heads * WIDTH, row, column, length, mixed, WIDTH)
@@ -156,7 +156,7 @@ def band_backward(
     for s in tl.static_range(BACKS):
         values += (load_rows(x, x_row, (tile - 1 - s) * TILE + i + shift, column, first, last, WIDTH),)
         unfinished += (tl.zeros((TILE, COLUMNS), tl.float32),)  # dx of earlier tiles
-    # what a tile takes but x and dy is read while the one before it is worked on
+    # What a tile takes but x and dy is read while the one before it is worked on
     near = tl.minimum(tile * TILE + i, length - 1)
     scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
     words = load_words(keep, near, heads * WORDS, WORDS)
@@ -213,7 +213,7 @@ def direct_forward(
     y += (sentence * length * heads + head) * WIDTH
     at = sentence * length * heads + row * heads + head
     inside = row < length
-    # the largest logit of each row, then weights and values tap by tap
+    # The largest logit of each row, then weights and values tap by tap
     highest = tl.full((TILE,), float("-inf"), tl.float32)
     for k in tl.static_range(TAPS):
         highest = tl.maximum(highest, tl.load(logits + k, mask=inside, other=0.0).to(tl.float32) * LOG2E)
@@ -252,12 +252,12 @@ def direct_backward(
     at = sentence * length * heads + head  # of position 0 in (B, T, H)
     inside = row < length
     here = inside[:, None] & (tap < TAPS)  # (TILE, 4)
-    # the weights again, (TILE, 4), from the log-sum-exp
+    # The weights again, (TILE, 4), from the log-sum-exp
     norm = tl.load(lse + at + row * heads, mask=inside, other=0.0)[:, None]
     scores = tl.load(logits + row[:, None] * logit_row + tap, mask=here, other=float("-inf")).to(tl.float32)
     weight = tl.exp2(scores * LOG2E - norm)
     grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH).to(tl.float32)
-    # their gradient, (TILE, 4): dy_t . x_{t+k-left}, then the softmax's own
+    # Their gradient, (TILE, 4): dy_t . x_{t+k-left}, then the softmax's own
     g = tl.zeros((TILE, 4), tl.float32)
     for k in tl.static_range(TAPS):
         values = load_rows(x, x_row, row + (k + shift - TAPS + 1), column, first, last, WIDTH)
@@ -315,7 +315,7 @@ def forward(
     x, logits = aligned(x), unit_stride(logits)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     lse = torch.empty(logits.shape[:3], dtype=torch.float32, device=x.device)
-    # a kernel takes a pointer for everything: lse stands for what is absent, and is not read
+    # A kernel takes a pointer for everything: lse stands for what is absent, and is not read
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]
     tensors = [x, logits, *given, y, lse]
     strides = (*x.stride()[:2], *logits.stride()[:3])
@@ -340,10 +340,10 @@ def backward(
     op = "dynamicconv_backward"
     length, heads, taps = logits.shape[1:]
     head_dim = x.shape[-1] // heads
-    # parts of a head's channels, for each of which there is a program
+    # Parts of a head's channels, for each of which there is a program
     most = config(op, taps, head_dim, x.dtype, target(x)).columns
     parts = 1 if one_tile(op, taps, length, head_dim, x.dtype) else triton.cdiv(head_dim, most)
-    # parts are summed below, in float32
+    # Parts are summed below, in float32
     kind = logits.dtype if parts == 1 else torch.float32
     dlogits = torch.empty((parts, *logits.shape), dtype=kind, device=x.device)
     given = [lse if part is None else part.contiguous() for part in (keep, start, end)]

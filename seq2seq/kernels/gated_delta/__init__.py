@@ -31,7 +31,7 @@ def gated_delta(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor
     wide = at_least_float32(q.dtype)
     parts = [part.to(wide) for part in (q, k, v, log_decay, rate)]
     state = parts[0].new_zeros(*k.shape[:2], k.shape[-1], v.shape[-1])  # (B, H, d, e)
-    # an exported graph has neither a loop over chunks, whose number it would fix, nor triangular systems
+    # An exported graph has neither a loop over chunks, whose number it would fix, nor triangular systems
     if torch.compiler.is_exporting():
         return over_positions(_step, (state,), tuple(parts), dim=2)
     outputs = []
@@ -51,13 +51,13 @@ def _step(state: tuple[Tensor], now: tuple[Tensor, ...]) -> tuple[tuple[Tensor],
 def _chunk(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     total = log_decay.cumsum(-1)  # log g (B, H, c)
     future = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)
-    # masked before the exponential, which would overflow above the diagonal
+    # Masked before the exponential, which would overflow above the diagonal
     ratio = (total[..., :, None] - total[..., None, :]).masked_fill(future, float("-inf")).exp()  # g_t / g_i
     grown = total.exp()[..., None]  # g, (B, H, c, 1)
     rate = rate[..., None]  # b, (B, H, c, 1)
     lower = (rate * ratio * (k @ k.transpose(-1, -2))).tril(-1)  # L, (B, H, c, c)
     target = rate * (v - grown * (k @ state))  # b (V - g K S_0), (B, H, c, e)
-    # unitriangular: the ones of I + L are implied, and only L is stored
+    # Unitriangular: the ones of I + L are implied, and only L is stored
     u = torch.linalg.solve_triangular(lower, target, upper=False, unitriangular=True)
     # S_t' q_t: the state before the chunk, faded, and the chunk's own updates up to t
     y = grown * (q @ state) + (ratio * (q @ k.transpose(-1, -2))) @ u

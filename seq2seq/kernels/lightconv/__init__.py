@@ -53,9 +53,9 @@ def lightconv(
         raise ValueError(f"x {tuple(x.shape)} and weights {tuple(weights.shape)} are not (B, T, {width}) and (H, K)")
     check_words(keep, weights.shape)
     padding.check(x, start, end)
-    # weights are dropped here, (H, K) numbers: torch differentiates that, and the operators see weights alone
+    # Weights are dropped here, (H, K) numbers: torch differentiates that, and the operators see weights alone
     given = (x, drop_weights(weights, keep, keep_prob), start, end, causal, glu)
-    # an eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
+    # An eager CPU call takes torch's own gradients; every other goes through the operator, whose backward is below
     if is_plain("lightconv", backend, x):
         with without_autocast(x):
             return torch_impl.convolve(*given)
@@ -68,7 +68,7 @@ def _forward(
 ) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         if _takes_triton(backend, x, weights, glu=glu):
-            # imported on use: a machine without a GPU may lack Triton
+            # Imported on use: a machine without a GPU may lack Triton
             from seq2seq.kernels.lightconv import triton
 
             return triton.forward(x, weights, start, end, causal, glu)
@@ -98,7 +98,7 @@ def _backward(
 def _takes_triton(backend: str, x: Tensor, weights: Tensor, *others: Tensor, glu: bool) -> bool:
     heads, taps = weights.shape  # H, K
     unserved = f"{heads} kernels are more than {MAX_KERNELS}" if heads > MAX_KERNELS else None
-    # with GLU x has 2 C channels, so twice as many heads of the same width
+    # With GLU x has 2 C channels, so twice as many heads of the same width
     heads *= 2 if glu else 1
     return takes_triton("lightconv", backend, x, weights, *others, heads=heads, taps=taps, unserved=unserved)
 

@@ -29,7 +29,7 @@ def convolve(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | Non
         kernels = weights[:, None].to(values.dtype)  # (C, 1, K)
         return F.conv1d(_padded(values, weights, left), kernels, groups=len(weights)).transpose(1, 2)
     values = values.unflatten(-1, (weights.shape[0], -1))  # (B, T, H, R)
-    # long sentences in blocks; of short ones, and in an exported graph, one T x T band a head serves the whole batch
+    # Long sentences in blocks; of short ones, and in an exported graph, one T x T band a head serves the whole batch
     if not torch.compiler.is_exporting() and values.shape[1] > 2 * BLOCK:
         return band_conv(values, _rows(weights, values.shape[1])[None], left=left).flatten(-2)
     # (H, T, T) @ (H, T, B R)
@@ -43,7 +43,7 @@ def backward(
     heads, taps = weights.shape
     left = left_padding(taps, causal)
     length = dy.shape[1]
-    # both (B, T, H, R)
+    # Both (B, T, H, R)
     values, grads = (part.unflatten(-1, (heads, -1)) for part in (_values(x, start, end, glu), dy))
     if _is_grouped(dy, weights):
         dvalues, dweights = _grouped_backward(dy, values.flatten(-2), weights, left)
@@ -55,9 +55,9 @@ def backward(
         columns = _columns(grads)  # (H, T, B R)
         dvalues = _merged(band.transpose(-1, -2) @ columns, values).flatten(-2)  # (B, T, C)
         products = columns @ _columns(values).transpose(-1, -2)  # (H, T, T)
-        # a tap's gradient is the sum of a diagonal: `unskew` stands diagonals upright, (H, T, K)
+        # A tap's gradient is the sum of a diagonal: `unskew` stands diagonals upright, (H, T, K)
         dweights = unskew(F.pad(products.to(weights.dtype), (left, taps - 1 - left))).sum(-2)
-    # padding was set to zero, so nothing flows back to it
+    # Padding was set to zero, so nothing flows back to it
     dvalues = within(dvalues, start, end)
     dx = torch.ops.aten.glu_backward(dvalues, within(x, start, end), -1) if glu else dvalues
     return dx, dweights.to(weights.dtype)

@@ -39,10 +39,10 @@ from seq2seq.kernels.launch_config import (
 )
 from seq2seq.kernels.triton_ops import aligned, bounds, gate, load_rows, needs_wide, product, store_rows
 
-# programs of a forward and a backward launch: enough to fill a GPU, few enough that partial sums stay small
+# Programs of a forward and a backward launch: enough to fill a GPU, few enough that partial sums stay small
 PROGRAMS = {"lightconv": 4224, "lightconv_backward": 528}
 
-# sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# Sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "units")
 
 
@@ -115,21 +115,21 @@ def band_forward(
     channels = heads * WIDTH
     x, y = x + head * WIDTH, y + head * WIDTH
     i, column = tl.arange(0, TILE), part * COLUMNS + tl.arange(0, COLUMNS)
-    # the same weights at every position: BACKS + 1 matrices, made once for all units
+    # The same weights at every position: BACKS + 1 matrices, made once for all units
     bands = ()
     for s in tl.static_range(BACKS + 1):
         bands += (_band(weights + head * taps, taps, taps - 1 - s * TILE, TILE),)  # of the tile s before
     for unit in range(own, units, step):
-        # a unit: its sentence and its first tile
+        # A unit: its sentence and its first tile
         sentence, tile = (unit // chunks).to(tl.int64), unit % chunks * chunk
         first, last = bounds(start, end, sentence, length, STARTS, ENDS)
         own_x, own_y = x + sentence * x_batch, y + sentence * length * channels
-        # values of the BACKS tiles before the unit, the nearest first
+        # Values of the BACKS tiles before the unit, the nearest first
         values = ()
         for s in tl.static_range(BACKS):
             row = (tile - 1 - s) * TILE + i + shift
             values += (_load_values(own_x, x_row, row, column, first, last, channels, WIDTH, GLU),)
-        # tile by tile: values[s] is the tile s before this one
+        # Tile by tile: values[s] is the tile s before this one
         for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
             row = n * TILE + i
             values = (_load_values(own_x, x_row, row + shift, column, first, last, channels, WIDTH, GLU),) + values
@@ -301,7 +301,7 @@ def direct_backward(
             reader = load_rows(own_dy, dy_row, 2 * row - source, column, 0, length, WIDTH)  # whose tap k is this row
             whole += tl.load(weights + head * TAPS + k).to(tl.float32) * reader.to(tl.float32)
         own_dx = dx + sentence * length * channels * (2 if GLU else 1) + head * WIDTH
-        # read again instead of kept
+        # Read again instead of kept
         half, other = _load_halves(own_x, x_row, row, column, first, last, channels, WIDTH, GLU)
         _store_grads(own_dx, half, other, row, column, first, last, length, channels, whole, WIDTH, GLU)
     tl.store(partial + tl.program_id(0) * 4 + tap, tl.sum(total, 0))
@@ -333,7 +333,7 @@ def constants(
     if is_direct(op, taps):
         narrow = dtype != torch.float32 and values["COLUMNS"] == 64 and not glu
         if op == "lightconv_backward" and taps == 3 and narrow and arch == HOPPER:
-            # left alone, Triton 3.6's assembler spills two registers for the sake of one more block
+            # Left alone, Triton 3.6's assembler spills two registers for the sake of one more block
             values["maxnreg"] = 72
         return True, values | {"TAPS": taps}
     return False, values | {"BACKS": backs(taps, values["TILE"]), "WIDE": needs_wide(dtype)}
@@ -359,7 +359,7 @@ def forward(x: Tensor, weights: Tensor, start: Tensor | None, end: Tensor | None
     y = torch.empty((*x.shape[:2], x.shape[2] // (2 if glu else 1)), dtype=x.dtype, device=x.device)
     plan = _plan("lightconv", y, weights, start, end, causal, glu)
     kernel = {"band": band_forward, "tile": one_tile_forward, "direct": direct_forward}[plan.kind]
-    # a kernel takes a pointer for everything: weights stand for an absent bound, and are not read
+    # A kernel takes a pointer for everything: weights stand for an absent bound, and are not read
     extent = [weights if bound is None else bound.contiguous() for bound in (start, end)]
     with torch.cuda.device_of(x):
         kernel[(plan.programs * weights.shape[0] * plan.parts,)](
@@ -377,7 +377,7 @@ def backward(
     plan = _plan("lightconv_backward", dy, weights, start, end, causal, glu)
     kernel = {"band": band_backward, "tile": one_tile_backward, "direct": direct_backward}[plan.kind]
     dx, tile = torch.empty(x.shape, dtype=x.dtype, device=x.device), plan.values["TILE"]
-    # every program stores its share of dweights apart, so that sums need no atomics and repeat exactly
+    # Every program stores its share of dweights apart, so that sums need no atomics and repeat exactly
     share_of = {"band": (tile, (plan.values.get("BACKS", 0) + 1) * tile), "tile": (tile, tile), "direct": (4,)}
     shape = (plan.programs, heads, plan.parts, *share_of[plan.kind])
     partial = torch.empty(shape, dtype=torch.float32, device=x.device)
@@ -390,7 +390,7 @@ def backward(
     if plan.kind == "direct":
         total = total[:, :taps]
     else:
-        # a tap is a diagonal of the products: of one tile's after a shift, else of the last tile + K - 1 columns
+        # A tap is a diagonal of the products: of one tile's after a shift, else of the last tile + K - 1 columns
         shift = _shift(taps, causal)
         band = pad(total, (taps - 1 - shift, shift)) if plan.kind == "tile" else total[..., -(tile + taps - 1) :]
         total = unskew(band).sum(-2)

@@ -36,11 +36,11 @@ def retention(q: Tensor, k: Tensor, v: Tensor, *, decay: Tensor | None = None, c
     with without_autocast(q):
         if length <= chunk:
             return _weigh(q, k, v, decays(decay, length, q))
-        # padded at the end, which no real position reads: (B, H, chunks, c, d or e)
+        # Padded at the end, which no real position reads: (B, H, chunks, c, d or e)
         q, k, v = (F.pad(part, (0, 0, 0, -length % chunk)).unflatten(2, (-1, chunk)) for part in (q, k, v))
         within = _weigh(q, k, v, decays(decay, chunk, q).unsqueeze(-3))  # by pairs of a chunk
         before = _states(k, v, decay, chunk)  # (B, H, chunks, d, e)
-        # the state is of the last position before the chunk, 1 to c steps ago
+        # The state is of the last position before the chunk, 1 to c steps ago
         age = torch.arange(1, chunk + 1, device=q.device)
         faded = q if decay is None else q * (decay[:, None].to(q) ** age)[:, None, :, None]
         return (within + faded @ before).flatten(2, 3)[:, :, :length]  # (B, H, T, e)

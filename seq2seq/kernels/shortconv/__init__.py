@@ -23,7 +23,7 @@ def shortconv(x: Tensor, weight: Tensor, *, causal: bool) -> Tensor:
     padded = F.pad(x, (0, 0, left, taps - 1 - left))  # (B, T + K - 1, C)
     kernel = _per_channel(weight, x)  # (K, C)
     y = padded[:, :length] * kernel[0]
-    # tap k is the sequence shifted by k: views, of which nothing is copied
+    # Tap k is the sequence shifted by k: views, of which nothing is copied
     for k in range(1, taps):
         y = y + padded[:, k : k + length] * kernel[k]
     return y

@@ -30,7 +30,7 @@ class BatchGrowth:
     def decide(self, trainer: L.Trainer, agreed: Sequence[float]) -> None:
         """Grow the batch where a window of the larger size may begin, so that windows divide the epoch evenly."""
         full = self.settings.accumulate
-        # the next epoch begins one, too, whatever this one is long
+        # The next epoch begins one, too, whatever this one is long
         begins = trainer.is_last_batch or (trainer.fit_loop.epoch_loop.batch_idx + 1) % full == 0
         if begins and self.budget.schedule_share(trainer) >= self.settings.accumulate_share:
             trainer.accumulate_grad_batches = full

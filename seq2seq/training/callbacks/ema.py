@@ -47,7 +47,7 @@ class WeightAverage:
         self._bind()
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
-        # w' + (1 - d) (w - w'), all weights in one launch.
+        # W' + (1 - d) (w - w'), all weights in one launch.
         now: list[Tensor] = [weight.float() for weight in self._weights]
         torch._foreach_lerp_(self._averages, now, 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
 

@@ -95,10 +95,10 @@ def summary(averages: Iterable[Any], *, on_gpu: bool) -> str:
     seconds = {key: event.cpu_time_total / 1e6 for key, event in events.items()}  # they are in microseconds
     forward, backward = seconds.get(FORWARD, 0.0), seconds.get(_BACKWARD, 0.0)
     batches, inside = events[FORWARD].count if FORWARD in events else 0, forward + backward
-    # the outermost: an optimizer may have another inside
+    # The outermost: an optimizer may have another inside
     steps = [(seconds[key], event.count) for key, event in events.items() if key.startswith(_STEP)]
     total, updates = max(steps, default=(0.0, 0))
-    # of a window's micro-batches the last is computed inside the step, the others before it
+    # Of a window's micro-batches the last is computed inside the step, the others before it
     update = total - updates * inside / max(batches, 1)
     # One line for each part, then how the table below is to be read.
     lines = [f"{batches} micro-batches, {updates} updates; milliseconds of this process, in all:"]
