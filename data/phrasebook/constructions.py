@@ -1143,7 +1143,7 @@ class Constructions(Phrases):
         return self.told(self.front(clause))
 
     def origin(self) -> Pair:
-        """Where people live and come from: Woher kommst du? Paula kommt aus Polen und wohnt in Wien."""
+        """Origin and home of people: Woher kommst du? Paula kommt aus Polen und wohnt in Wien."""
         subject = self.subject()
         (de, en), (city, english) = self.rng.choice(COUNTRIES), self.rng.choice(CITIES)
         comes = Clause(subject, verb("kommen"), complement=Phrase(f"aus {de}", f"from {en}"))

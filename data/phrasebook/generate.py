@@ -36,7 +36,7 @@ def combinations(german: str) -> set[tuple[str, str]]:
 
 
 def held_out(combination: tuple[str, str]) -> bool:
-    """Whether training must not contain a combination: one in eight, by a checksum that no seed changes."""
+    """Return whether training must not contain a combination: one in eight, by a checksum that no seed changes."""
     if combination[1] in ("Jahre", "Euro", "Minuten", ""):
         return False
     return crc32(" ".join(combination).encode()) % 8 == 0

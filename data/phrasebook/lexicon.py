@@ -25,7 +25,7 @@ class Noun:
 
     @property
     def mass(self) -> bool:
-        """Whether it has no plural and takes no indefinite article (Milch, milk)."""
+        """True if it has no plural and takes no indefinite article (Milch, milk)."""
         return not self.de_plural
 
 
@@ -608,7 +608,7 @@ def _adjective(row: list[str]) -> Adjective:
 
 
 def _inserts_e(stem: str) -> bool:
-    """Whether the endings -st and -t need a linking e (arbeitest, trocknet)."""
+    """Return whether the endings -st and -t need a linking e (arbeitest, trocknet)."""
     return stem.endswith(("t", "d")) or stem.endswith(("chn", "ckn", "dn", "gn", "ffn"))
 
 

@@ -509,7 +509,7 @@ def _name(verb: Verb) -> str:
 
 
 def _parental(subject: Nominal, found: Nominal) -> bool:
-    """Whether a child would have a child of its own (der Junge, sein Sohn)."""
+    """Return whether a child would have a child of its own (der Junge, sein Sohn)."""
     young = [isinstance(p, NounPhrase) and "child" in p.noun.tags for p in (subject, found)]
     return all(young) and _det(found) in ("his", "her", "their")
 
@@ -519,7 +519,7 @@ def _det(phrase: Nominal | None) -> str:
 
 
 def clashes(subject: Nominal, pronoun: Pronoun) -> bool:
-    """Whether an object pronoun would repeat the subject or need a reflexive (I see me, she sees her)."""
+    """Return whether an object pronoun would repeat the subject or need a reflexive (I see me, she sees her)."""
     if subject.person < 3:
         return pronoun.person == subject.person
     if subject.plural:
@@ -528,7 +528,7 @@ def clashes(subject: Nominal, pronoun: Pronoun) -> bool:
 
 
 def owned(found: Nominal) -> bool:
-    """Whether a phrase has a possessive or a possessor."""
+    """Return whether a phrase has a possessive or a possessor."""
     return (
         getattr(found, "det", "") in forms.EIN_WORDS.keys() - {"a", "no"}
         or getattr(found, "possessor", None) is not None
@@ -536,14 +536,14 @@ def owned(found: Nominal) -> bool:
 
 
 def ambiguous(head: Nominal, other: Nominal | None) -> bool:
-    """Whether a relative clause would not show who does what: die Frau, die Maria besucht."""
+    """Return whether a relative clause would not show who does what: die Frau, die Maria besucht."""
     if other is None or (head.gender == "m" and not head.plural):
         return False
     return other.german("nom") == other.german("acc") and other.plural == head.plural
 
 
 def same(subject: Nominal, other: Nominal) -> bool:
-    """Whether two phrases share a noun or a name."""
+    """Return whether two phrases share a noun or a name."""
     first, second = subject.german("nom"), other.german("nom")
     nouns = getattr(subject, "noun", None), getattr(other, "noun", None)
     return (

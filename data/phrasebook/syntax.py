@@ -23,7 +23,7 @@ MODALS = {
 
 
 class Nominal(Protocol):
-    """What can be a subject or an object."""
+    """Subject or object of a clause: its gender, number and person, and its forms."""
 
     @property
     def gender(self) -> str: ...

@@ -23,8 +23,7 @@ from seq2seq.model import Seq2Seq
 from seq2seq.training.budget import Budget
 from seq2seq.training.checkpoint_io import require_restorable
 from seq2seq.training.compilation import eager
-from seq2seq.training.divergence import remedies, require_finite_loss, require_finite_weights
-from seq2seq.training.errors import SkippedUpdates
+from seq2seq.training.divergence import SkippedUpdates, remedies, require_finite_loss, require_finite_weights
 from seq2seq.training.fsdp import is_sharded, make_parts, make_whole, shard
 from seq2seq.training.loss import LossSums
 from seq2seq.training.objective import sum_losses

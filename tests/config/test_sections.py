@@ -104,7 +104,7 @@ def test_r_drop_needs_a_dropout():
 
 
 def test_median_stopping_needs_the_curves_of_jobs():
-    """Which the logger of metrics.csv writes, and no other."""
+    """The logger of metrics.csv writes them, and no other."""
     for loggers in (["logger=tensorboard"], ["~logger.csv"]):
         with pytest.raises(ValueError, match=r"^trainer\.median_stop=2 .* add logger=csv or logger=default"):
             read_sections(resolved_settings([*loggers, "trainer.median_stop=2"]))

@@ -195,7 +195,7 @@ def test_the_bootstrap_scores_as_asked(how):
 
 
 def test_no_p_value_is_zero():
-    """What was seen counts as one more sample."""
+    """The observed value counts as one more sample."""
     assert metrics._p_value(5.0, np.zeros(99)) == pytest.approx(1 / 100)
 
 

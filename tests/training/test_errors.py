@@ -22,7 +22,8 @@ from seq2seq import checkpoint
 from seq2seq.config.optim import OptimSettings
 from seq2seq.evaluation import metrics
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.errors import SkippedUpdates, TrainingFault, as_fault
+from seq2seq.training.divergence import SkippedUpdates
+from seq2seq.training.errors import TrainingFault, as_fault
 from seq2seq.training.optim import build_optimizer
 from seq2seq.training.plan import make_plan
 from seq2seq.training.run import Run

@@ -22,7 +22,7 @@ from seq2seq.config.trainer import TrainerSettings
 from seq2seq.model import Seq2Seq
 from seq2seq.search import Specials, search
 from seq2seq.training.callbacks.ema import WeightAverage
-from seq2seq.training.errors import SkippedUpdates
+from seq2seq.training.divergence import SkippedUpdates
 from seq2seq.training.fsdp import (
     ShardedStrategy,
     gathered,

@@ -1,4 +1,4 @@
-"""What a run sets on its machine."""
+"""Settings that a run makes on its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of its progress: averages since the last row, the best validation, and what a resumed run knows."""
+"""Progress of a run: averages since the last row, the best validation, and what a resumed run knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run logs about the lengths of a split."""
+"""A run logs the lengths of a split."""
 
 from __future__ import annotations
 
