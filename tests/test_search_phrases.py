@@ -74,10 +74,66 @@ def test_progress_by_hand():
     assert follow([4, 5, 4], phrases) == Progress(frozenset({0}), 1, 1)
     assert follow([4, 5, 4, 4, 6], phrases) == Progress(frozenset({0, 1, 2}))
     assert follow([4, 5, 4, 4, 6], phrases).met(phrases) == 5
-    assert follow([4], phrases).wanted(phrases) == {5}
+    assert follow([4], phrases).wanted(phrases) == {5, 4}
     assert follow([], phrases).wanted(phrases) == {4, 6}
     assert unflatten([*flatten([[4, 5], [6]]), -1, -1]) == [[4, 5], [6]]
     assert unflatten([-1, -1]) == []
+
+
+def test_progress_where_phrases_overlap_themselves_and_each_other():
+    """What breaks off may hold a phrase, or begin one."""
+    assert follow([5, 5, 5, 6], [Phrase([5, 5, 6])]).done == {0}
+    assert follow([5, 6, 8], [Phrase([5, 6, 7]), Phrase([6, 8])]) == Progress(frozenset({1}))
+    assert follow([5, 6, 8, 5, 6, 7], [Phrase([5, 6, 7]), Phrase([6, 8])]).done == {0, 1}
+    assert follow([5, 6, 9], [Phrase([5, 6, 7]), Phrase([6])]).done == {1}
+    assert follow([6, 9], [Phrase([6, 8]), Phrase([6, 9])]).done == {1}
+    assert follow([6, 6, 8], [Phrase([6]), Phrase([6, 8])]).done == {0, 1}
+    # A token counts for one phrase only
+    assert follow([6, 8], [Phrase([6]), Phrase([6, 8])]).done == {1}
+    # The word of a phrase within another goes on, so it is not met
+    assert follow([5, 6, 9], [Phrase([5, 6, 7]), Phrase([6], barred=frozenset({9}))]).done == set()
+
+
+def test_one_phrase_is_met_where_it_stands():
+    """In every list of up to seven tokens, however a phrase overlaps itself."""
+    for ids in itertools.chain.from_iterable(itertools.product([4, 5], repeat=size) for size in range(8)):
+        for phrase in ([5], [4, 4], [5, 5, 4], [4, 5, 4], [5, 5, 4, 5]):
+            found = follow([*ids, EOS], [Phrase(phrase)]).done
+            assert bool(found) == has([*ids], phrase, Words()), (ids, phrase)
+
+
+def test_phrases_that_are_met_have_places_of_their_own():
+    """Enumerated: no token is counted twice, and progress grows by a token at most."""
+    phrases = [Phrase([4, 5]), Phrase([5, 4]), Phrase([4, 4, 5]), Phrase([5])]
+    for ids in itertools.product([4, 5], repeat=8):
+        met = [follow(ids[:end], phrases).met(phrases) for end in range(9)]
+        assert all(after - before <= 1 for before, after in itertools.pairwise(met))
+        done = [list(phrases[index].tokens) for index in follow([*ids, EOS], phrases).done]
+        places = [[i for i in range(8) if list(ids[i : i + len(tokens)]) == tokens] for tokens in done]
+        spans = (
+            [range(start, start + len(tokens)) for start, tokens in zip(starts, done, strict=True)]
+            for starts in itertools.product(*places)
+        )
+        assert any(len(set().union(*span)) == sum(map(len, span)) for span in spans)
+
+
+class Scripted(Fixed):
+    """A model that all but insists on these tokens, one at each position."""
+
+    def step(self, token, context, state, position):
+        return self.logits[position.clamp(max=len(self.logits) - 1)], state
+
+
+@pytest.mark.parametrize(
+    ("ids", "phrases"), [([5, 5, 5, 6], [[5, 5, 6]]), ([5, 6, 8, 5, 6, 7], [[5, 6, 7], [6, 8]])], ids=str
+)
+def test_a_translation_that_has_its_phrases_is_left_as_it_is(ids, phrases):
+    """Also where a phrase, or another, begins within one that breaks off."""
+    probabilities = torch.full((len(ids) + 1, 10), 1e-4)
+    probabilities[range(len(ids) + 1), [*ids, EOS]] = 0.999
+    settings = SearchSettings(beam_size=5, max_len_ratio=0, max_len_extra=10)
+    ((best, *_),) = constrained(Scripted(probabilities), [Source([4], phrases=phrases)], settings, words=Words())
+    assert best.ids == ids
 
 
 def test_progress_waits_for_the_end_of_a_word():

@@ -48,17 +48,34 @@ class Progress(NamedTuple):
     reached: int = 0
 
     def after(self, token: int, phrases: Sequence[Phrase]) -> Progress:
-        """Return the progress after one more token; a phrase that breaks off has to begin again."""
+        """Return the progress after one more token, which may break off one phrase and go on with another."""
         expected = self._next(phrases)
         if token == expected:
             return self._at(self.current, self.reached + 1, phrases)
-        done = self.done
-        if self.current >= 0 and expected is None and token not in phrases[self.current].barred:
-            done |= {self.current}
-        for index, phrase in enumerate(phrases):
-            if index not in done and phrase.tokens[0] == token:
-                return Progress(done)._at(index, 1, phrases)
-        return Progress(done)
+        if self.current < 0:
+            return self._begin([token], phrases)
+        current = phrases[self.current]
+        if expected is None and token not in current.barred:
+            return Progress(self.done | {self.current})._begin([token], phrases)
+        return Progress(self.done)._begin([*current.tokens[: self.reached], token], phrases)
+
+    def _begin(self, tokens: list[int], phrases: Sequence[Phrase]) -> Progress:
+        """Return the progress after tokens that belong to no phrase yet: the leftmost phrase counts, then the longest.
+
+        What has broken off may hold other phrases, or their beginning, as 5 5 5 does of 5 5 6.
+        """
+        unmet = [index for index in range(len(phrases)) if index not in self.done]
+        unmet.sort(key=lambda index: -len(phrases[index].tokens))
+        for start in range(len(tokens)):
+            rest = tokens[start:]
+            for index in unmet:
+                if list(phrases[index].tokens[: len(rest)]) == rest:
+                    return self._at(index, len(rest), phrases)
+            for index in unmet:
+                size = len(phrases[index].tokens)
+                if rest[:size] == list(phrases[index].tokens) and rest[size] not in phrases[index].barred:
+                    return Progress(self.done | {index})._begin(rest[size:], phrases)
+        return self
 
     def _at(self, index: int, reached: int, phrases: Sequence[Phrase]) -> Progress:
         tokens, barred = phrases[index]
@@ -72,9 +89,11 @@ class Progress(NamedTuple):
 
     def wanted(self, phrases: Sequence[Phrase]) -> set[int]:
         """Return the tokens that meet more of the phrases."""
-        expected = self._next(phrases)
-        if expected is not None:
-            return {expected}
+        if self._next(phrases) is not None:
+            begun = phrases[self.current].tokens[: self.reached]
+            unmet = (phrase.tokens for index, phrase in enumerate(phrases) if index not in self.done)
+            same = (tokens for tokens in unmet if list(tokens[: self.reached]) == list(begun))
+            return {tokens[self.reached] for tokens in same if len(tokens) > self.reached}
         taken = self.done | {self.current}
         return {phrase.tokens[0] for index, phrase in enumerate(phrases) if index not in taken}
 
