@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,36 @@ from seq2seq.data.batching import Batch, TokenBatchSampler, collate
 from seq2seq.data.ragged import Ragged
 from seq2seq.data.tokenizer import Tokenizer
 
+# Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
+_TRIED_ROWS = 1000
+_ROOM = 0.95
+
+
+class DrawnLengths(NamedTuple):
+    """Tokens to make room for where segmentations are drawn: (1 + growth) n + spread sqrt(n) for a best one of n.
+
+    Args:
+        growth: Mean growth of a token.
+        spread: Room for most of the draws that are longer than the mean, which vary as a sum of n draws does.
+        widest: No room is made beyond this many tokens.
+    """
+
+    growth: float
+    spread: float
+    widest: int
+
+    @classmethod
+    def of(cls, best: np.ndarray, drawn: np.ndarray, *, widest: int) -> DrawnLengths:
+        """Fit the lengths of draws (N,) to those of the best segmentations (N,)."""
+        growth = float(drawn.sum() / best.sum()) - 1
+        spread = float(np.quantile((drawn - (1 + growth) * best) / np.sqrt(best), _ROOM))
+        return cls(growth, max(spread, 0.0), widest)
+
+    def __call__(self, best: np.ndarray) -> np.ndarray:
+        """Return the room for best segmentations of these lengths, never less than they need."""
+        room = np.ceil((1 + self.growth) * best + self.spread * np.sqrt(best)).astype(best.dtype)
+        return np.maximum(best, np.minimum(room, self.widest))
+
 
 class PairDataset(Dataset):
     """Data set of encoded pairs; indexed by a whole batch of positions, it returns the padded Batch.
@@ -24,6 +55,7 @@ class PairDataset(Dataset):
         rows: The rows of ids and text that the split consists of (None: all).
         tags: Ids before every source; those in `src` are there already.
         sample_seed: Seed of subword regularization; None turns it off.
+        widest: Most tokens that a drawn segmentation may have (None: as many as the longest best one).
     """
 
     def __init__(
@@ -36,6 +68,7 @@ class PairDataset(Dataset):
         rows: np.ndarray | None = None,
         tags: list[int] | None = None,
         sample_seed: int | None = None,
+        widest: int | None = None,
     ) -> None:
         self.src = src
         self.tgt = tgt
@@ -44,6 +77,7 @@ class PairDataset(Dataset):
         self.rows = rows
         self.tags = tags or []
         self.sample_seed = sample_seed
+        self.widest = widest
         self.sampler: TokenBatchSampler | None = None
         self.src_multiple = 1
 
@@ -73,6 +107,26 @@ class PairDataset(Dataset):
         """Tokens of every target, (N,)."""
         return self.tgt.lengths if self.rows is None else self.tgt.lengths[self.rows]
 
+    @property
+    def room(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch plans for every source and target, (N,) each; more than they have if draws grow them."""
+        if self.sample_seed is None:
+            return self.src_lengths, self.tgt_lengths
+        src, tgt = self._drawn_lengths
+        return src(self.src_lengths), tgt(self.tgt_lengths)
+
+    @cached_property
+    def _drawn_lengths(self) -> tuple[DrawnLengths, DrawnLengths]:
+        """Of sources and targets, from draws for pairs at equal distances: the same on any rank, after any resume."""
+        rows = np.unique(np.linspace(0, len(self) - 1, _TRIED_ROWS).astype(np.int64))
+        inside = rows if self.rows is None else self.rows[rows]
+        assert self.sample_seed is not None
+        drawn = self._draw(inside, self.sample_seed)
+        widest = self.widest or int(max(self.src_lengths.max(), self.tgt_lengths.max()))
+        best = self.src_lengths[rows], self.tgt_lengths[rows]
+        src, tgt = (DrawnLengths.of(old, new.lengths, widest=widest) for old, new in zip(best, drawn, strict=True))
+        return src, tgt
+
     def lines(self, side: str) -> list[str]:
         """Load all text of a side into memory: meant for a split that is scored."""
         return list(self.text[:][side] if self.rows is None else self.text[self.rows.tolist()][side])
@@ -95,16 +149,21 @@ class PairDataset(Dataset):
     def _resegment(self, rows: np.ndarray, inside: np.ndarray, src: Ragged, tgt: Ragged) -> tuple[Ragged, Ragged]:
         """Sample segmentations; a row that would outgrow the batch keeps its best one, so that the budget holds."""
         # The width that the sampler's budget counted for this batch
-        width = int(max(src.lengths.max(), tgt.lengths.max()))
-        text = self.text[inside.tolist()]
+        room = (drawn(side.lengths) for drawn, side in zip(self._drawn_lengths, (src, tgt), strict=True))
+        width = int(max(lengths.max() for lengths in room))
         epoch = self.sampler.epoch if self.sampler else 0
         # The batch by its first row: the same draw in any worker, on any rank, after any resume
         seed = int(np.random.SeedSequence([self.sample_seed or 0, epoch, int(rows[0])]).generate_state(1)[0])
-        src_ids = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
-        # Another seed, so that both sides are not cut by the same draws
-        tgt_ids = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
-        sampled = Ragged.from_rows(src_ids, prefix=self.tags), Ragged.from_rows(tgt_ids)
+        sampled = self._draw(inside, seed)
         return no_wider(sampled[0], src, width), no_wider(sampled[1], tgt, width)
+
+    def _draw(self, inside: np.ndarray, seed: int) -> tuple[Ragged, Ragged]:
+        """Draw segmentations of both sides of rows of the text."""
+        text = self.text[inside.tolist()]
+        src = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
+        # Another seed, so that both sides are not cut by the same draws
+        tgt = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
+        return Ragged.from_rows(src, prefix=self.tags), Ragged.from_rows(tgt)
 
 
 def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:
@@ -124,6 +183,12 @@ class MixedPairs(Dataset):
         self.ends = np.cumsum([len(part) for part in parts])
         self.src_lengths = np.concatenate([part.src_lengths for part in parts])
         self.tgt_lengths = np.concatenate([part.tgt_lengths for part in parts])
+
+    @property
+    def room(self) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens that a batch plans for every source and target, (N,) each, as `PairDataset.room`."""
+        src, tgt = zip(*(part.room for part in self.parts), strict=True)
+        return np.concatenate(src), np.concatenate(tgt)
 
     def __len__(self) -> int:
         """Count the pairs."""

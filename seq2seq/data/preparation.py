@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -92,10 +93,9 @@ class PreparedData:
             # Without a rule on length the budget bounds a pair
             longest = longest or longest_width(self.plan.require_max_tokens())
             return longest, longest
-        data = self.split("train")
-        sides = int(data.src_lengths.max()), int(data.tgt_lengths.max())
-        # A resampled segmentation may become as long as the longest of either side.
-        return (max(sides), max(sides)) if self.plan.tokenizer.sampling_alpha > 0 else sides
+        src, tgt = (int(side.max()) for side in self.split("train").room)
+        # A batch has one width for the drawn segmentations of both sides.
+        return (max(src, tgt), max(src, tgt)) if self.plan.tokenizer.sampling_alpha > 0 else (src, tgt)
 
     def with_max_tokens(self, max_tokens: int) -> PreparedData:
         """Return the data for another batch size, without the pairs that are too long for it.
@@ -380,6 +380,8 @@ def _open_split(
         rows=_rows_to_keep(src, tgt, part, corpus, plan) if split == "train" else None,
         tags=tokenizer.tag_ids(part.tags),
         sample_seed=plan.seed if sampling else None,
+        # A model may have positions for the longest pair that is allowed alone; with `auto` memory is measured by it
+        widest=None if plan.auto or plan.longest_allowed == math.inf else int(plan.longest_allowed),
     )
 
 

@@ -75,7 +75,10 @@ class TranslationDataModule(LightningDataModule):
 
     @property
     def padding_share(self) -> float:
-        """Padding cells over all cells of an epoch (of a stream: of its first pool), source and target together."""
+        """Padding cells over all cells of an epoch (of a stream: of its first pool), source and target together.
+
+        Of the best segmentations, where training draws others.
+        """
         if self.streaming:
             return self.prepared.first_padding
         data = self.prepared.split("train")
@@ -176,9 +179,10 @@ class TranslationDataModule(LightningDataModule):
         data = self.prepared.split(split)
         training = split == "train"
         rank, world_size = self._world()
+        src, tgt = data.room
         return TokenBatchSampler(
-            src_lengths=data.src_lengths,
-            tgt_lengths=data.tgt_lengths,
+            src_lengths=src,
+            tgt_lengths=tgt,
             # Beams need memory of their own: at most what `translate` takes on a GPU.
             max_tokens=self.max_tokens if training else min(self.max_tokens, GPU_TOKENS),
             seed=self.prepared.plan.seed,

@@ -23,7 +23,7 @@ from seq2seq.config.settings import describe, read_section
 from seq2seq.data import preparation
 from seq2seq.data.batching import TokenBatchSampler
 from seq2seq.data.cleaning import HashSet
-from seq2seq.data.dataset import PairDataset
+from seq2seq.data.dataset import DrawnLengths, PairDataset
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.preparation import PreparedData, prepare_corpora, validate_corpora
 from seq2seq.data.tokenizer import Tokenizer
@@ -243,6 +243,37 @@ def test_subword_sampling_varies_by_epoch_follows_the_seed_and_holds_the_budget(
     best = module(folder)
     plain = {i: r for b in best.train_dataloader() for i, r in zip(b.index.tolist(), b.src.tolist(), strict=True)}
     assert plain != zero
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_most_sentences_have_a_drawn_segmentation(folder, model_type):
+    """As many as in draws without batches, also of the longer half."""
+    made = module(folder, tokenizer={"sampling_alpha": 0.2, "type": model_type})
+    data, tokenizer = made.prepared.split("train"), made.prepared.tokenizer
+    for side, encode in (("src", tokenizer.encode_src), ("tgt", tokenizer.encode_tgt)):
+        lines = data.lines(side)
+        whole = encode(lines)
+        free = [drawn == one for drawn, one in zip(encode(lines, sample=True, seed=5), whole, strict=True)]
+        kept = {}
+        for batch in made.train_dataloader():
+            ids, mask = (batch.src, batch.src_mask) if side == "src" else (batch.tgt_out, batch.tgt_mask)
+            for index, row, real in zip(batch.index.tolist(), ids, mask, strict=True):
+                kept[index] = row[real].tolist() == whole[index]
+        longer = sorted(kept, key=lambda index: len(whole[index]))[len(kept) // 2 :]
+        for rows in (list(kept), longer):
+            assert sum(kept[i] for i in rows) / len(rows) < sum(free) / len(free) + 0.1
+
+
+def test_room_for_drawn_segmentations():
+    """Twice as long in the mean, and 19 of 20 draws have room; no less than the best one, and no more than allowed."""
+    best = np.full(2000, 16)
+    drawn = np.random.default_rng(0).normal(32, 4, 2000)
+    room = DrawnLengths.of(best, drawn, widest=60)
+    assert room.growth == pytest.approx(1, abs=0.02)
+    # The normal distribution's 95% quantile is at 1.645 deviations
+    assert 4 * room.spread == pytest.approx(1.645 * 4, abs=0.4)
+    assert np.mean(drawn <= room(best)) == pytest.approx(0.95, abs=0.02)
+    assert room(np.array([16, 40, 70])).tolist() == [int(room(best)[0]), 60, 70]
 
 
 def test_workers_deliver_the_same_batches(folder):
