@@ -114,6 +114,27 @@ def test_tag_stands_before_the_sources_of_its_corpus_only(folder):
         assert all(tag not in batch.src[:, 0].tolist() for batch in loader)
 
 
+def test_pairs_held_out_of_one_corpus_that_another_one_trains_on_are_counted(folder, tmp_path, caplog):
+    """None where the corpora share no pair, and none of a corpus's own."""
+    sides = [(folder / f"train.{language}").read_text().splitlines() for language in ("de", "en")]
+    for language, lines in zip(("de", "en"), sides, strict=True):
+        (tmp_path / f"again.{language}").write_text("\n".join(lines[200:]) + "\n")
+    held = {"valid": None, "test": None, "holdout": 40}
+    again = prepared(folder, corpora={"again": {"train": str(tmp_path / "again")}}, **held)
+    shared = set(zip(*(lines[200:] for lines in sides), strict=True))
+    for split in ("valid", "test"):
+        pairs = list(zip(again.sources(split), again.references(split), strict=True))
+        assert len(pairs) == 40
+        count = sum(pair in shared for pair in pairs)
+        assert (
+            f"{count} of the 40 pairs that train holds out as data.{split} are training pairs of again" in caplog.text
+        )
+    caplog.clear()
+    prepared(folder, corpora=bt(folder), **held)
+    prepared(folder, corpora={"again": {"train": str(tmp_path / "again")}})
+    assert "holds out as" not in caplog.text
+
+
 @pytest.mark.parametrize("num_proc", [1, 2])
 def test_tags_reach_every_process_that_encodes(tmp_path, num_proc):
     block = tiny.sentences(tiny.GERMAN, 9), tiny.sentences(tiny.ENGLISH, 9)
