@@ -16,7 +16,8 @@ Examples:
   python -m seq2seq.translate --ckpt exported < in.de > out.en
 
 ctranslate2   plain Transformers only; read by ctranslate2.Translator
-onnx          any mixer; read by translate, score and Translator.load, and by ONNX Runtime without this program
+onnx          any mixer that torch's exporter takes; read by translate, score and Translator.load, and by ONNX
+              Runtime without this program
 huggingface   any mixer: weights as safetensors with a model card, read by translate, score and Translator.load; of
               plain Transformers also a folder `marian`, read by transformers.MarianMTModel
 

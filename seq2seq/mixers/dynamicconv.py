@@ -33,7 +33,8 @@ class DynamicConv(SelfMixer):
         num_heads: H groups of channels that share a kernel; must divide dim.
         kernel_size: K taps.
         glu: Gate the input.
-        softmax: Normalize the kernels; without it training diverged in the paper, and no Triton kernel serves them.
+        softmax: Normalize the kernels; without it training diverged in the paper, and a Triton kernel serves
+            decoding alone.
         weight_dropout: DropConnect on the normalized kernels, per (b, t, h, k).
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 

@@ -77,7 +77,7 @@ def test_a_published_recipe_says_what_to_expect(name):
     """Score and convention are in the comment; the run is bounded by updates, not by the clock."""
     head = " ".join(line.lstrip("# ") for line in RECIPES[name].splitlines() if line.startswith("#"))
     assert re.search(r"Expected[^.]* \d\d\.\d", head), head
-    assert re.search("tokenised|compound-split|sacreBLEU|detokenised", head)
+    assert re.search("tokenized|compound-split|sacreBLEU|detokenized", head)
     config = settings(name)
     assert config["trainer"]["max_steps"]
     assert config["trainer"]["max_time"] is None

@@ -52,8 +52,8 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
     reasons += [f"model.{key} is {values[key]}" for key, choices in allowed.items() if values[key] not in choices]
     if reasons:
         raise UnsupportedError(
-            f"{what} cannot express this model: {'; '.join(reasons)}. --format onnx and --format huggingface take "
-            "any model"
+            f"{what} cannot express this model: {'; '.join(reasons)}. --format huggingface takes "
+            "any model, --format onnx all that torch's exporter takes"
         )
     return next(int(values["num_heads"]) for _, values in _layers(config))
 
