@@ -120,8 +120,8 @@ class TokenizerSettings(Section):
     )
     sampling_alpha: float = setting(
         0.0,
-        "subword regularization in training, against overfitting in long runs: of a unigram model less noise the larger "
-        "it is, 0.5 for example; of bpe the probability of BPE-dropout, 0.1; 0 = off",
+        "subword regularization in training, against overfitting in long runs: of a unigram model the larger the less "
+        "noise, 0.5 for example; of bpe the probability of BPE-dropout, 0.1; 0 = off",
         least=0,
         most=1,
     )
