@@ -17,13 +17,14 @@ from seq2seq.config.data import SPLITS
 from seq2seq.config.tokenizer import PatchGrid, TokenizerSettings
 from seq2seq.data.batching import longest_width
 from seq2seq.data.cache_folder import cached
-from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten, text_hashes
+from seq2seq.data.cleaning import Dropped, Pairs, cleaning_table, length_rules, shorten
 from seq2seq.data.corpus import Corpus, load_corpus, validate_corpus
 from seq2seq.data.dataset import MixedPairs, PairDataset
 from seq2seq.data.fingerprints import TEXT_VERSION
 from seq2seq.data.images import PictureError, encode_pictures
 from seq2seq.data.loading import sample_pairs
 from seq2seq.data.multi_corpus import Mixture, Part, naming
+from seq2seq.data.overlap import warn_of_trained_pairs
 from seq2seq.data.pace import Pace
 from seq2seq.data.plan import DataPlan
 from seq2seq.data.ragged import Ragged
@@ -185,7 +186,7 @@ def prepare_corpora(plan: DataPlan, *, validate: bool = True) -> PreparedData:
             # Again after loading: a remote corpus could not be checked before
             head = corpus.splits["train"][:1000]
             refuse_swapped((head["src"], head["tgt"]), src=part.corpus.src, tgt=part.corpus.tgt)
-    _warn_of_trained_pairs(plan, loaded)
+    warn_of_trained_pairs(plan, loaded)
     tokenizer, models = _load_or_train(plan, loaded)
     folders |= models
     splits: dict[str, Split] = {}
@@ -213,41 +214,6 @@ def _load_part(part: Part, plan: DataPlan) -> Corpus:
     corpus = load_corpus(part.corpus, cache_dir=plan.cache_dir)
     name = part.name if len(plan.parts) > 1 else "the corpus"
     return limited(corpus, part.corpus.limit, seed=plan.seed, cache_dir=plan.cache_dir, name=name)
-
-
-def _warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
-    """Warn of pairs that one corpus holds out for validation or test, and that another one trains on."""
-    held: list[tuple[Part, str, np.ndarray]] = []
-    for part, corpus in zip(plan.parts, loaded, strict=True):
-        splits = [split for split in SPLITS[1:] if split in corpus.splits and part.corpus.place(split) is None]
-        held += [(part, split, np.concatenate([*_pair_hashes(corpus, split)])) for split in splits]
-    if not held:
-        return
-    for other, corpus in zip(plan.parts, loaded, strict=True):
-        evaluated = [(part, split, hashes) for part, split, hashes in held if part is not other]
-        if not evaluated or "train" not in corpus.splits:
-            continue
-        seen = [np.zeros(len(hashes), dtype=bool) for *_, hashes in evaluated]
-        for block in _pair_hashes(corpus, "train"):
-            for mask, (*_, hashes) in zip(seen, evaluated, strict=True):
-                mask |= np.isin(hashes, block)
-        for mask, (part, split, hashes) in zip(seen, evaluated, strict=True):
-            if mask.any():
-                log.warning(
-                    "%d of the %d pairs that %s holds out as data.%s are training pairs of %s, too, so that scores on "
-                    "them are too high: name files for data.valid and data.test, or take these pairs out",
-                    int(mask.sum()),
-                    len(hashes),
-                    part.name,
-                    split,
-                    other.name,
-                )
-
-
-def _pair_hashes(corpus: Corpus, split: str) -> Iterator[np.ndarray]:
-    """Hash the pairs of a split, block by block."""
-    for src, tgt in corpus.blocks(split):
-        yield text_hashes(f"{one}\t{other}" for one, other in zip(src, tgt, strict=True))
 
 
 def _summary(data: PreparedData) -> str:

@@ -313,8 +313,15 @@ def test_data_follow_the_budget_whenever_it_is_decided(corpus, size, before):
 
 def test_either_side_may_be_cut_as_long_as_the_other(corpus):
     plain = prepare_corpora(data_plan(corpus, 512))
-    cut = prepare_corpora(data_plan(corpus, 512, "tokenizer.sampling_alpha=0.1"))
-    assert cut.longest == (max(plain.longest),) * 2
+    measured = prepare_corpora(data_plan(corpus, "auto", "tokenizer.sampling_alpha=0.1"))
+    assert measured.longest == (max(plain.longest),) * 2
+    # A budget that is given bounds a batch by itself, and leaves room for draws of the longest
+    given = prepare_corpora(data_plan(corpus, 512, "tokenizer.sampling_alpha=0.1"))
+    assert given.longest[0] == given.longest[1] > max(plain.longest)
+    for made in (measured.with_max_tokens(512), given):
+        batches = list(TranslationDataModule(made).train_dataloader())
+        widest = max(int(max(batch.src_mask.sum(1).max(), batch.tgt_mask.sum(1).max())) for batch in batches)
+        assert widest <= made.longest[0]
 
 
 def test_a_stream_must_say_how_long_a_pair_may_be(corpus):

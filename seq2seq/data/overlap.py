@@ -1,0 +1,51 @@
+"""Find pairs that one corpus holds out and another one trains on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from seq2seq.config.data import SPLITS
+from seq2seq.data.cleaning import text_hashes
+from seq2seq.data.corpus import Corpus
+from seq2seq.data.multi_corpus import Part
+from seq2seq.data.plan import DataPlan
+
+log = logging.getLogger(__name__)
+
+
+def warn_of_trained_pairs(plan: DataPlan, loaded: Sequence[Corpus]) -> None:
+    """Warn of pairs that one corpus holds out for validation or test, and that another one trains on."""
+    held: list[tuple[Part, str, np.ndarray]] = []
+    for part, corpus in zip(plan.parts, loaded, strict=True):
+        splits = [split for split in SPLITS[1:] if split in corpus.splits and part.corpus.place(split) is None]
+        held += [(part, split, np.concatenate([*_pair_hashes(corpus, split)])) for split in splits]
+    if not held:
+        return
+    for other, corpus in zip(plan.parts, loaded, strict=True):
+        evaluated = [(part, split, hashes) for part, split, hashes in held if part is not other]
+        if not evaluated or "train" not in corpus.splits:
+            continue
+        seen = [np.zeros(len(hashes), dtype=bool) for *_, hashes in evaluated]
+        for block in _pair_hashes(corpus, "train"):
+            for mask, (*_, hashes) in zip(seen, evaluated, strict=True):
+                mask |= np.isin(hashes, block)
+        for mask, (part, split, hashes) in zip(seen, evaluated, strict=True):
+            if mask.any():
+                log.warning(
+                    "%d of the %d pairs that %s holds out as data.%s are training pairs of %s, too, so that scores on "
+                    "them are too high: name files for data.valid and data.test, or take these pairs out",
+                    int(mask.sum()),
+                    len(hashes),
+                    part.name,
+                    split,
+                    other.name,
+                )
+
+
+def _pair_hashes(corpus: Corpus, split: str) -> Iterator[np.ndarray]:
+    """Hash the pairs of a split, block by block."""
+    for src, tgt in corpus.blocks(split):
+        yield text_hashes(f"{one}\t{other}" for one, other in zip(src, tgt, strict=True))
