@@ -49,7 +49,7 @@ class Attention(nn.Module):
         kind = {"positions": "sinusoidal", "src_positions": "grid", "norm": "pre", "activation": "relu", "tie": "none"}
         off = {"dropout": 0.0, "activation_dropout": 0.0, "residual": True, "scale_embedding": True}
         quadratic = {"_target_": "seq2seq.mixers.quadratic.Quadratic", "num_heads": 9}
-        heads = quadratic | ({"centre_std": None} if taps else {})
+        heads = quadratic | ({"center_std": None} if taps else {})
         cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 9}
         settings = {
             "model": sizes | kind | off,

@@ -1,6 +1,6 @@
 """Measure how well finished runs of experiment=drawn_words read the test images, and draw where their heads look.
 
-    python -m benchmarks.images runs/drawn_words-* --figure docs/figures/centres.png
+    python -m benchmarks.images runs/drawn_words-* --figure docs/figures/centers.png
 
 The figure is of the first run whose encoder is `quadratic` on a grid: some images with the text that was read, and by
 layer the center of every head (a dot, in patches to the right and below of the position that it looks from) with a

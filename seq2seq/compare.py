@@ -29,8 +29,9 @@ Examples:
   python -m seq2seq.compare runs --by optim.peak_lr --split valid       # a sweep over learning rates
 
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss;
-Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed,
-and how many of these pairs are better or worse at p < 0.05.
+Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed.
+The adjusted p allows for the number of all these pairs (Holm 1979); of several seeds it says how many pairs are better
+or worse at 0.05.
 What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 

@@ -68,8 +68,8 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-6) -> None:
 def norm(x: Tensor, layer: nn.LayerNorm | None) -> Tensor:
     """Layer norm by its formula."""
     assert layer is not None
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight + layer.bias
+    centered = x - x.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt() * layer.weight + layer.bias
 
 
 def sublayer(x: Tensor, f, around: Sublayer | None, kind: str, residual: bool) -> Tensor:

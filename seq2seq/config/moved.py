@@ -14,6 +14,7 @@ MOVED = (
     ("model.peak_lr", "optim.peak_lr"),
     ("mixer.*.kernel", "mixer.*.backend"),
     ("mixer.kernel", "mixer.backend"),
+    ("mixer.*.centre_std", "mixer.*.center_std"),
 )
 
 

@@ -14,10 +14,16 @@ from seq2seq.experiments.results import RunResult
 
 
 class Trial(NamedTuple):
-    """Difference in BLEU between a run and one of the baseline, and its p value."""
+    """Difference in BLEU between a run and one of the baseline, and how probable it is by chance.
+
+    Attributes:
+        p_value: Of this pair by itself.
+        adjusted: The p value adjusted for the number of all pairs that are tested, by `holm`.
+    """
 
     difference: float
     p_value: float
+    adjusted: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +33,45 @@ class Significance:
     difference: float
     trials: list[Trial]
 
-    def __str__(self) -> str:
-        """Format the p values; of several pairs, also how many are better, and how many worse, at p < 0.05."""
-        values = [trial.p_value for trial in self.trials]
-        # Compared as printed, so that no span reads '0.010 to 0.010'
-        least = f"{min(values):.3f}"
-        greatest = f"{max(values):.3f}"
-        span = least if least == greatest else f"{least} to {greatest}"
-        if len(values) == 1:
+    @property
+    def p_text(self) -> str:
+        """The p values of the pairs, each by itself, as text."""
+        return _span([trial.p_value for trial in self.trials])
+
+    @property
+    def adjusted_text(self) -> str:
+        """The adjusted p values as text; of several pairs, also how many are better, and how many worse, at 0.05."""
+        span = _span([trial.adjusted for trial in self.trials])
+        if len(self.trials) == 1:
             return span
         # 0.05 is the conventional level, which the help text of `compare` names
-        significant = [trial for trial in self.trials if trial.p_value < 0.05]
+        significant = [trial for trial in self.trials if trial.adjusted < 0.05]
         better = sum(trial.difference > 0 for trial in significant)
         worse = sum(trial.difference < 0 for trial in significant)
-        return f"{span}: {better} better, {worse} worse of {len(values)}"
+        return f"{span}: {better} better, {worse} worse of {len(self.trials)}"
+
+
+def _span(values: Sequence[float]) -> str:
+    # Compared as printed, so that no span reads '0.010 to 0.010'
+    least = f"{min(values):.3f}"
+    greatest = f"{max(values):.3f}"
+    return least if least == greatest else f"{least} to {greatest}"
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p values for their number by Holm's step-down method, in their order.
+
+    The i-th smallest of m becomes max over j <= i of min(1, (m - j + 1) p_j): rejecting where that is below a level, the
+    chance of one wrong rejection or more is at most the level, however the tests depend on each other.
+
+    Reference: Holm 1979, A simple sequentially rejective multiple test procedure.
+    """
+    adjusted = [0.0] * len(p_values)
+    greatest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = greatest
+    return adjusted
 
 
 def choose_baselines(tables: Sequence[Sequence[Group]], name: str | None) -> list[Group | None]:
@@ -81,7 +112,8 @@ def _is_meant(group: Group, name: str) -> bool:
 def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> dict[str, Significance]:
     """Test each group's test translations against the baseline's by paired bootstrap resampling.
 
-    Runs of the same seed are paired where two groups have seeds in common, else runs in order.
+    Runs of the same seed are paired where two groups have seeds in common, else runs in order. The p values of all pairs
+    together are adjusted by `holm`, since of many mixers that do not differ from the baseline some look as if they did.
 
     Args:
         samples: Number of resampled test sets.
@@ -91,14 +123,15 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
 
     Reference: Koehn 2004, Statistical significance tests for machine translation evaluation.
     """
+    others = [group for group in groups if group is not baseline]
+    tested = [[_tested(one, other, samples) for one, other in _pairs(baseline, group)] for group in others]
+    adjusted = iter(holm([p_value for pairs in tested for _, p_value in pairs]))
     results = {}
-    for group in groups:
-        if group is baseline:
-            continue
-        trials = [_trial(one, other, samples) for one, other in _pairs(baseline, group)]
-        if trials:
+    for group, pairs in zip(others, tested, strict=True):
+        if pairs:
             # Over all runs of both groups, as in the table, also those without translations
             mean, expected = (statistics.fmean(each.values("test", "bleu")) for each in (group, baseline))
+            trials = [Trial(*pair, adjusted=next(adjusted)) for pair in pairs]
             results[group.label] = Significance(mean - expected, trials)
     return results
 
@@ -126,7 +159,8 @@ def _numbered(runs: Sequence[RunResult]) -> dict[tuple[int, int], RunResult]:
     return numbered
 
 
-def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
+def _tested(baseline: RunResult, run: RunResult, samples: int) -> tuple[float, float]:
+    """Return the difference in BLEU of two runs, and its p value."""
     tokenize, lowercase = scoring(run)
     rows = paired_bootstrap(
         {"baseline": baseline.test_lines("hyp") or [], "system": run.test_lines("hyp") or []},
@@ -139,7 +173,7 @@ def _trial(baseline: RunResult, run: RunResult, samples: int) -> Trial:
     # Rows in the order of the systems; the baseline itself has no p value
     first, second = rows
     assert second.p_value is not None
-    return Trial(second.value - first.value, second.p_value)
+    return second.value - first.value, second.p_value
 
 
 def scoring(run: RunResult) -> tuple[str, bool]:

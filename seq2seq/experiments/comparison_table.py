@@ -55,6 +55,7 @@ def markdown(table: Table, split: str) -> str:
 def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
     """Format a group's row, by column."""
     test = table.tests.get(group.label)
+    pairs = sum(len(each.trials) for each in table.tests.values())
     # Without any test there is no p column, which this word alone would keep
     without_test = "baseline" if group is table.baseline and table.tests else ""
     return {
@@ -70,7 +71,9 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
         "updates": _whole(group.mean("steps")),
         "best step": _whole(group.mean("best_step")),
         "Δ BLEU": f"{test.difference:+.2f}" if test else "",
-        "p": str(test) if test else without_test,
+        "p": test.p_text if test else without_test,
+        # Of a single pair it would be the same number again
+        "adjusted p": test.adjusted_text if test and pairs > 1 else "",
     }
 
 
@@ -134,6 +137,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     row["baseline"] = table.baseline.label if table.baseline else ""
     row["bleu_difference"] = round(test.difference, 4) if test else ""
     row["p_values"] = " ".join(f"{trial.p_value:.4f}" for trial in test.trials) if test else ""
+    row["adjusted_p_values"] = " ".join(f"{trial.adjusted:.4f}" for trial in test.trials) if test else ""
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
     return row
 

@@ -31,9 +31,9 @@ class Quadratic(SelfMixer):
     content M is static and the same for all positions; it is dense, though far offsets get little,
     and shared by a head's channels.
 
-    Centers start from N(0, centre_std^2), where causal on the past's side; sharpness from 1/2 for
+    Centers start from N(0, center_std^2), where causal on the past's side; sharpness from 1/2 for
     the first head, geometrically, to 1/512 for the last; on a grid, which is smaller each way, from
-    1 to 1/4. Without centre_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
+    1 to 1/4. Without center_std centers start at the taps of a convolution, sqrt(H) x sqrt(H) of
     them on a grid, and sharpness at 4, where a neighbor of the tap has 2% of its weight. Centers r
     times as far are a convolution of dilation r, every s-th output one of stride s.
 
@@ -44,7 +44,7 @@ class Quadratic(SelfMixer):
         head_dim: Channels of a head (default: D / H); E = H head_dim.
         content: Add (x_q'W_q' + u')W_k x_k / sqrt(head_dim) to the scores. The product of x_q with
             r_d, which has no bound, is left out.
-        centre_std: Standard deviation of the centers at the start; None puts them at the taps.
+        center_std: Standard deviation of the centers at the start; None puts them at the taps.
         grid_width: Columns w of a grid, encoder only: position p lies at row p // w, column p % w.
         dropout: Probability to drop an entry of M, which without content a causal batch shares.
 
@@ -65,7 +65,7 @@ class Quadratic(SelfMixer):
         num_heads: int,
         head_dim: int | None = None,
         content: bool = False,
-        centre_std: float | None = 2.0,
+        center_std: float | None = 2.0,
         grid_width: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -74,8 +74,8 @@ class Quadratic(SelfMixer):
             head_dim = require_divisible(dim, num_heads)
         if min(num_heads, head_dim) < 1:
             raise ValueError(f"num_heads is {num_heads}, head_dim {head_dim}; choose 1 or more")
-        if centre_std is not None and centre_std < 0:
-            raise ValueError(f"centre_std is {centre_std}; choose a standard deviation, 0 or more")
+        if center_std is not None and center_std < 0:
+            raise ValueError(f"center_std is {center_std}; choose a standard deviation, 0 or more")
         axes = require_axes(grid_width, causal=causal)
         self.dim = self.out_dim = dim
         self.causal = causal
@@ -91,11 +91,11 @@ class Quadratic(SelfMixer):
         self.inner = attention_inputs(dim, width, width, width) if content else projection(dim, width)  # q, k, v; or v
         self.out = projection(self.width, dim)
         self.u = nn.Parameter(torch.zeros(num_heads, head_dim)) if content else None
-        if centre_std is None:
+        if center_std is None:
             centers = _taps(num_heads, axes, causal=causal)
             halvings = torch.full((num_heads,), -2.0)  # 2^2
         else:
-            centers = centre_std * torch.randn(num_heads, axes)
+            centers = center_std * torch.randn(num_heads, axes)
             centers = -centers.abs() if causal else centers
             # sharpness 2^-1 to 2^-9 on a line, 2^0 to 2^-2 on a grid
             halvings = torch.linspace(1.0, 9.0, num_heads) if axes == 1 else torch.linspace(0.0, 2.0, num_heads)

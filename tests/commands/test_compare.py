@@ -18,7 +18,7 @@ import yaml
 from seq2seq import compare
 from seq2seq.config.compose import resolved_settings
 from seq2seq.evaluation.metrics import paired_bootstrap
-from seq2seq.experiments.comparison import Significance, Trial, _pairs, _trial
+from seq2seq.experiments.comparison import Significance, Trial, _pairs, _tested, holm
 from seq2seq.experiments.folder import RunFolder
 from seq2seq.experiments.groups import group_runs
 from seq2seq.experiments.job_records import Job, Process
@@ -96,12 +96,16 @@ def test_table_agrees_with_statistics(tmp_path, capsys):
     # Pairs of the same seed
     expected = [p_value(runs["bahdanau", s], runs["lightconv", s]) for s in sorted(seeds)]
     assert [float(p) for p in written["p_values"].split()] == pytest.approx(expected, abs=1e-4)
+    assert [float(p) for p in written["adjusted_p_values"].split()] == pytest.approx(holm(expected), abs=1e-4)
+    assert " of 3" in rows["lightconv"]["adjusted p"]
+    assert rows["bahdanau"]["adjusted p"] == ""
     assert (out / "comparison.md").read_text() in printed.replace("written: ", "")
 
 
-def p_value(baseline: Path, system: Path) -> float | None:
+def p_value(baseline: Path, system: Path) -> float:
     texts = {run.name: (run / "test.hyp").read_text().splitlines() for run in (baseline, system)}
     rows = paired_bootstrap(texts, (system / "test.ref").read_text().splitlines(), metrics=["bleu"])
+    assert rows[1].p_value is not None
     return rows[1].p_value
 
 
@@ -123,9 +127,41 @@ def test_runs_of_other_references_are_no_pair(tmp_path):
 
 
 def test_significance_counts_better_and_worse_pairs():
-    result = Significance(0.5, [Trial(2.0, 0.01), Trial(-1.0, 0.02), Trial(0.5, 0.4)])
-    assert str(result) == "0.010 to 0.400: 1 better, 1 worse of 3"
-    assert str(Significance(0.5, [Trial(0.5, 0.0123)])) == "0.012"
+    result = Significance(0.5, [Trial(2.0, 0.01, 0.03), Trial(-1.0, 0.02, 0.04), Trial(0.5, 0.03, 0.06)])
+    assert result.p_text == "0.010 to 0.030"
+    assert result.adjusted_text == "0.030 to 0.060: 1 better, 1 worse of 3"
+    single = Significance(0.5, [Trial(0.5, 0.0123, 0.0246)])
+    assert (single.p_text, single.adjusted_text) == ("0.012", "0.025")
+
+
+def test_p_values_are_adjusted_as_by_hand():
+    # 4 x 0.01; 3 x 0.005 is less than that of no smaller one; 2 x 0.03; then at least as large as the one before
+    assert holm([0.03, 0.005, 0.04, 0.01]) == pytest.approx([0.06, 0.02, 0.06, 0.03])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.02]) == [0.02]
+    assert holm([]) == []
+
+
+def test_wrong_rejections_stay_rare_however_many_pairs_are_tested():
+    """p values of pairs without a difference, 20 at a time: one in twenty families has any below 0.05 once adjusted."""
+    generator = np.random.default_rng(random.randrange(2**32))
+    families = generator.random((2000, 20))
+    wrong = np.mean([min(holm(list(family))) < 0.05 for family in families])
+    assert 0.025 < wrong < 0.08
+    assert np.mean(families.min(axis=1) < 0.05) > 0.5
+
+
+def test_two_rows_against_the_baseline_are_adjusted_together(tmp_path, capsys):
+    refs = references()
+    paths = {m: write_run(tmp_path / m, refs, mixer=m, rate=r) for m, r in (("a", 0.3), ("b", 0.36), ("c", 0.32))}
+    assert compare.main([str(tmp_path), "--baseline", "a"]) == 0
+    rows = {row["mixer"]: row for row in cells(capsys.readouterr().out)}
+    values = [p_value(paths["a"], paths[mixer]) for mixer in "bc"]
+    for mixer, value, adjusted in zip("bc", values, holm(values), strict=True):
+        assert rows[mixer]["p"] == f"{value:.3f}"
+        assert rows[mixer]["adjusted p"] == f"{adjusted:.3f}"
+    assert compare.main([str(paths["a"]), str(paths["b"]), "--baseline", "a"]) == 0
+    assert "adjusted p" not in capsys.readouterr().out
 
 
 def test_groups_are_named_by_the_settings_that_differ(tmp_path):
@@ -422,7 +458,7 @@ def test_significance_is_computed_as_the_scores_were(tmp_path, monkeypatch):
         rewrite(run, test=results["test"])
         found = collect([str(run)], "test").runs[0]
         with pytest.raises(TypeError):  # there are no rows
-            _trial(found, found, 10)
+            _tested(found, found, 10)
         assert (seen["tokenize"], seen["lowercase"]) == expected
 
 

@@ -152,5 +152,6 @@ def test_settings_of_an_old_run_are_read_under_their_present_names():
         },
     }
     assert old["model"] == {"dim": 8, "peak_lr": 1e-3}
+    assert new_key("mixer.decoder.centre_std") == "mixer.decoder.center_std"
     assert modernize(new) == new
     assert new_key("mixer.encoder.kernel_size") is None

@@ -493,7 +493,7 @@ def test_many_bad_lines_cost_no_good_one(run):
 
 
 @pytest.mark.exhaustive
-def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
+def test_inspect_names_patches_and_draws_centers(run, drawn, tmp_path):
     picture = (drawn / "test.png64").read_text().split("\n")[0]
     best = run / "checkpoints" / "best.ckpt"
     assert inspect.main(["--ckpt", str(best), "--text", picture, "--out", str(tmp_path / "seen")]) == 0
@@ -505,18 +505,18 @@ def test_inspect_names_patches_and_draws_centres(run, drawn, tmp_path):
 
 
 def test_the_table_and_the_figure_of_finished_runs(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["images", str(run), "--figure", str(tmp_path / "centres.png")])
+    monkeypatch.setattr("sys.argv", ["images", str(run), "--figure", str(tmp_path / "centers.png")])
     images.main()
     row = [cell.strip() for cell in capsys.readouterr().out.split("\n")[2].split("|")]
     assert row[1] == "few"
     assert row[6] == "4"
-    assert Image.open(tmp_path / "centres.png").width > 300
+    assert Image.open(tmp_path / "centers.png").width > 300
     assert [images.distance(*pair) for pair in (("", "abc"), ("reads", "reads"), ("kitten", "sitting"))] == [3, 0, 3]
     trained, made = (
         model.state_dict() for model in (checkpoint.load(run / "checkpoints/best.ckpt").model, images.untrained(run))
     )
     places = next(name for name in made if name.endswith("centers"))
-    assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a centre, but not far
+    assert 0 < (trained[places] - made[places]).abs().max() < 0.1  # four updates move a center, but not far
     ways = images.progress(run)
     assert all(len(way) == 2 + len(list((run / "checkpoints").glob("step-*.ckpt"))) > 2 for way in ways)
     assert torch.equal(ways[0][0], made["encoder.layers.0.self_mixer.centers"])

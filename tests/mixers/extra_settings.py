@@ -71,7 +71,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
     ],
     "relative_bias": [{"max_offset": 3}],
     "quadratic": [
-        {"centre_std": None},
+        {"center_std": None},
         {"content": True},
         {"head_dim": 3},
         {"slot": "encoder", "grid_width": 4, "content": True},

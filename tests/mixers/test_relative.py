@@ -134,7 +134,7 @@ def test_quadratic_by_hand(causal, grid_width, head_dim, with_content):
 
 
 def sharp_heads(conv: nn.Conv1d | nn.Conv2d, left: int, *, causal: bool = False, grid_width: int | None = None) -> Any:
-    """One head per tap of `conv`: centred on the tap, its values passed through the tap's matrix (D_out, D_in)."""
+    """One head per tap of `conv`: centered on the tap, its values passed through the tap's matrix (D_out, D_in)."""
     dim = conv.in_channels
     taps = [list(tap) for tap in np.ndindex(*conv.kernel_size)]
     sizes = {"dim": dim, "num_heads": len(taps), "head_dim": dim}
@@ -353,13 +353,13 @@ def test_refusals():
         Relative(dim=6, causal=False, num_heads=2, encoding="sinusoidal", grid_width=4)
     with pytest.raises(ValueError, match="dim 5 is not divisible by 2"):
         Relative(dim=5, causal=False, num_heads=1, grid_width=4)
-    with pytest.raises(ValueError, match="centre_std is -1"):
-        Quadratic(dim=8, causal=False, num_heads=2, centre_std=-1.0)
+    with pytest.raises(ValueError, match="center_std is -1"):
+        Quadratic(dim=8, causal=False, num_heads=2, center_std=-1.0)
     with pytest.raises(ValueError, match="head_dim 0"):
         Quadratic(dim=8, causal=False, num_heads=2, head_dim=0)
 
 
-def test_centres_start_where_they_can_be_seen():
+def test_centers_start_where_they_can_be_seen():
     """Causal heads look back; standard deviations start from one position to sixteen, on a grid from 0.7 to 1.4."""
     assert (Quadratic(dim=64, causal=True, num_heads=64).centers <= 0).all()
     mixer = Quadratic(dim=8, causal=False, num_heads=8, grid_width=5)

@@ -20,7 +20,7 @@ def at_taps(kernel: Tensor, *, dilation: int, causal: bool = False, grid_width: 
     """A mixer as it starts, but for values and output, which take the kernel (D_out, D_in, taps ...), and sharpness."""
     taps = kernel[0, 0].numel()
     sizes = {"dim": DIM, "num_heads": taps, "head_dim": DIM}
-    mixer = Quadratic(**sizes, centre_std=None, causal=causal, grid_width=grid_width).double()
+    mixer = Quadratic(**sizes, center_std=None, causal=causal, grid_width=grid_width).double()
     with torch.no_grad():
         mixer.centers.mul_(dilation)
         mixer.log_sharpness.fill_(math.log(1000.0))  # exp(-1000) is zero
@@ -57,7 +57,7 @@ def test_is_a_dilated_convolution_on_a_grid(dilation):
 def test_a_head_starts_near_its_tap():
     """Freshly made, a head gives its tap more than 95% of its weight on a line, and more than 90% on a grid."""
     for grid_width, share in ((None, 0.95), (7, 0.9)):
-        mixer = Quadratic(dim=9, num_heads=9, centre_std=None, causal=False, grid_width=grid_width).double()
+        mixer = Quadratic(dim=9, num_heads=9, center_std=None, causal=False, grid_width=grid_width).double()
         nn.init.eye_(mixer.inner.weight)
         nn.init.eye_(mixer.out.weight)
         # Channel c is head c: a one at the middle of 7 x 7 is seen by each head from one place
@@ -71,13 +71,13 @@ def test_a_head_starts_near_its_tap():
 
 def test_refusals():
     with pytest.raises(ValueError, match=r"num_heads is 6.*choose 4 or 9"):
-        Quadratic(dim=12, num_heads=6, centre_std=None, causal=False, grid_width=3)
+        Quadratic(dim=12, num_heads=6, center_std=None, causal=False, grid_width=3)
 
 
 def test_taps_on_the_grid_of_an_image():
     patches = {"height": 6, "width": 10, "size": 2, "bits": 8}
     sizes = ("model.dim=36", "model.num_heads=9")
-    taps = ("mixer.encoder.centre_std=null", "mixer.decoder.centre_std=null")
+    taps = ("mixer.encoder.center_std=null", "mixer.decoder.center_std=null")
     model = build_model(config("mixer=quadratic", *TINY, *sizes, *taps, "model.tie=target", patches=patches))
     centers = [layer.self_mixer.centers for layer in model.encoder.layers]
     assert all(sorted(c.tolist()) == [[i, j] for i in (-1, 0, 1) for j in (-1, 0, 1)] for c in centers)
