@@ -1,16 +1,19 @@
 """Measure finished runs beside each other: BLEU, sentences a second in translation, target tokens a second in training.
 
     python -m benchmarks.run_speed runs/multi30k-* --sentences 500 --out benchmarks/results/run_speed
+    python -m benchmarks.run_speed runs/short-* --tokens 15    # runs of a few updates, at the lengths of long ones
 
 As Wu et al. 2019 report speed beside BLEU (their section 6.2). The sentences are the first of the runs' own test set,
 on which they must agree. One thread; in each round all runs take turns, since a shared machine's speed drifts, and
 figures are medians over the rounds, per CPU-second. Training is whole updates with the run's optimizer, batch size,
 windows and precision, without a mean of its weights; translation is the best checkpoint with beams of 1 and of the
-run's own size, in float32.
+run's own size, in float32. With --tokens every translation has so many: speed then depends on the model alone and not
+on what it has learned, and BLEU is left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import statistics
@@ -98,7 +101,22 @@ def _batches(run: RunResult, tokenizer: Tokenizer, sentences: int, max_tokens: i
         yield collate(src.select(index), tgt.select(index), index, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id)
 
 
-def translation(run: RunResult, sentences: int, settings: SearchSettings | None) -> Callable[[], int]:
+def search_settings(run: RunResult, *, beam_size: int | None, tokens: int | None) -> SearchSettings:
+    """Return a run's search with another beam and lengths.
+
+    Args:
+        beam_size: Of the search (None: the run's own).
+        tokens: Target tokens of every translation, its end not counted (None: as many as the model writes).
+    """
+    settings = read_section(SearchSettings, run.config["search"], "search")
+    if beam_size is not None:
+        settings = dataclasses.replace(settings, beam_size=beam_size)
+    if tokens is not None:
+        settings = dataclasses.replace(settings, min_len=tokens, max_len_ratio=0.0, max_len_extra=tokens + 1)
+    return settings
+
+
+def translation(run: RunResult, sentences: int, settings: SearchSettings) -> Callable[[], int]:
     """Return a call that translates some of the run's test set and returns their number."""
     translator = Translator.load(run.folder.best, device="cpu", dtype="float32", settings=settings)
     lines = (run.test_lines("src") or [])[:sentences]
@@ -130,6 +148,7 @@ def main() -> int:
     parser.add_argument("--sentences", type=int, default=500, help="of the test set (500)")
     parser.add_argument("--updates", type=int, default=10, help="of training in a round (10)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that are measured (3)")
+    parser.add_argument("--tokens", type=int, metavar="N", help="target tokens of every translation (the model's own)")
     options = parser.parse_args()
     found = collect(options.runs, "test")
     for name, reason in found.unusable:
@@ -144,14 +163,16 @@ def main() -> int:
     contestants: dict[tuple[Path, str], Callable[[], int]] = {}
     for run in runs:
         contestants[run.folder.path, "training"] = Training(run, options.sentences, options.updates)
-        contestants[run.folder.path, "greedy"] = translation(run, options.sentences, SearchSettings(beam_size=1))
-        contestants[run.folder.path, "beam"] = translation(run, options.sentences, None)
+        for name, beam_size in (("greedy", 1), ("beam", None)):
+            settings = search_settings(run, beam_size=beam_size, tokens=options.tokens)
+            contestants[run.folder.path, name] = translation(run, options.sentences, settings)
     rates = measure(contestants, options.rounds)
     rows = [
         {
             "run": run.name,
             "mixer": run.mixer,
-            "bleu": run.score("test", "bleu"),
+            # Of a model that has learned nothing it would mislead
+            **({} if options.tokens else {"bleu": run.score("test", "bleu")}),
             "parameters": run.number("parameters"),
             "target_tokens_per_cpu_second": rates[run.folder.path, "training"],
             "sentences_per_cpu_second_greedy": rates[run.folder.path, "greedy"],
@@ -159,19 +180,19 @@ def main() -> int:
         }
         for run in runs
     ]
-    header = ["mixer", "BLEU", "parameters", "training: target tokens/s", "greedy: sentences/s", "beam: sentences/s"]
-    cells = [
-        [
-            f"`{row['mixer']}`",
-            f"{row['bleu']:.2f}",
-            f"{row['parameters'] / 1e6:.2f}M",
-            *(f"{row[key]:,.{digits}f}" for key, digits in zip(list(row)[4:], (0, 1, 1), strict=True)),
-        ]
-        for row in rows
-    ]
+    columns = {
+        "mixer": [f"`{row['mixer']}`" for row in rows],
+        **({} if options.tokens else {"BLEU": [f"{row['bleu']:.2f}" for row in rows]}),
+        "parameters": [f"{row['parameters'] / 1e6:.2f}M" for row in rows],
+        "training: target tokens/s": [f"{row['target_tokens_per_cpu_second']:,.0f}" for row in rows],
+        "greedy: sentences/s": [f"{row['sentences_per_cpu_second_greedy']:,.1f}" for row in rows],
+        "beam: sentences/s": [f"{row['sentences_per_cpu_second_beam']:,.1f}" for row in rows],
+    }
+    header = list(columns)
+    cells = [list(row) for row in zip(*columns.values(), strict=True)]
     table = markdown_table(header, cells, right=header[1:])
     print(table)
-    given = {key: getattr(options, key) for key in ("sentences", "updates", "rounds")}
+    given = {key: getattr(options, key) for key in ("sentences", "updates", "rounds", "tokens")}
     harness.write(options.out, "run_speed", {"machine": harness.machine(), **given, "runs": rows}, table)
     return 0
 

@@ -31,7 +31,8 @@ Examples:
 BLEU and chrF are means over seeds ± the sample standard deviation; time is that of training and validation, h:mm:ss;
 Δ BLEU and p are against the baseline: paired bootstrap on the test translations, run against run of the same seed.
 The adjusted p allows for the number of all these pairs (Holm 1979); of several seeds it says how many pairs are better
-or worse at 0.05.
+or worse at 0.05. 'p over seeds' is of Welch's t-test between the scores of all seeds: it allows for the randomness of
+training, as the others allow for the choice of sentences.
 What cannot be compared (unfinished, damaged, failed, no run at all) is left out, with a line that says why.
 Exit status: 0 done; 1 a job failed (--watch), or there is no finished run; 2 wrong options; 130 interrupted."""
 

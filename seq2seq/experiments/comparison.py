@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from seq2seq.evaluation.metrics import TOKENIZERS, paired_bootstrap
 from seq2seq.experiments.groups import Group
+from seq2seq.experiments.p_values import holm, welch
 from seq2seq.experiments.results import RunResult
 
 
@@ -28,10 +29,17 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Significance:
-    """Difference in mean BLEU between a group and the baseline, with the paired bootstrap of each pair of runs."""
+    """Difference in mean BLEU between a group and the baseline, and tests of it.
+
+    Args:
+        trials: Paired bootstrap of each pair of runs: would these runs differ on other sentences?
+        over_seeds: p value of Welch's t-test between the scores of both groups: would other seeds differ? None if one
+            of them has a single run.
+    """
 
     difference: float
     trials: list[Trial]
+    over_seeds: float | None = None
 
     @property
     def p_text(self) -> str:
@@ -56,22 +64,6 @@ def _span(values: Sequence[float]) -> str:
     least = f"{min(values):.3f}"
     greatest = f"{max(values):.3f}"
     return least if least == greatest else f"{least} to {greatest}"
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number by Holm's step-down method, in their order.
-
-    The i-th smallest of m becomes max over j <= i of min(1, (m - j + 1) p_j): rejecting where that is below a level, the
-    chance of one wrong rejection or more is at most the level, however the tests depend on each other.
-
-    Reference: Holm 1979, A simple sequentially rejective multiple test procedure.
-    """
-    adjusted = [0.0] * len(p_values)
-    greatest = 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        greatest = max(greatest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = greatest
-    return adjusted
 
 
 def choose_baselines(tables: Sequence[Sequence[Group]], name: str | None) -> list[Group | None]:
@@ -110,10 +102,12 @@ def _is_meant(group: Group, name: str) -> bool:
 
 
 def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> dict[str, Significance]:
-    """Test each group's test translations against the baseline's by paired bootstrap resampling.
+    """Test each group's BLEU on the test set against the baseline's.
 
-    Runs of the same seed are paired where two groups have seeds in common, else runs in order. The p values of all pairs
-    together are adjusted by `holm`, since of many mixers that do not differ from the baseline some look as if they did.
+    Translations are tested by paired bootstrap resampling, run against run, and scores over all seeds by `welch`.
+
+    Runs of the same seed are paired where two groups have seeds in common, else runs in order. The p values of all
+    pairs together are adjusted by `holm`: of many mixers like the baseline some look better by chance.
 
     Args:
         samples: Number of resampled test sets.
@@ -132,7 +126,8 @@ def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> d
             # Over all runs of both groups, as in the table, also those without translations
             mean, expected = (statistics.fmean(each.values("test", "bleu")) for each in (group, baseline))
             trials = [Trial(*pair, adjusted=next(adjusted)) for pair in pairs]
-            results[group.label] = Significance(mean - expected, trials)
+            over_seeds = welch(*(each.values("test", "bleu") for each in (group, baseline)))
+            results[group.label] = Significance(mean - expected, trials, over_seeds)
     return results
 
 

@@ -74,6 +74,7 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
         "p": test.p_text if test else without_test,
         # Of a single pair it would be the same number again
         "adjusted p": test.adjusted_text if test and pairs > 1 else "",
+        "p over seeds": f"{test.over_seeds:.3f}" if test and test.over_seeds is not None else "",
     }
 
 
@@ -138,6 +139,7 @@ def _numbers(table: Table, group: Group, split: str) -> dict[str, Any]:
     row["bleu_difference"] = round(test.difference, 4) if test else ""
     row["p_values"] = " ".join(f"{trial.p_value:.4f}" for trial in test.trials) if test else ""
     row["adjusted_p_values"] = " ".join(f"{trial.adjusted:.4f}" for trial in test.trials) if test else ""
+    row["p_value_over_seeds"] = f"{test.over_seeds:.4f}" if test and test.over_seeds is not None else ""
     row["runs"] = " ".join(str(run.folder.path) for run in group.runs)
     return row
 

@@ -7,9 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import toycorpus
 
 from benchmarks import run_speed
+from seq2seq.experiments.results import collect
+from seq2seq.inference.translator import Translator
+from seq2seq.search import search
 from seq2seq.training import run
 from seq2seq.training.plan import make_plan
 
@@ -52,6 +56,18 @@ def test_every_run_gets_a_row(tmp_path, monkeypatch, capsys):
         assert row["bleu"] == results["test"]["bleu"]
         assert row["parameters"] == results["parameters"]
         assert all(value > 0 for key, value in row.items() if "per_cpu_second" in key)
+    # At given lengths: BLEU of what is written then says nothing
+    monkeypatch.setattr("sys.argv", ["run_speed", str(runs / "*"), *options, "--tokens", "3"])
+    assert run_speed.main() == 0
+    rows = json.loads((tmp_path / "out" / "run_speed.json").read_text())["runs"]
+    assert all("bleu" not in row and row["sentences_per_cpu_second_beam"] > 0 for row in rows)
+    (found,) = collect([str(runs / "lightconv")], "test").runs
+    settings = run_speed.search_settings(found, beam_size=2, tokens=3)
+    translator = Translator.load(found.folder.best, device="cpu", settings=settings)
+    ids = torch.tensor([translator.tokenizer.encode_src(["a b"])[0]])
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    (beams,) = search(translator.model, ids, mask, settings=settings, special=translator.special)
+    assert {len(hypothesis.ids) for hypothesis in beams} == {3}
     # Another test set
     shutil.copytree(runs / "lightconv", runs / "other")
     source = runs / "other" / "test.src"
