@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, is_zip, nonempty, positive, require_output, run_command
+from seq2seq.cli import Parser, UsageError, exit_status, is_checkpoint, nonempty, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
-    if out.is_file() and not is_zip(out):
+    if out.is_file() and not is_checkpoint(out):
         raise UsageError(f"--out {out} exists and is not a checkpoint; choose another file, or remove it first")
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")

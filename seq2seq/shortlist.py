@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     """Estimate the shortlist, write it, and print what it covers and how to use it."""
     out = Path(options.out)
     require_output(out, "--out", inputs=[options.ckpt, options.src, options.tgt])
-    if options.src == options.tgt:
+    if os.path.realpath(options.src) == os.path.realpath(options.tgt):
         raise UsageError("--src and --tgt are the same file; name the two sides of a corpus")
     for option, path in (("--src", Path(options.src)), ("--tgt", Path(options.tgt))):
         if path.is_dir():

@@ -34,7 +34,7 @@ from seq2seq.files import atomic_file
 from seq2seq.inference.line_formats import FORMATS
 from seq2seq.inference.mbr import UTILITIES
 from seq2seq.inference.progress import ProgressLine, count_lines
-from seq2seq.inference.resuming import PartialOutput, identity, resumable_file
+from seq2seq.inference.resuming import UNFINISHED, PartialOutput, identity, resumable_file
 from seq2seq.streams import standard_input
 from seq2seq.translation_options import (
     add_model_options,
@@ -213,8 +213,11 @@ def _check_outputs(options: argparse.Namespace, source: Stream) -> None:
         require_standard_output("name a file with --output")
     read = {f"file of --{name}": getattr(options, name) for name in ("prefixes", "phrases", "shortlist")}
     read["input"] = _descriptor(source)
-    outputs = {f"--{name}": getattr(options, name) for name in ("output", "alignments") if getattr(options, name)}
-    for option, path in outputs.items():
+    outputs = [(f"--{name}", getattr(options, name)) for name in ("output", "alignments") if getattr(options, name)]
+    if options.resume and options.output:
+        # Written beside the output until it is complete
+        outputs += [("the unfinished output", f"{os.path.realpath(options.output)}{ending}") for ending in UNFINISHED]
+    for option, path in outputs:
         for what, file in read.items():
             require_output(Path(path), option, inputs=[] if file is None else [file], what=what)
         for ckpt in (options.ckpt, *options.ensemble):

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from seq2seq.evaluation.metrics import TOKENIZERS, paired_bootstrap
@@ -97,8 +98,9 @@ def _listed(labels: Iterable[str]) -> str:
 
 def _is_meant(group: Group, name: str) -> bool:
     names = [run.name for run in group.runs]
-    paths = [str(run.folder.path) for run in group.runs]
-    return name in (group.mixer, group.label, *names, *paths)
+    # However its path is written
+    folders = [run.folder.path.resolve() for run in group.runs]
+    return name in (group.mixer, group.label, *names) or Path(name).resolve() in folders
 
 
 def significance(groups: Sequence[Group], baseline: Group, *, samples: int) -> dict[str, Significance]:

@@ -167,7 +167,7 @@ class RunFolder:
         """Raise ValueError, naming the remedies, if an earlier run left a checkpoint here."""
         if self.best.exists() or self.last.exists():
             raise ValueError(
-                f"{self.path} holds an earlier run of these settings: continue it with resume=auto, "
+                f"{self.path} holds an earlier run: continue it with resume=auto, if its settings are the same, "
                 "or start another beside it with run=<name> (or delete the folder)"
             )
 

@@ -166,12 +166,13 @@ def read_curve(path: Path, columns: Sequence[str]) -> list[tuple[float, float]]:
         columns: x is the first of these columns that contains a number.
 
     Returns:
-        Pairs in order of x; none if the file does not exist.
+        Pairs in order of x; none if the file does not exist or is damaged.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
+        # A figure of many runs does not fail for one damaged file
+        with open(path, newline="", encoding="utf-8", errors="replace") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("step")]
+    except (OSError, csv.Error):
         return []
     # Joined by step; the last row of a growing file may be cut, which `_number` passes over
     positions = {row["step"]: x for row in rows if (x := _number(row, *columns)) is not None}

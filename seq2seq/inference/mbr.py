@@ -15,8 +15,11 @@ Utility = Literal["chrf", "bleu"]
 UTILITIES: tuple[str, ...] = get_args(Utility)
 
 
-def utility(name: str) -> Callable[[str, str], float]:
+def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
     """Return sacreBLEU's score of a hypothesis against a reference, 0 to 100, for single sentences.
+
+    Args:
+        tokenize: sacreBLEU's tokenizer for BLEU; of a language without spaces, 13a makes a sentence one word.
 
     Raises:
         ValueError: There is no such utility.
@@ -28,7 +31,7 @@ def utility(name: str) -> Callable[[str, str], float]:
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
     # Without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
-    metric = CHRF() if name == "chrf" else BLEU(effective_order=True)
+    metric = CHRF() if name == "chrf" else BLEU(effective_order=True, tokenize=tokenize)
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
 
 

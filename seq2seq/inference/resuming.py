@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from seq2seq.files import put_in_place, write_json
 
+# Written beside an output until it is complete: its lines, and the note that says what makes them.
+UNFINISHED = (".partial", ".partial.json")
 _CHUNK = 1 << 20
 
 
@@ -82,7 +84,7 @@ def resumable_file(path: Path, *, made_by: Mapping[str, Any], lines_each: int) -
     final = Path(os.path.realpath(path))
     if final.exists() and not final.is_file():
         raise ValueError(f"{path} is not a regular file, which alone can be continued; leave out --resume")
-    partial, note = (final.with_name(final.name + ending) for ending in (".partial", ".partial.json"))
+    partial, note = (final.with_name(final.name + ending) for ending in UNFINISHED)
     with open(partial, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -149,7 +149,9 @@ def make_shortlist(
     table = lexical_table(lambda: _encoded(tokenizer, src, tgt), **sizes, iterations=iterations, progress=progress)
     counts = np.zeros(tokenizer.tgt_vocab_size, np.int64)
     for _, targets in _encoded(tokenizer, src, tgt):
-        counts += np.bincount(np.concatenate([np.zeros(0, np.int64), *targets]), minlength=len(counts))
+        # Of integers: an empty row alone would be an array of floats
+        rows = [np.asarray(row, dtype=np.int64) for row in targets]
+        counts += np.bincount(np.concatenate([np.zeros(0, np.int64), *rows]), minlength=len(counts))
     order = np.argsort(-counts, kind="stable")[: min(frequent, np.count_nonzero(counts))]
     found = Shortlist(tokenizer, *table.best(best, tokenizer.src_vocab_size), order.astype(np.int32))
     return Estimate(found, *_figures(found, next(_encoded(tokenizer, src, tgt))))

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,9 +196,10 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
         results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job))
+        score = utility(mbr, _tokenize(self.meta, self.tgt_lang)) if mbr else None
         for line, candidates in enumerate(results):
-            if mbr and candidates:
-                _rank_by_agreement(candidates, mbr)
+            if score and candidates:
+                _rank_by_agreement(candidates, score)
             _make_as_many(candidates, settings.n_best, blank=not ids[line] and line not in failed)
         return results
 
@@ -345,9 +346,14 @@ def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | 
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _rank_by_agreement(candidates: list[Candidate], metric: str) -> None:
+def _tokenize(meta: Mapping[str, Any], lang: str) -> str:
+    """Return the tokenizer of BLEU with which the checkpoint's run was scored, for its own language."""
+    return meta["tokenize"] if lang == meta["tgt_lang"] else "13a"
+
+
+def _rank_by_agreement(candidates: list[Candidate], score: Callable[[str, str], float]) -> None:
     """Sort candidates by their expected utility, in place, each text once."""
-    means = expected_utilities([candidate.text for candidate in candidates], utility(metric))
+    means = expected_utilities([candidate.text for candidate in candidates], score)
     best = {candidate.text: mean for candidate, mean in zip(candidates, means, strict=True)}
     candidates[:] = [Candidate(text, mean) for text, mean in sorted(best.items(), key=lambda each: -each[1])]
 

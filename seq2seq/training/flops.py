@@ -31,8 +31,9 @@ log = logging.getLogger(__name__)
 _TRAINING = 3
 # Lengths that decide a polynomial of degree 2 in S and T.
 _SIZES = (1, 2, 3)
-# Rows, S and T of a batch beyond common windows, that checks it.
-_OUTSIDE = (3, 72, 68)
+# Rows, S and T of batches that check it: beyond common windows, and beyond the lengths from which on mixers compute in
+# blocks (`kernels.band_matrix`, windowed attention).
+_OUTSIDE = ((3, 72, 68), (3, 272, 266))
 
 
 class TrainingFlops:
@@ -40,7 +41,7 @@ class TrainingFlops:
 
     A count takes a tenth of a second, and an epoch has a hundred shapes, which would be a tenth of a short training on
     a CPU. But nearly every mixer's count is a polynomial of degree 2 in S and T and of degree 1 in B (what is done with
-    weights alone does not grow with B): 12 counts of tiny batches decide it exactly, and one far outside checks it. If
+    weights alone does not grow with B): 12 counts of tiny batches decide it exactly, and two far outside check it. If
     it does not hold (windows, blocks), every new shape is counted.
 
     Args:
@@ -56,8 +57,8 @@ class TrainingFlops:
         # One table for one row, one for two; every other number of rows is a line through them.
         self._differences = [_newton(lambda s, t, rows=rows: self._counted(rows, s, t)) for rows in (1, 2)]
         # Within the positions that the model has.
-        outside = (_OUTSIDE[0], *(min(length, longest or length) for length in _OUTSIDE[1:]))
-        self.polynomial = self._predict(*outside) == self._counted(*outside)
+        checks = [(rows, *(min(length, longest or length) for length in lengths)) for rows, *lengths in _OUTSIDE]
+        self.polynomial = all(self._predict(*check) == self._counted(*check) for check in checks)
 
     def __call__(self, rows: int, src_len: int, tgt_len: int) -> int:
         """Return the FLOPs of a batch of `rows` pairs, padded to these lengths."""

@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -142,6 +143,13 @@ def test_nothing_that_is_needed_is_overwritten(paths, tmp_path, capsys):
     for out in (paths[0], tmp_path / "input.ckpt"):
         assert average.main(["--out", str(out), *map(str, paths)]) == 2
         assert f"--out {out} is the input; choose another file" in capsys.readouterr().err
+    # A zip file that torch has not written
+    other = tmp_path / "shortlist.npz"
+    np.savez(other, tokens=[1, 2])
+    content = other.read_bytes()
+    assert average.main(["--out", str(other), *map(str, paths)]) == 2
+    assert f"--out {other} exists and is not a checkpoint" in capsys.readouterr().err
+    assert other.read_bytes() == content
     assert before == {path: path.read_bytes() for path in [*paths, *folder.iterdir()]}
     for out in (folder / "average.ckpt", tmp_path / "best.ckpt"):
         for _ in range(2):

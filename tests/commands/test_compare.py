@@ -153,6 +153,17 @@ def test_two_rows_against_the_baseline_are_adjusted_together(tmp_path, capsys):
     assert "adjusted p" not in capsys.readouterr().out
 
 
+def test_a_baselines_folder_may_be_written_in_any_way(tmp_path, capsys, monkeypatch):
+    refs = references(9)
+    for mixer in ("gru", "lightconv"):
+        write_run(tmp_path / "runs" / f"{mixer}-1", refs, mixer=mixer)
+    monkeypatch.chdir(tmp_path)
+    for name in ("./runs/lightconv-1/", str(tmp_path / "runs/lightconv-1"), "runs/../runs/lightconv-1"):
+        assert compare.main(["runs", "--baseline", name]) == 0
+        rows = {row["mixer"]: row for row in cells(capsys.readouterr().out)}
+        assert rows["lightconv"]["p"] == "baseline"
+
+
 def test_groups_are_named_by_the_settings_that_differ(tmp_path):
     refs = references(5)
     write_run(tmp_path / "a", refs, seed=1)

@@ -158,6 +158,17 @@ def test_a_corpus_teaches_its_words(ckpt, made):
     assert allowed[[tokenizer.eos_id, tokenizer.unk_id]].all()
 
 
+def test_blank_lines_teach_nothing(ckpt, corpus, made, tmp_path):
+    tokenizer = Translator.load(ckpt, device="cpu").tokenizer
+    sides = [tmp_path / side.name for side in corpus]
+    for path, side in zip(sides, corpus, strict=True):
+        path.write_text("\n" + side.read_text() + "\n\n")
+    found = make_shortlist(tokenizer, *sides, best=2, frequent=3, iterations=2).shortlist
+    expected = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=2).shortlist
+    assert np.array_equal(found.tokens, expected.tokens)
+    assert np.array_equal(found.frequent, expected.frequent)
+
+
 def test_estimates_can_be_repeated(ckpt, corpus, made):
     tokenizer = Translator.load(ckpt, device="cpu").tokenizer
     again = make_shortlist(tokenizer, *corpus, best=2, frequent=3, iterations=5)

@@ -65,6 +65,9 @@ def test_expected_utilities_are_sacrebleus_means():
     expected = [sum(metric.sentence_score(h, [r]).score for r in given) / 4 for h in given]
     assert expected_utilities(given, utility("chrf")) == pytest.approx(expected)
     assert utility("bleu")("the cat walks home today", "the cat walks home today") == pytest.approx(100)
+    # Without spaces, 13a would have each sentence for one word
+    chinese = expected_utilities(["我喜欢猫", "我喜欢小猫", "今天下雨"], utility("bleu", "zh"))
+    assert max(chinese[:2]) > chinese[2] + 10
     with pytest.raises(ValueError, match="unknown utility 'ter'"):
         utility("ter")
 

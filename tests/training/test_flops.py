@@ -110,6 +110,18 @@ def test_a_base_transformer_costs_what_the_literature_says():
     assert per_token == pytest.approx(365e6, rel=0.01)
 
 
+@pytest.mark.parametrize("mixer", ["local_mlp", "local"])
+def test_counts_blocks_of_long_sentences_as_they_are(mixer):
+    """Both compute all pairs of positions up to some length, and blocks beyond it."""
+    wide = ("mixer.encoder.window=64", "mixer.decoder.window=64") if mixer == "local" else ()
+    shallow = ("model.encoder_layers=1", "model.decoder_layers=1")
+    settings = config(f"mixer={mixer}", *TINY, *shallow, *wide)
+    count = training_flops(settings)
+    assert count is not None
+    assert not count.polynomial
+    assert count(2, 250, 240) == 3 * count._counted(2, 250, 240)
+
+
 def test_counts_each_shape_where_no_polynomial_fits(monkeypatch):
     """A mixer whose work depends on length in steps: blocks of 16 positions."""
     from seq2seq.mixers.attention import Attention

@@ -195,7 +195,7 @@ class ProgressLog(L.Callback):
         # A new run has nothing to report, nor has one that is over.
         if trainer.global_step and share < 1 and not budget.ended_by:
             log.info(
-                "continuing at update %s, epoch %.2f: %.0f%% of the run are done, after %s of training and validation",
+                "continuing at update %s, epoch %.2f: %.0f%% of the run is done, after %s of training and validation",
                 f"{trainer.global_step:,}", epochs_done(trainer), 100 * share, clock(budget.clock.seconds),
             )  # fmt: skip
 
