@@ -11,26 +11,24 @@ FORMAT = 2  # of the checkpoints that are written
 
 
 def upgrade(payload: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a checkpoint's dictionary in the current format; what is current already is returned as it is.
+    """Return a checkpoint's dictionary in the current format, with its mixers' settings under their present names.
 
-    Format 1 called the `backend` of a mixer `kernel`.
+    Format 1 called the `backend` of a mixer `kernel`; other settings were renamed since without another format.
 
     Args:
         payload: The whole dictionary of the file, its format checked.
         key: The entry that describes the model and holds the format.
     """
-    if payload[key]["format"] == FORMAT:
-        return dict(payload)
-    entry = {**payload[key], "format": FORMAT, "model": _with_backend(payload[key]["model"])}
+    entry = {**payload[key], "format": FORMAT, "model": _with_present_names(payload[key]["model"])}
     upgraded = {**payload, key: entry}
     # A training checkpoint carries the run's settings too, with mixers of its own
     run = payload.get("run")
     if isinstance(run, Mapping) and isinstance(run.get("settings"), Mapping):
-        upgraded["run"] = {**run, "settings": _with_backend(run["settings"])}
+        upgraded["run"] = {**run, "settings": _with_present_names(run["settings"])}
     return upgraded
 
 
-def _with_backend(config: Mapping[str, Any]) -> dict[str, Any]:
+def _with_present_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Rename the settings of the section `mixer`; its neighbors are the model's alone, and have no other section."""
     if not isinstance(config.get("mixer"), Mapping):
         return dict(config)

@@ -122,6 +122,23 @@ def test_a_checkpoint_of_format_1_called_the_backend_kernel(path):
     assert slot == {"pattern": ["one"], "kinds": {**kinds, "one": {**light, "per_layer": {"backend": ["torch"]}}}}
 
 
+def test_settings_renamed_since_the_present_format_are_read_too(path):
+    quadratic = {"_target_": "seq2seq.mixers.quadratic.Quadratic", "num_heads": 2}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+    slots = {name: {**quadratic, "center_std": 0.5} for name in ("encoder", "decoder")}
+    payload = tiny.payload(mixer={**slots, "cross": cross})
+    for name in ("encoder", "decoder"):
+        settings = payload["seq2seq"]["model"]["mixer"][name]
+        settings["centre_std"] = settings.pop("center_std")
+    payload["run"] = {"settings": {"mixer": payload["seq2seq"]["model"]["mixer"]}}
+    checkpoint.save(path, payload)
+    checkpoint.load(path)
+    again = checkpoint.read(path)
+    assert again["seq2seq"]["format"] == checkpoint.FORMAT
+    for mixer in (again["seq2seq"]["model"]["mixer"], again["run"]["settings"]["mixer"]):
+        assert mixer["encoder"] == {**quadratic, "center_std": 0.5}
+
+
 def test_what_training_adds_is_kept_by_read_and_ignored_by_load(good, path):
     extra = {
         "epoch": 3,

@@ -108,6 +108,15 @@ def test_inspection_shows_the_source_s_own_positions(mixer):
     torch.testing.assert_close(last[:, 0], last[:, 3])
 
 
+def test_inspection_keeps_kernels_that_run_along_the_target():
+    src, tgt = torch.randint(4, composed.VOCAB, (1, 6)), torch.randint(4, composed.VOCAB, (1, 5))
+    for stages in (1, 2):
+        model = composed.tiny("mixer=cross_dynamicconv", f"model.encoder_stages={stages}")
+        crosses = [view for view in mixing_matrix.views(model, src, tgt) if view.part == "cross"]
+        assert crosses
+        assert all(view.details["predicted kernels"].shape[:2] == (1, 5) for view in crosses)
+
+
 def test_impossible_stages_are_refused():
     with pytest.raises(ValueError, match=r"local_m reads position i .*choose scope=local_p, or encoder_stages=1"):
         composed.tiny("mixer=transformer", "mixer/cross=luong", "mixer.cross.scope=local_m", "model.encoder_stages=2")

@@ -114,7 +114,8 @@ def _lengthened(view: View, halvings: Sequence[Halving], mask: Tensor) -> View:
 
     # Of its details only weights have a source position a column, and those of the encoder a row, too
     details = {name: lengthened(each) if name == "weights" else each for name, each in view.details.items()}
-    details.pop("predicted kernels", None)  # of positions that the source does not have
+    if view.part == "encoder":
+        details.pop("predicted kernels", None)  # of positions that the source does not have
     heads = None if view.heads is None else lengthened(view.heads)
     return dataclasses.replace(view, total=lengthened(view.total), heads=heads, details=details)
 
