@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         rest = f", {SENTENCES - count} up to two tokens of nearly equal probability" if count < SENTENCES else ""
         print(f"{name} translates {SENTENCES} sentences as {what} does: {count} token for token{rest}")
     if options.format != "ctranslate2":
-        print(f"translate with: {translate_command(out)}")
+        print(f"translate with: {translate_command(out, trust=options.trust)}")
     print(f"{options.format}: {out}")
     return 0
 

@@ -242,6 +242,12 @@ def git_revision() -> str | None:
         return None
 
 
-def translate_command(checkpoint: str | os.PathLike[str], *options: str) -> str:
-    """Return the command that translates with `checkpoint`, which knows how its run decodes."""
-    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *options])
+def translate_command(checkpoint: str | os.PathLike[str], *options: str, trust: Sequence[str] = ()) -> str:
+    """Return the command that translates with `checkpoint`, which knows how its run decodes.
+
+    Args:
+        options: Further ones.
+        trust: Packages of its mixers, of which all but this one must be named.
+    """
+    trusted = [part for package in trust if package != "seq2seq" for part in ("--trust", package)]
+    return shlex.join(["python", "-m", "seq2seq.translate", "--ckpt", str(checkpoint), *trusted, *options])

@@ -115,7 +115,7 @@ class Run:
                 with use_threads(self._threads()):
                     return self._train()
         except TrainingInterrupt as stop:
-            _stop(stop, self.folder, trained=self.trained)
+            _stop(stop, self.folder, trained=self.trained, trust=self.plan.trust)
         except (OSError, RuntimeError, MemoryError, FloatingPointError, TrainingFault) as error:
             fault = self._fault(error)
             if fault is error:
@@ -176,7 +176,7 @@ class Run:
         )
         report.write(trainer, task)
         # Those of a dry run are deleted.
-        _end(state, self.folder if not self.plan.trainer.dry_run else None)
+        _end(state, self.folder if not self.plan.trainer.dry_run else None, self.plan.trust)
         return state.best.bleu
 
     def _loggers(self) -> list[Logger]:
@@ -266,32 +266,32 @@ class Run:
         return f"{self.folder.last} is whole: continue with resume=auto (force=true if settings changed)"
 
 
-def _end(state: RunState, folder: RunFolder | None) -> None:
+def _end(state: RunState, folder: RunFolder | None, trust: Sequence[str]) -> None:
     """Log where the results are, and exit if a signal arrived when the test was nearly done."""
     if folder:
         log.info("results: %s", folder.results)
-        log.info("translate with: %s", translate_command(folder.best))
+        log.info("translate with: %s", translate_command(folder.best, trust=trust))
     # The run is done, and not queued again; a sweep ends.
     if state.signum:
         log.info("stopped (%s) when the test was scored", signal.Signals(state.signum).name)
         sys.exit(128 + state.signum)
 
 
-def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool) -> NoReturn:
+def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: Sequence[str]) -> NoReturn:
     """Log how to go on, and exit."""
     if trained:
         log.info(
             "stopped (%s) before the test was scored; training is done, and best.ckpt is ready:\n"
             "  score:     the same command with resume=auto\n  translate: %s",
             stop,
-            translate_command(folder.best),
+            translate_command(folder.best, trust=trust),
         )
     elif folder.last.exists():
         log.info(
             "stopped (%s); %s is usable:\n  continue:  the same command with resume=auto\n  translate: %s",
             stop,
             folder.last,
-            translate_command(folder.last),
+            translate_command(folder.last, trust=trust),
         )
     else:
         log.info("stopped (%s), before there was a checkpoint", stop)

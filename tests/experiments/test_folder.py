@@ -208,3 +208,9 @@ def test_resume_does_not_start_anew_where_the_checkpoint_is_a_link_that_leads_no
     here.last.parent.mkdir(parents=True)
     here.last.symlink_to(here.last.name)
     assert resolve_resume("auto", here) == (here, here.last)
+
+
+def test_the_command_that_translates_names_the_packages_it_must_trust():
+    command = folder.translate_command("my runs/best.ckpt", "--n-best", "3", trust=("mypackage", "seq2seq"))
+    assert command == "python -m seq2seq.translate --ckpt 'my runs/best.ckpt' --trust mypackage --n-best 3"
+    assert folder.translate_command("best.ckpt", trust=("seq2seq",)) == "python -m seq2seq.translate --ckpt best.ckpt"

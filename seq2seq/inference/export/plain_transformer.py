@@ -53,7 +53,7 @@ def require_plain(config: Mapping[str, Any], what: str, allowed: Mapping[str, tu
     if reasons:
         raise UnsupportedError(
             f"{what} cannot express this model: {'; '.join(reasons)}. --format huggingface takes "
-            "any model, --format onnx all that torch's exporter takes"
+            "any model (without MarianMT's files), --format onnx all that torch's exporter takes"
         )
     return next(int(values["num_heads"]) for _, values in _layers(config))
 
