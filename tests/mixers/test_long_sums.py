@@ -1,0 +1,57 @@
+"""Sums over thousands of positions are taken in float32, whatever the type of the values."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from seq2seq.mixer import SelfMixer
+from seq2seq.mixers.aan import AAN
+from seq2seq.mixers.average import Average
+from seq2seq.mixers.lowrank_mlp import LowRankMLP
+from seq2seq.mixers.talk import TaLK
+
+LENGTH, DIM = 2000, 16
+# Of the last positions, whose sums are longest; bfloat16 itself rounds by 1/256.
+LAST, TOLERANCE = 200, 0.01
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    """Values whose sum grows, unlike that of values around zero, and their mask."""
+    return (torch.randn(1, LENGTH, DIM) + 0.5).bfloat16(), torch.ones(1, LENGTH, dtype=torch.bool)
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    found, expected = found[:, -LAST:].double(), expected[:, -LAST:]
+    return float((found - expected).norm() / expected.norm())
+
+
+@torch.no_grad()
+def test_prefix_sums_of_a_whole_sequence():
+    mixer = TaLK(dim=DIM, causal=True, num_heads=4, kernel_size=15).bfloat16()
+    x, mask = inputs()
+    assert error(mixer(x, mask), copy.deepcopy(mixer).double()(x.double(), mask)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Average(dim=DIM, causal=True),
+        lambda: AAN(dim=DIM, causal=True, ffn_dim=DIM),
+        lambda: LowRankMLP(dim=DIM, causal=True, num_heads=4, max_len=LENGTH),
+    ],
+    ids=["average", "aan", "lowrank_mlp"],
+)
+@torch.no_grad()
+def test_states_of_steps(make):
+    mixer: SelfMixer = make().bfloat16()
+    x, mask = inputs()
+    state = mixer.init_state(1, LENGTH, dtype=torch.bfloat16)
+    outputs = []
+    for position in range(LENGTH):
+        output, state = mixer.step(x[:, position], state, torch.tensor([position]))
+        outputs.append(output)
+    assert error(torch.stack(outputs, 1), copy.deepcopy(mixer).double()(x.double(), mask)) < TOLERANCE
