@@ -172,7 +172,7 @@ def main() -> int:
             "run": run.name,
             "mixer": run.mixer,
             # Of a model that has learned nothing it would mislead
-            **({} if options.tokens else {"bleu": run.score("test", "bleu")}),
+            **({"bleu": run.score("test", "bleu")} if options.tokens is None else {}),
             "parameters": run.number("parameters"),
             "target_tokens_per_cpu_second": rates[run.folder.path, "training"],
             "sentences_per_cpu_second_greedy": rates[run.folder.path, "greedy"],
@@ -182,7 +182,7 @@ def main() -> int:
     ]
     columns = {
         "mixer": [f"`{row['mixer']}`" for row in rows],
-        **({} if options.tokens else {"BLEU": [f"{row['bleu']:.2f}" for row in rows]}),
+        **({"BLEU": [f"{row['bleu']:.2f}" for row in rows]} if options.tokens is None else {}),
         "parameters": [f"{row['parameters'] / 1e6:.2f}M" for row in rows],
         "training: target tokens/s": [f"{row['target_tokens_per_cpu_second']:,.0f}" for row in rows],
         "greedy: sentences/s": [f"{row['sentences_per_cpu_second_greedy']:,.1f}" for row in rows],

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from seq2seq.cli import Parser, UsageError, exit_status, is_checkpoint, nonempty, positive, require_output, run_command
+from seq2seq.archive import CheckpointError, check_archive
+from seq2seq.cli import Parser, UsageError, exit_status, nonempty, positive, require_output, run_command
 
 EPILOG = """\
 Examples:
@@ -57,8 +58,12 @@ def _run(options: argparse.Namespace) -> int:
     require_output(out, "--out", inputs=paths)
     if is_from_training(out):
         raise UsageError(f"--out {out} is a checkpoint of a run; choose another file")
-    if out.is_file() and not is_checkpoint(out):
-        raise UsageError(f"--out {out} exists and is not a checkpoint; choose another file, or remove it first")
+    if out.is_file():
+        try:
+            check_archive(out, checksums=False)
+        except CheckpointError:
+            text = f"--out {out} exists and is not a checkpoint; choose another file, or remove it first"
+            raise UsageError(text) from None
     checkpoint.save(out, average(paths))
     print(f"the mean of {', '.join(str(path) for path in paths)}")
     print(f"translate with: {translate_command(out)}")

@@ -10,9 +10,8 @@ import os
 import signal
 import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NoReturn
 
 from seq2seq.config.names import suggestion
@@ -254,7 +253,7 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         return
     if any((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir() for folder in final.parents[:2]):
         raise UsageError(f"{option} {path} is a file of a run; choose another file, or remove it first")
-    if is_checkpoint(final):
+    if is_zip(final):
         raise UsageError(f"{option} {path} is a checkpoint; choose another file")
     with final.open("rb") as file:
         start = file.read(1 << 16)
@@ -265,13 +264,10 @@ def require_text_output(path: Path, option: str, *, ckpt: str) -> None:
         raise UsageError(f"{option} {path} exists and is not text; choose another file, or remove it first") from None
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Return True for a file that torch saved: a zip file with a pickle named data.pkl in a folder."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(PurePosixPath(name).name == "data.pkl" for name in archive.namelist())
-    except (zipfile.BadZipFile, OSError):
-        return False
+def is_zip(path: Path) -> bool:
+    """Return True for a zip file, as which torch writes checkpoints."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def require_no_corpus(path: Path, option: str, languages: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from seq2seq.cli import require_no_corpus, require_output
 from seq2seq.evaluation.eval_data import data_files, data_settings, load_pairs
 from seq2seq.evaluation.evaluator import Evaluator
-from seq2seq.evaluation.metrics import tokenize_for
+from seq2seq.evaluation.metrics import tokenize_of
 from seq2seq.evaluation.moses_bleu import check_convention
 from seq2seq.evaluation.scoring import ScoreSettings, Warn
 from seq2seq.files import write_lines
@@ -53,8 +53,7 @@ def score_checkpoint(
     if save:
         _require_free(save, section, languages)
     # --tokenize wins, then --lang, then the tokenizer that the checkpoint's run was scored with in its own language
-    own = meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
-    settings = settings.resolved(tokenize=own, lang=lang)
+    settings = settings.resolved(tokenize=tokenize_of(meta, lang), lang=lang)
     sources, references = load_pairs(section, split, languages=languages, cache=cache, limit=limit)
     # Decode from text, as `translate` does, so that the score is that of the text a user gets
     evaluator = Evaluator(translator, sources, references)

@@ -67,6 +67,15 @@ def tokenize_for(lang: str | None) -> str:
     return _TOKENIZER_OF.get(primary_subtag(lang or ""), "13a")
 
 
+def tokenize_of(meta: Mapping[str, Any], lang: str) -> str:
+    """Return the tokenizer for a checkpoint's translations: of its run's own language the run's, else the language's.
+
+    Args:
+        meta: The `seq2seq` entry of the checkpoint.
+    """
+    return meta["tokenize"] if lang == meta["tgt_lang"] else tokenize_for(lang)
+
+
 def primary_subtag(lang: str) -> str:
     """Return the first part of a language code: `zh` of `zh-CN`."""
     return lang.lower().replace("_", "-").split("-")[0]

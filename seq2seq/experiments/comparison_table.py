@@ -36,6 +36,11 @@ class Table(NamedTuple):
     baseline: Group | None
     tests: Mapping[str, Significance]
 
+    @property
+    def pairs(self) -> int:
+        """Number of pairs of runs that are tested, for which their p values are adjusted."""
+        return sum(len(test.trials) for test in self.tests.values())
+
 
 def markdown(table: Table, split: str) -> str:
     """Format a table as Markdown with a row for each group.
@@ -55,7 +60,6 @@ def markdown(table: Table, split: str) -> str:
 def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
     """Format a group's row, by column."""
     test = table.tests.get(group.label)
-    pairs = sum(len(each.trials) for each in table.tests.values())
     # Without any test there is no p column, which this word alone would keep
     without_test = "baseline" if group is table.baseline and table.tests else ""
     return {
@@ -73,7 +77,7 @@ def _cells(table: Table, group: Group, split: str) -> dict[str, str]:
         "Δ BLEU": f"{test.difference:+.2f}" if test else "",
         "p": test.p_text if test else without_test,
         # Of a single pair it would be the same number again
-        "adjusted p": test.adjusted_text if test and pairs > 1 else "",
+        "adjusted p": test.adjusted_text if test and table.pairs > 1 else "",
         "p over seeds": f"{test.over_seeds:.3f}" if test and test.over_seeds is not None else "",
     }
 

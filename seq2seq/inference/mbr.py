@@ -22,16 +22,18 @@ def utility(name: str, tokenize: str = "13a") -> Callable[[str, str], float]:
         tokenize: sacreBLEU's tokenizer for BLEU; of a language without spaces, 13a makes a sentence one word.
 
     Raises:
-        ValueError: There is no such utility.
+        ValueError: There is no such utility or tokenizer, or the tokenizer needs what is not installed.
     """
-    # Takes a while to import
+    # Take a while to import
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
+
+    from seq2seq.evaluation.metrics import check_tokenize
 
     if name not in UTILITIES:
         raise ValueError(f"unknown utility '{name}': choose {' or '.join(UTILITIES)}")
     # Without it a sentence that shares no 4-gram has BLEU 0, whatever else it shares
-    metric = CHRF() if name == "chrf" else BLEU(effective_order=True, tokenize=tokenize)
+    metric = CHRF() if name == "chrf" else BLEU(effective_order=True, tokenize=check_tokenize(tokenize))
     return lambda hypothesis, reference: float(metric.sentence_score(hypothesis, [reference]).score)
 
 

@@ -184,6 +184,7 @@ class Translator:
         failed: set[int] = set()
         note = _and_keep_failures(note or (lambda n: log.warning("line %d %s", n.position + 1, n)), failed)
         constrained = phrases is not None
+        score = _agreement(mbr, self.meta, self.tgt_lang) if mbr else None
         job = make_job(settings, tokenizer=self.tokenizer, sampling=sampling, mbr=mbr, constrained=constrained)
         job = job._replace(suppress=target_ids(self.tokenizer, suppress))
         # Tokenize all, search in order of length, and write each result to its line's place
@@ -196,7 +197,6 @@ class Translator:
         found: dict[int, list[Hypothesis]] = {}
         _search_parts(self, found, parts, rows, job, note, _by_line(parts, progress))
         results = _as_text(self.tokenizer, join_parts(parts, found, len(lines), job))
-        score = utility(mbr, _tokenize(self.meta, self.tgt_lang)) if mbr else None
         for line, candidates in enumerate(results):
             if score and candidates:
                 _rank_by_agreement(candidates, score)
@@ -346,9 +346,12 @@ def _fewest_positions(members: Sequence[Loaded], trust: Sequence[str]) -> int | 
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _tokenize(meta: Mapping[str, Any], lang: str) -> str:
-    """Return the tokenizer of BLEU with which the checkpoint's run was scored, for its own language."""
-    return meta["tokenize"] if lang == meta["tgt_lang"] else "13a"
+def _agreement(metric: str, meta: Mapping[str, Any], lang: str) -> Callable[[str, str], float]:
+    """Return the utility of a checkpoint's translations into `lang`."""
+    # Imports sacreBLEU, which takes a while
+    from seq2seq.evaluation.metrics import tokenize_of
+
+    return utility(metric, tokenize_of(meta, lang))
 
 
 def _rank_by_agreement(candidates: list[Candidate], score: Callable[[str, str], float]) -> None:
