@@ -587,6 +587,9 @@ def test_curve_joins_scores_and_times(tmp_path):
     path.write_text("step,seconds,val/bleu\n10,20,\n10,,1.5\n11,\n")
     assert read_curve(path, ("train/seconds", "seconds")) == [(20, 1.5)]
     assert read_curve(tmp_path / "none.csv", ("seconds",)) == []
+    # Not text at all
+    path.write_bytes(b"\xff\xfe,foo\n1,2\n")
+    assert read_curve(path, ("seconds",)) == []
 
 
 def test_band_is_the_mean_and_range_where_all_curves_overlap():

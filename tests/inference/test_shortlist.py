@@ -266,6 +266,7 @@ def test_bad_options_are_one_line(ckpt, corpus, made, tmp_path, capsys):
     out = ["--out", str(tmp_path / "short.npz")]
     assert "--tgt" in message("--src", src, *out)
     assert "the same file" in message("--src", src, "--tgt", src, *out)
+    assert "the same file" in message("--src", src, "--tgt", os.path.relpath(src), *out)
     assert "is the input" in message("--src", src, "--tgt", tgt, "--out", tgt)
     assert f"--src {tmp_path} is a directory" in message("--src", str(tmp_path), "--tgt", tgt, *out)
     os.mkfifo(pipe := str(tmp_path / "pipe"))
