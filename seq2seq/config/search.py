@@ -34,7 +34,7 @@ class SearchSettings(Section):
     ((5 + |y|) / 6)^length_penalty.
 
     Args:
-        max_len: Bounds the tokens of every sentence; a model with learned positions has no more of them.
+        max_len: Bounds the tokens of every sentence, the end counted; a model with learned positions has no more.
 
     Raises:
         ValueError: A value is outside its range.
@@ -84,6 +84,11 @@ class SearchSettings(Section):
             raise ValueError(f"n_best is {self.n_best}; choose 1 up to beam_size ({self.beam_size})")
         if self.beam_size % self.beam_groups:
             raise ValueError(f"beam_groups is {self.beam_groups}; choose a divisor of beam_size ({self.beam_size})")
+        if self.max_len is not None and self.min_len >= self.max_len:
+            raise ValueError(
+                f"min_len is {self.min_len}; the model has {self.max_len} target positions, one of which is the end's: "
+                f"choose at most {self.max_len - 1}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

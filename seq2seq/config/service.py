@@ -42,7 +42,9 @@ class ServiceSettings(Section):
     queue_texts: int = setting(1024, "texts that wait at most; beyond, requests are refused (503)", least=1, most=10**7)
     queue_characters: int = setting(1 << 20, "characters that wait at most (503)", least=1, most=10**10)
     client_texts: int = setting(512, "texts of one client's address that wait at most (429)", least=1, most=10**7)
-    max_connections: int = setting(512, "connections at most (503)", least=1, most=100_000)
+    max_requests: int = setting(
+        512, "requests for translations that are open at once; a further one is refused (503)", least=1, most=100_000
+    )
     timeout: float = setting(60.0, "seconds after which a request is given up (504)", above=0, most=86_400)
     body_timeout: float = setting(10.0, "seconds in which a request's body must have arrived (408)", above=0, most=3600)
     grace: float = setting(

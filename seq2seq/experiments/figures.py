@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# Labels of a legend that is within the panel.
-_LEGEND_INSIDE = 6
 
 
 def require_matplotlib(what: str = "--figure") -> None:
@@ -83,7 +81,7 @@ def add_legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) ->
 
 
 def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]]) -> None:
-    """Draw a curve for each label, with the range over seeds shaded, and a legend.
+    """Draw a curve for each label, with the range over seeds shaded, and a legend below.
 
     Args:
         figure: The figure of `axes`.
@@ -99,11 +97,7 @@ def draw_means(figure: Figure, axes: Axes, curves: Mapping[str, Sequence[tuple[f
             low, high = ([extreme(values) for _, values in points] for extreme in (min, max))
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     finish_bleu_axes(axes)
-    # More would cover the curves
-    if len(curves) <= _LEGEND_INSIDE:
-        axes.legend(frameon=False)
-    else:
-        add_legend(figure, *axes.get_legend_handles_labels())
+    add_legend(figure, *axes.get_legend_handles_labels())
 
 
 def finish_bleu_axes(axes: Axes) -> None:

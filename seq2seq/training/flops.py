@@ -41,8 +41,9 @@ class TrainingFlops:
 
     A count takes a tenth of a second, and an epoch has a hundred shapes, which would be a tenth of a short training on
     a CPU. But nearly every mixer's count is a polynomial of degree 2 in S and T and of degree 1 in B (what is done with
-    weights alone does not grow with B): 12 counts of tiny batches decide it exactly, and two far outside check it. If
-    it does not hold (windows, blocks), every new shape is counted.
+    weights alone does not grow with B): 12 counts of tiny batches decide it exactly, and two far outside check it, as
+    do further ones, twice as far each time, before a longer batch is predicted. If it does not hold (windows, blocks),
+    every new shape is counted.
 
     Args:
         model: Without data, built under `seq2seq.build.without_memory`.
@@ -56,17 +57,26 @@ class TrainingFlops:
         self._counted = cache(self._count)
         # One table for one row, one for two; every other number of rows is a line through them.
         self._differences = [_newton(lambda s, t, rows=rows: self._counted(rows, s, t)) for rows in (1, 2)]
-        # Within the positions that the model has.
-        checks = [(rows, *(min(length, longest or length) for length in lengths)) for rows, *lengths in _OUTSIDE]
-        self.polynomial = all(self._predict(*check) == self._counted(*check) for check in checks)
+        self._longest = longest
+        self.polynomial = all(self._holds(*check) for check in _OUTSIDE)
+        self._checked = _OUTSIDE[-1]
 
     def __call__(self, rows: int, src_len: int, tgt_len: int) -> int:
         """Return the FLOPs of a batch of `rows` pairs, padded to these lengths."""
+        while self.polynomial and (src_len > self._checked[1] or tgt_len > self._checked[2]):
+            _, s, t = self._checked
+            self._checked = 3, 2 * s, 2 * t
+            self.polynomial = self._holds(*self._checked)
         if self.polynomial:
             return _TRAINING * self._predict(rows, src_len, tgt_len)
         # Not a polynomial in S and T, but linear in rows: two counts of this shape decide it.
         one, two = (self._counted(count, src_len, tgt_len) for count in (1, 2))
         return _TRAINING * (one + (rows - 1) * (two - one))
+
+    def _holds(self, rows: int, src_len: int, tgt_len: int) -> bool:
+        # Within the positions that the model has.
+        src_len, tgt_len = (min(length, self._longest or length) for length in (src_len, tgt_len))
+        return self._predict(rows, src_len, tgt_len) == self._counted(rows, src_len, tgt_len)
 
     def _predict(self, rows: int, src_len: int, tgt_len: int) -> int:
         # Binomials of S - 1 and T - 1, as the differences begin at (1, 1).

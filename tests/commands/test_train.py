@@ -988,6 +988,8 @@ def test_a_model_with_learned_positions_is_decoded_within_them(corpus, tmp_path)
     padded = ("model.positions=learned", "model.max_len=15", "data.clean.max_length=15")
     with pytest.raises(ValueError, match=r"model\.max_len=15 .*padded to 16.*data\.clean\.max_length=14"):
         checked(corpus, tmp_path, *padded)
+    with pytest.raises(ValueError, match=r"min_len is 40; the model has 40 target positions.*at most 39"):
+        checked(corpus, tmp_path, *given, "data.clean.max_length=40", "search.min_len=40")
     run = execute(toycorpus.settings(corpus, tmp_path, *given, "data.clean.max_length=40"))
     assert json.loads(run.folder.results.read_text())["test"]["search"]["max_len"] == 40
 

@@ -373,6 +373,8 @@ def test_bfloat16_keeps_positions_exact(ckpt):
 def test_learned_positions_limit_source_and_target(tmp_path, capsys):
     """64 positions: as many source tokens, and a target that ends with them, as validation and test have it."""
     learned = tiny.save(tmp_path, positions="learned", max_len=64)
+    assert run_main(tmp_path, learned, b"der Hund\n", "--min-len", "64") == (2, b"")
+    assert "min_len is 64; the model has 64 target positions" in capsys.readouterr().err
     status, out = run_main(tmp_path, learned, b"der Hund geht " * 100 + b"\nder Hund\n", "--max-len-extra", "70")
     assert (status, out.count(b"\n")) == (0, 2)
     assert "line 1 is split: 300 pieces, translated in 5 parts" in capsys.readouterr().err

@@ -29,15 +29,16 @@ def test_forty_curves_and_points_differ():
     assert len({(each["color"], each["marker"]) for each in looks}) == 40
 
 
-@pytest.mark.parametrize("count", [4, 40])
-def test_panels_keep_their_height_beside_a_long_legend(count):
+@pytest.mark.parametrize(("count", "name"), [(4, "mixer"), (40, "mixer"), (3, "a mixer with many settings " * 3)])
+def test_panels_keep_their_size_beside_a_large_legend(count, name):
     pytest.importorskip("matplotlib")
     figure = new_figure(6, 4.2)
     axes = figure.subplots()
-    draw_means(figure, axes, {f"mixer {number}": [(0, [1.0]), (1, [float(number)])] for number in range(count)})
+    draw_means(figure, axes, {f"{name} {number}": [(0, [1.0]), (1, [float(number)])] for number in range(count)})
     axes.set_xlabel("length")
     figure.draw_without_rendering()
     assert axes.get_window_extent().height / figure.dpi > 3.4
-    for legend in figure.legends:
-        assert legend.get_window_extent().y0 >= 0
-        assert legend.get_window_extent().y1 < axes.get_tightbbox().y0
+    assert axes.get_window_extent().width / figure.dpi > 5
+    (legend,) = figure.legends
+    assert legend.get_window_extent().y0 >= 0
+    assert legend.get_window_extent().y1 < axes.get_tightbbox().y0

@@ -263,6 +263,29 @@ async def _one_client_has_many(running):
     return refused, await other, [(await first).texts, (await second).texts]
 
 
+def test_more_requests_than_may_be_open():
+    """Those that are open are answered, the one beyond is refused at once, and what watches the service still works."""
+    stub = Stub()
+    stub.gate.clear()
+
+    async def scenario(running):
+        accepted = [asyncio.create_task(running.send({"text": text})) for text in "ab"]
+        await asyncio.to_thread(stub.begun.wait, PATIENCE)
+        refused = await running.send({"text": "c"})
+        health = await running.send(path="/health", method="GET")
+        stub.gate.set()
+        return refused, health, [(await each).texts for each in accepted]
+
+    with served(stub, max_requests=2) as running:
+        refused, health, answered = asyncio.run(scenario(running))
+        assert refused.status == 503
+        assert refused.error == "2 requests are open, which is the most at once; try again later"
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
+        assert health.status == 200
+        assert answered == [["a/0/3/"], ["b/0/3/"]]
+        assert running.call({"text": "d"}).texts == ["d/0/3/"]
+
+
 def test_a_translation_that_takes_too_long():
     stub = Stub()
     stub.gate.clear()

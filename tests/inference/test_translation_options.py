@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -163,9 +164,12 @@ def test_an_ensemble_has_the_fewest_positions_of_its_models(tmp_path):
 def test_settings_of_a_call_keep_the_positions_of_the_model(tmp_path):
     learned = Translator.load(tiny.save(tmp_path, positions="learned", max_len=16), device="cpu")
     notes = []
-    (row,) = learned.translate(["der Hund"], settings=SearchSettings(beam_size=1, min_len=30), note=notes.append)
+    longest = SearchSettings(beam_size=1, min_len=15, max_len_extra=1000)
+    (row,) = learned.translate(["der Hund"], settings=longest, note=notes.append)
     assert row[0].text
     assert not notes
+    with pytest.raises(ValueError, match=r"min_len is 16; the model has 16 target positions, .*: choose at most 15"):
+        learned.translate(["der Hund"], settings=dataclasses.replace(longest, min_len=16))
 
 
 @pytest.mark.parametrize("given", [{"prefixes": ["Ж the dog", "the"]}, {"phrases": [["dog Ж"], ["the"]]}], ids=str)

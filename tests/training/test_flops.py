@@ -122,6 +122,18 @@ def test_counts_blocks_of_long_sentences_as_they_are(mixer):
     assert count(2, 250, 240) == 3 * count._counted(2, 250, 240)
 
 
+def test_a_window_that_only_longer_sentences_exceed():
+    """The checks at the beginning pass: those before a longer batch find that there are blocks."""
+    wide = ("mixer.encoder.window=160", "mixer.decoder.window=160")
+    count = training_flops(config("mixer=local", *TINY, "model.encoder_layers=1", "model.decoder_layers=1", *wide))
+    assert count is not None
+    assert count.polynomial
+    assert count(2, 250, 240) == 3 * count._counted(2, 250, 240)
+    assert count.polynomial
+    assert count(2, 700, 650) == 3 * count._counted(2, 700, 650)
+    assert not count.polynomial
+
+
 def test_counts_each_shape_where_no_polynomial_fits(monkeypatch):
     """A mixer whose work depends on length in steps: blocks of 16 positions."""
     from seq2seq.mixers.attention import Attention

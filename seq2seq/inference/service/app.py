@@ -47,7 +47,7 @@ _STATUSES = {
     422: "a wrong field or value",
     429: "too many texts of one client wait",
     500: "no text could be translated",
-    503: "the queue is full, or the service is stopping",
+    503: "too many requests are open, the queue is full, or the service is stopping",
     504: "not translated in time",
 }
 
@@ -80,7 +80,10 @@ class Service:
         """
         limits = self.limits
         if not self.ready:
-            raise RefusedError(503, "the service is stopping")
+            raise RefusedError(503, "the service is stopping", close=True)
+        if self.open > limits.max_requests:
+            message = f"{limits.max_requests:,} requests are open, which is the most at once; try again later"
+            raise RefusedError(503, message, 1, close=True)
         try:
             body = await _body(request, limits)
         except ClientDisconnect:
@@ -221,7 +224,8 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
     # A form of a stranger's page in the same browser cannot send this type
     if kind.partition(";")[0].strip().lower() != "application/json":
         raise RefusedError(415, f"the Content-Type is '{kind[:60]}'; send application/json")
-    refusal = RefusedError(413, f"the body has more than {limits.max_body:,} bytes, which is the most in a request")
+    message = f"the body has more than {limits.max_body:,} bytes, which is the most in a request"
+    refusal = RefusedError(413, message, close=True)
     declared = request.headers.get("content-length", "")
     # A client that waits for "100 Continue" has sent nothing yet
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limits.max_body and "expect" in request.headers:
@@ -237,7 +241,8 @@ async def _body(request: Request, limits: ServiceSettings) -> bytes:
                 if size <= limits.max_body:
                     body += chunk
     except TimeoutError:
-        raise RefusedError(408, f"the request did not arrive within {limits.body_timeout:g} seconds") from None
+        message = f"the request did not arrive within {limits.body_timeout:g} seconds"
+        raise RefusedError(408, message, close=True) from None
     if size > limits.max_body:
         raise refusal
     return bytes(body)
@@ -267,8 +272,7 @@ async def _results(request: Request, ticket: Ticket, seconds: float) -> list[Res
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     headers = {"retry-after": str(error.retry_after)} if error.retry_after else {}
-    # The rest of a body that was not read cannot be told from the next request
-    if error.status in (408, 413) or error.message == "the service is stopping":
+    if error.close:
         headers["connection"] = "close"
     return JSONResponse({"error": error.message}, error.status, headers)
 

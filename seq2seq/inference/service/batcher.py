@@ -29,13 +29,15 @@ class RefusedError(Exception):
         status: HTTP status code.
         message: One line for the client, with the remedy.
         retry_after: Seconds after which it makes sense to ask again.
+        close: Close the connection: the rest of a body that was not read cannot be told from the next request.
     """
 
-    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+    def __init__(self, status: int, message: str, retry_after: int | None = None, *, close: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.retry_after = retry_after
+        self.close = close
 
 
 class Options(NamedTuple):
@@ -163,7 +165,7 @@ class Batcher:
         limits = self.limits
         with self._changed:
             if self.closed or not self.alive:
-                raise RefusedError(503, "the service is stopping")
+                raise RefusedError(503, "the service is stopping", close=True)
             # A request that is within its own limits always fits into an empty queue
             if self._queue and len(self._queue) + len(texts) > limits.queue_texts:
                 raise RefusedError(503, f"the queue is full ({len(self._queue):,} texts wait); try again later", 1)

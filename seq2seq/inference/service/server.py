@@ -87,8 +87,6 @@ async def _run(service: Service, bound: socket.socket, ready: Callable[[], None]
             # uvicorn would otherwise believe whoever comes from this machine
             proxy_headers=limits.proxy is not None,
             forwarded_allow_ips=limits.proxy,
-            # uvicorn counts the connection that asks, too
-            limit_concurrency=limits.max_connections + 1,
             timeout_graceful_shutdown=_LAST_SECONDS,
         )
     )
