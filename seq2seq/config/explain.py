@@ -99,7 +99,7 @@ def refuse_mistakes(program: str, words: Sequence[str] | None = None) -> None:
     composed = None
     if not message:
         message, composed = _compose_first(overrides)
-    message = message or _several_values(words, overrides)
+    message = message or _several_values(words, overrides) or _unknown_file(overrides)
     # --cfg and the like show settings, right or wrong.
     if composed is not None and not message and all(word in _SWEEP for word in words if word.startswith("-")):
         message = _explain_values(overrides, composed)
@@ -168,6 +168,21 @@ def _several_values(words: Sequence[str], overrides: Sequence[str]) -> str:
     return f"{shown(word)} has several values: -m runs them all; for a list write {key}=[{shown(value)}]"
 
 
+def _unknown_file(overrides: Sequence[str]) -> str:
+    """Explain the first value of a sweep over a group's files that has no file; "" if all have one."""
+    for word in overrides:
+        override = _parse(word)
+        group = _group(override)
+        if not override.is_choice_sweep() or not (conf_dir() / group).is_dir():
+            continue
+        for value in override.sweep_string_iterator():
+            if not (conf_dir() / group / f"{value}.yaml").is_file():
+                chosen = f"{override.get_key_element()}={value}"
+                if message := explain([chosen if other == word else other for other in overrides]):
+                    return message
+    return ""
+
+
 def _explain_values(overrides: Sequence[str], composed: DictConfig) -> str:
     """Explain what is wrong with the values of settings that can be composed; "" if nothing is.
 
@@ -201,6 +216,11 @@ def _wrong_values(words: Sequence[str], composed: DictConfig | None = None) -> s
 def _parse(word: str) -> Override:
     (override,) = OverridesParser.create().parse_overrides([word])
     return override
+
+
+def _group(override: Override) -> str:
+    """Return the group that an override chooses a file of, if it does."""
+    return override.get_key_element().lstrip("+~").partition("@")[0]
 
 
 def _syntax(word: str, error: Exception) -> str:
@@ -242,8 +262,7 @@ def _one_choice(override: Override, word: str, index: int = 0) -> str:
     if isinstance(value, IntervalSweep):
         values = [value.start, value.end]
     elif isinstance(value, Glob):
-        group = override.get_key_element().lstrip("+~").partition("@")[0]
-        values = value.filter(sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")))
+        values = value.filter(sorted(path.stem for path in (conf_dir() / _group(override)).glob("*.yaml")))
     else:
         values = list(override.sweep_string_iterator())
     if not values:

@@ -109,6 +109,23 @@ def test_several_values_need_a_sweep(capsys):
     refuse_mistakes("train", ["hydra.mode=MULTIRUN", "seed=range(1,3)"])
 
 
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["mixer=gru,nosuch"], "mixer=nosuch"),
+        (["seed=1,2", "mixer=choice(gru,transfomer)"], "mixer=transfomer"),
+        (["mixer=gru", "mixer/self@mixer.decoder=gru,dynamicon"], "mixer/self@mixer.decoder=dynamicon"),
+        (["mixer=gru,lstm", "optim=muon,null"], "optim=null"),
+    ],
+)
+def test_every_choice_of_a_sweep_has_a_file(capsys, words, wrong):
+    with pytest.raises(SystemExit) as end:
+        refuse_mistakes("train", ["-m", *words])
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"train: {wrong} is not a choice")
+    refuse_mistakes("train", ["-m", "mixer=gru,lstm", "mixer/self@mixer.decoder=gru,none"])
+
+
 def test_a_moved_setting_is_refused_with_its_new_name():
     words = ["mixer=dynamicconv", "mixer.encoder.kernel=torch"]
     assert explain(words) == "mixer.encoder.kernel is now mixer.encoder.backend"
