@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from seq2seq.build import build_model, build_self_mixer, layer_values, mixer_class
-from seq2seq.mixer import CrossMixer
+from seq2seq.mixer import CrossMixer, SelfMixer
 from seq2seq.model import Seq2Seq
 from seq2seq.resources import conf_dir
 
@@ -136,6 +136,12 @@ def preset_config(name: str, folder: str = "") -> dict[str, Any]:
     """The settings of a small model with preset `name`, as `config` gives them."""
     every = _every_mixer(folder)
     return {**copy.deepcopy({"model": every["model"], "mixer": every["presets"][name]}), **VOCABULARY}
+
+
+def decodes(name: str) -> bool:
+    """True where a self mixer has a causal form: an encoder-only one has no `step` of its own."""
+    target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
+    return target is None or mixer_class(target, SelfMixer).decodes()
 
 
 class Case(NamedTuple):

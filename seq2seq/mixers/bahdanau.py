@@ -89,6 +89,8 @@ class Bahdanau(CrossMixer):
         for layer in (self.start, self.key, self.read, self.out_hidden, self.out_context, self.out_input):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     class Context(NamedTuple):
         """The memory (B, S, M), its keys U h (B, S, A), its mask (B, S), and the first state (B, H)."""

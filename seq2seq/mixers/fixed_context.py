@@ -73,6 +73,8 @@ class FixedContext(CrossMixer):
         for layer in (self.start, self.out_hidden, self.out_context):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     class Context(NamedTuple):
         """The source's one vector c (B, M), and the first state (B, H)."""

@@ -18,6 +18,7 @@ from composed import (
     SELF,
     WIDTH,
     Case,
+    decodes,
     lengths_mask,
     preset_config,
     random_tokens,
@@ -26,16 +27,10 @@ from extra_settings import EXTRA
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from seq2seq.build import build_model, layer_values, mixer_class
-from seq2seq.mixer import CrossMixer, SelfMixer
+from seq2seq.build import build_model, layer_values
+from seq2seq.mixer import CrossMixer
 from seq2seq.resources import conf_dir
 from seq2seq.state import Cache, expand, reorder, select
-
-
-def decodes(name: str) -> bool:
-    """True where a self mixer has a causal form: an encoder-only one has no `step` of its own."""
-    target = OmegaConf.load(conf_dir() / "mixer" / "self" / f"{name}.yaml").get("_target_")
-    return target is None or mixer_class(target, SelfMixer).decodes()
 
 
 def extra_cases() -> list[Case]:
