@@ -60,7 +60,9 @@ def check_archive(path: Path, *, checksums: bool = True) -> None:
                 raise CheckpointError(f"{path}: is an empty file, not a checkpoint")
             # torch has written zip files since 1.6; its older format is a bare pickle
             if magic != b"PK":
-                raise CheckpointError(f"{path}: is not a checkpoint")
+                raise CheckpointError(
+                    f"{path}: is not a checkpoint; name a file such as runs/.../checkpoints/best.ckpt"
+                )
             _check_directory(file, path)
             with zipfile.ZipFile(file) as archive:
                 _check_entries(archive, path, checksums=checksums)

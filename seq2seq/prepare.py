@@ -85,7 +85,7 @@ def _batches(data: PreparedData) -> str:
         return "training text is streamed"
     if data.plan.max_tokens is None:
         return "training decides how large batches are (data.max_tokens=auto)"
-    return f"{batches.batches_per_epoch:,} batches an epoch"
+    return f"batches an epoch: {batches.batches_per_epoch:,}"
 
 
 def _size(folder: Path) -> str:

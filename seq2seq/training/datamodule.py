@@ -59,7 +59,7 @@ class TranslationDataModule(LightningDataModule):
         if self.streaming:
             log.info("padding %.1f%% of all cells of the first pool", padding)
         else:
-            log.info("padding %.1f%% of all cells, %d batches an epoch", padding, self.batches_per_epoch)
+            log.info("padding %.1f%% of all cells, batches an epoch: %d", padding, self.batches_per_epoch)
 
     # Epochs and positions
 

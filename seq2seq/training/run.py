@@ -294,7 +294,7 @@ def _stop(stop: TrainingInterrupt, folder: RunFolder, *, trained: bool, trust: S
             translate_command(folder.last, trust=trust),
         )
     else:
-        log.info("stopped (%s), before there was a checkpoint", stop)
+        log.info("stopped (%s) before the first checkpoint: the same command starts anew", stop)
     _leave(stop)
 
 

@@ -70,7 +70,8 @@ class ProgressLog(L.Callback):
         self._for_bar = IntervalAverages()
         self._shown = 0.0
         self._begun = (0.0, 0.0)  # seconds, and share of the budget, at the start of this part of the run
-        self._announced = False
+        # Two updates need no announcement
+        self._announced = settings.dry_run
         self._logged_step = 0
         self._meter_state: dict[str, Any] | None = None  # of a resumed run, until there is a meter
         self._bar: Progress | None = None
