@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 # the rates from scratch, as Marian's and fairseq's recipes for fine-tuning have it.
 LEARNING_RATE = 1e-4
 # Settings of model and mixer, by their last name, that do not change the function that the weights compute.
-_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout")
+_FREE = ("dropout", "activation_dropout", "attention_dropout", "weight_dropout", "backend", "packed")
 
 
 def require_same_model(before: Mapping[str, Any], config: Mapping[str, Any], origin: str) -> None:
     """Raise ValueError unless the sections model and mixer of `config` are those `before`, of the checkpoint `origin`.
 
-    Dropout may differ. The message names the first difference and the override that removes it.
+    Dropout may differ, and the way to compute. The message names the first difference and the override that removes it.
     """
     # An older checkpoint lacks settings that are newer: both sides get their defaults.
     _refuse_differences(present_settings(before), present_settings(config), origin)

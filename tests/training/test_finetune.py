@@ -131,6 +131,21 @@ def test_dropout_of_the_model_reaches_its_mixers(tmp_path):
     assert mixer["encoder"]["kinds"]["own"]["weight_dropout"] == 0.0
 
 
+def test_another_machine_computes_in_its_own_way(tmp_path):
+    """A checkpoint of a GPU, fine-tuned on a CPU, and the other way round."""
+    gpu = {"_target_": "seq2seq.mixers.attention.Attention", "num_heads": 2, "packed": True}
+    cross = {"_target_": "seq2seq.mixers.attention.CrossAttention", "num_heads": 2}
+    start = tiny.save(tmp_path, mixer={"encoder": gpu, "decoder": gpu | {"packed": False}, "cross": cross})
+    words = ("mixer=transformer", "model.num_heads=2", "+mixer.encoder.packed=false", "+mixer.cross.packed=true")
+    mixer = adopted(start, *words)["mixer"]
+    assert [mixer[slot]["packed"] for slot in ("encoder", "cross")] == [False, True]
+    conv = {"_target_": "seq2seq.mixers.dynamicconv.DynamicConv", "num_heads": 2, "kernel_size": 3, "backend": "triton"}
+    start = tiny.save(tmp_path, mixer={"encoder": conv, "decoder": conv, "cross": cross})
+    assert adopted(start)["mixer"]["encoder"]["backend"] == "triton"
+    mixer = adopted(start, "mixer.encoder.backend=auto")["mixer"]
+    assert [mixer[slot]["backend"] for slot in ("encoder", "decoder")] == ["auto", "triton"]
+
+
 def test_a_file_of_the_data_chooses_no_vocabulary(start, tmp_path):
     """Its default size stands in the composed settings, and is nobody's choice."""
     data = [f"data.{split}={tmp_path / split}" for split in ("train", "valid", "test")]
