@@ -18,7 +18,7 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.dispatch import portable
 from seq2seq.state import Context, NoState, State
 
-# A mixer's own NamedTuples, so that its `step` is checked against its `init_state`.
+# NamedTuples of a mixer that names them, as `SelfMixer[NoState]`: its `step` is then checked against its `init_state`.
 StateT = TypeVar("StateT", bound=State)
 ContextT = TypeVar("ContextT", bound=Context)
 
@@ -69,7 +69,8 @@ class SelfMixer(nn.Module, ABC, Generic[StateT]):
     causal: bool
     # How the state grows with the target: "linear" (it has a Cache) or "constant".
     state_growth = "linear"
-    # True if `forward` is a loop over positions in Python, which torch.compile unrolls anew for every length.
+    # True if a compiler unrolls `forward` position by position, anew for every length: a loop in Python, or a recurrent
+    # layer of torch, which it takes apart.
     unrolls = False
     # The properties that `python -m seq2seq.inspect --atlas` checks; None checks nothing.
     properties: MixingProperties | None = None
@@ -170,6 +171,15 @@ def require_positive(value: int, what: str) -> int:
     if value < 1:
         raise ValueError(f"{what} is {value}; choose 1 or more")
     return value
+
+
+def require_length(length: int, max_len: int) -> None:
+    """Raise ValueError if a mixer with weights for max_len positions does not reach to `length`."""
+    if length > max_len:
+        raise ValueError(
+            f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "
+            "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
+        )
 
 
 def in_blocks(layer: nn.Linear, *sizes: int) -> nn.Linear:

@@ -64,4 +64,6 @@ class ModelSettings(Section):
     dropout: float = setting(0.1, "dropout after embeddings and sublayers", least=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward", least=0, below=1)
     attention_dropout: float = setting(0.0, "dropout of attention weights", least=0, below=1)
-    weight_dropout: float = setting(0.1, "DropConnect on the normalized kernels of convolutions", least=0, below=1)
+    weight_dropout: float = setting(
+        0.1, "DropConnect on the kernels of convolutions, after their softmax", least=0, below=1
+    )

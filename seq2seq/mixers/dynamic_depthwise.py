@@ -68,7 +68,7 @@ class DynamicDepthwise(SelfMixer):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        # What is predicted starts as large as what is not: p is a mean, so small
+        # For inputs of unit size V p would start as large as w_0; p is a mean, so it starts smaller
         nn.init.normal_(self.weight.weight, std=(self.weight.in_features * kernel_size) ** -0.5)
         nn.init.normal_(self.weight.bias, std=kernel_size**-0.5)
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, require_positive
-from seq2seq.mixers.mlp import check_length, random_convolutions, require_max_len
+from seq2seq.mixer import SelfMixer, require_length, require_positive
+from seq2seq.mixers.mlp import random_convolutions
 from seq2seq.state import Cache
 
 # Most weights over positions and channels of a layer: half a GiB in float32.
@@ -48,7 +48,7 @@ class FullMLP(SelfMixer):
     def __init__(self, *, dim: int, causal: bool, max_len: int, hidden_dim: int | None = None) -> None:
         super().__init__()
         width = require_positive(dim if hidden_dim is None else hidden_dim, "hidden_dim")  # C
-        count = (require_max_len(max_len) * width) ** 2
+        count = (require_positive(max_len, "max_len") * width) ** 2
         if count > LIMIT:
             raise ValueError(
                 f"max_len {max_len} and hidden_dim {width} make {count:,} weights, more than {LIMIT:,}: "
@@ -70,7 +70,7 @@ class FullMLP(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
         length = x.shape[1]
-        check_length(length, self.max_len)
+        require_length(length, self.max_len)
         z = self.inner(x).masked_fill(~mask[:, :, None], 0.0)  # (B, T, C)
         weight = self.weight[:length, :, :length]  # (T, C, T, C)
         if self.causal:
@@ -86,7 +86,7 @@ class FullMLP(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> FullMLP.State:
         """Return an empty cache; ValueError if it is longer than there are weights."""
-        check_length(max_len, self.max_len)
+        require_length(max_len, self.max_len)
         return self.State(Cache.empty(batch_size, max_len, self.hidden_dim, device=device, dtype=dtype))
 
     def step(self, x: Tensor, state: State, position: Tensor) -> tuple[Tensor, State]:

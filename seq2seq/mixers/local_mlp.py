@@ -12,8 +12,7 @@ from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import band_conv, left_padding
 from seq2seq.kernels.conv_step import conv_step
 from seq2seq.kernels.dispatch import require_backend
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive
-from seq2seq.mixers.mlp import check_length, require_max_len
+from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
 from seq2seq.state import HeadCache
 
 
@@ -55,7 +54,7 @@ class LocalMLP(SelfMixer):
         self.causal = causal
         self.num_heads = num_heads
         self.window = require_positive(window, "window")
-        self.max_len = require_max_len(max_len)
+        self.max_len = require_positive(max_len, "max_len")
         self.backend = require_backend(backend)
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
@@ -69,7 +68,7 @@ class LocalMLP(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
         length = x.shape[1]
-        check_length(length, self.max_len)
+        require_length(length, self.max_len)
         z = self.inner(x).masked_fill(~mask[:, :, None], 0.0).unflatten(-1, (self.num_heads, -1))  # (B, T, H, R)
         y = band_conv(z, self.weight[None, :, :length], left=left_padding(self.window, self.causal))
         return self.out(y.flatten(2))
@@ -81,7 +80,7 @@ class LocalMLP(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LocalMLP.State:
         """Return an empty cache; ValueError if there are not as many sets of weights as positions."""
-        check_length(max_len, self.max_len)
+        require_length(max_len, self.max_len)
         size = self.dim // self.num_heads
         return self.State(HeadCache.of_heads(batch_size, self.window, self.num_heads, size, device=device, dtype=dtype))
 

@@ -11,7 +11,7 @@ from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.attention import attention
 from seq2seq.kernels.dropout import dropout
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive, require_probability
+from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive, require_probability
 from seq2seq.mixers.projections import attention_inputs, merge, projection, split
 
 
@@ -73,7 +73,7 @@ class LowRank(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Attend from each of x (B, T, D) to r slots; a causal mixer needs no mask, since padding is on the right."""
         length = x.shape[1]
-        self._require_fits(length)
+        require_length(length, self.max_len)
         query, key, value = self.qkv(x).chunk(3, -1)
         key_slots = self.key_slots[:, :length]  # (r, T)
         value_slots = self.value_slots[:, :length]
@@ -98,7 +98,7 @@ class LowRank(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRank.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
-        self._require_fits(max_len)
+        require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)
         empty = torch.zeros(batch_size, self.rank, self.dim, device=device, dtype=wide)
         return self.State(empty, empty.clone(), torch.zeros(batch_size, self.rank, device=device, dtype=torch.bool))
@@ -114,13 +114,6 @@ class LowRank(SelfMixer):
         q, k, v = (split(part, self.num_heads) for part in parts)  # (N, H, 1 or r, d)
         y = attention(q, k, v, mask=seen[:, None, None, :])
         return self.out(merge(y)).squeeze(1), self.State(keys, values, seen)
-
-    def _require_fits(self, length: int) -> None:
-        if length > self.max_len:
-            raise ValueError(
-                f"{length} positions are more than max_len {self.max_len}, for which there are slots; "
-                "shorten the input, or train with a larger model.max_len"
-            )
 
 
 def _read_past(q: Tensor, k: Tensor, v: Tensor, key_slots: Tensor, value_slots: Tensor, drop: float) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible, require_positive
-from seq2seq.mixers.mlp import check_length, mix_positions, require_max_len
+from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
+from seq2seq.mixers.mlp import mix_positions
 
 
 class LowRankMLP(SelfMixer):
@@ -54,7 +54,7 @@ class LowRankMLP(SelfMixer):
         self.dim = self.out_dim = dim
         self.causal = causal
         self.num_heads = num_heads
-        self.max_len = require_max_len(max_len)
+        self.max_len = require_positive(max_len, "max_len")
         self.rank = require_positive(rank, "rank")
         self.inner = nn.Linear(dim, dim, bias=False)
         self.out = nn.Linear(dim, dim)
@@ -69,7 +69,7 @@ class LowRankMLP(SelfMixer):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Mix x (B, T, D); padding counts as zero where positions mix."""
         length = x.shape[1]
-        check_length(length, self.max_len)
+        require_length(length, self.max_len)
         write = self.write[:, :length]  # (H, T, r)
         read = self.read[:, :, :length]  # (H, r, T)
         factors = ((write @ read).tril(),) if self.causal else (write, read)
@@ -82,7 +82,7 @@ class LowRankMLP(SelfMixer):
 
     def empty_state(self, batch_size: int, max_len: int, *, device: Any, dtype: Any) -> LowRankMLP.State:
         """Return empty slots, in float32 at least: sums of many small parts."""
-        check_length(max_len, self.max_len)
+        require_length(max_len, self.max_len)
         wide = at_least_float32(dtype)
         sizes = batch_size, self.num_heads, self.rank, self.dim // self.num_heads
         return self.State(torch.zeros(sizes, device=device, dtype=wide))

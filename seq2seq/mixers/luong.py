@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seq2seq.introspection import freeze_mixing, mark_mixing
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import CrossMixer, require_positive
+from seq2seq.mixer import CrossMixer, in_blocks, require_length, require_positive
 from seq2seq.mixers.additive import AdditiveScore
 from seq2seq.mixers.gru import GatedUnit
 from seq2seq.mixers.projections import projection
@@ -99,11 +99,8 @@ class LuongRead(nn.Module):
 
     def project(self, memory: Tensor, mask: Tensor) -> LuongContext:
         """Compute what scores read of memory (B, S, M) under mask (B, S)."""
-        if self.max_len is not None and memory.shape[1] > self.max_len:
-            raise ValueError(
-                f"{memory.shape[1]} positions are more than max_len {self.max_len}, for which score=location has "
-                "weights; shorten the source, or train with a larger max_len"
-            )
+        if self.max_len is not None:
+            require_length(memory.shape[1], self.max_len)
         return LuongContext(memory, memory if self.key is None else self.key(memory), mask)
 
     def forward(
@@ -287,7 +284,9 @@ class Luong(CrossMixer):
         self.start = projection(memory_dim, dim)  # W of s_0
         self.unit = GatedUnit(input_dim=dim, hidden_dim=dim)
         # Y's part of the gates, apart from x's, which is computed for all positions at once
-        self.feed = projection(dim, dim, dim, dim) if input_feeding else None
+        self.feed = in_blocks(nn.Linear(dim, 3 * dim, bias=False), *[dim] * 3) if input_feeding else None
+        if self.feed is not None:
+            nn.init.xavier_uniform_(self.feed.weight)  # as one matrix, like x's part
         self.coverage = coverage
         self.read = LuongRead(
             query_dim=dim,
@@ -314,7 +313,10 @@ class Luong(CrossMixer):
         start: Tensor
 
     class State(NamedTuple):
-        """The hidden state and the last output, (N, D) each, and what has been read of each position, (N, S)."""
+        """The hidden state and the last output, (N, D) each, and what has been read of each position, (N, S).
+
+        Without coverage the last is one zero, (N, 1), that nothing reads.
+        """
 
         hidden: Tensor
         output: Tensor
@@ -368,9 +370,10 @@ class Luong(CrossMixer):
     def _begin(self, context: Luong.Context) -> Luong.State:
         """Return the state before the first position, (B, 1, ...)."""
         hidden = context.start[:, None]  # (B, 1, D)
+        slots = context.mask if self.coverage else context.mask[:, :1]
         # Sums of many small parts
-        wide = at_least_float32(hidden.dtype)
-        return self.State(hidden, torch.zeros_like(hidden), torch.zeros_like(context.mask, dtype=wide)[:, None])
+        coverage = torch.zeros_like(slots, dtype=at_least_float32(hidden.dtype))[:, None]
+        return self.State(hidden, torch.zeros_like(hidden), coverage)
 
     def _advance(self, gates: Tensor, state: Luong.State, context: Luong.Context, position: Tensor) -> Luong.State:
         """Compute the next state from gates (B, n, 3 D), a state (B, n, ...) and position (B or 1, n)."""
@@ -378,4 +381,4 @@ class Luong(CrossMixer):
             gates = gates + self.feed(state.output)
         hidden = self.unit.update(gates, state.hidden)
         output, weights = self.read(hidden, LuongContext(*context[:3]), position, state.coverage)
-        return self.State(hidden, output, state.coverage + weights)
+        return self.State(hidden, output, state.coverage + weights if self.coverage else state.coverage)

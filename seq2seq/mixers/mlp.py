@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from seq2seq.introspection import MixingProperties
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, require_divisible, require_length, require_positive
 from seq2seq.state import Cache
 
 
@@ -38,7 +38,7 @@ class PositionMatrix(nn.Module):
 
     def check(self, length: int) -> None:
         """Raise ValueError if the matrix does not reach to `length` positions."""
-        check_length(length, self.max_len)
+        require_length(length, self.max_len)
 
     def forward(self, z: Tensor, mask: Tensor) -> Tensor:
         """Mix z (B, T, D); padding counts as zero."""
@@ -69,29 +69,13 @@ class PositionMatrix(nn.Module):
 
 def random_convolutions(count: int, max_len: int, *, causal: bool, std: float) -> Tensor:
     """Draw `count` matrices (count, N, N) as PositionMatrix starts with, N = max_len."""
-    require_max_len(max_len)
+    require_positive(max_len, "max_len")
     offset = torch.arange(max_len) - torch.arange(max_len)[:, None]  # j - i
     scale = 1.0 / (1 + torch.arange(1 - max_len, max_len).abs())  # 1 / (1 + |d|), d = 1 - N .. N - 1
     used = scale[:max_len] if causal else scale  # taps that a causal matrix keeps: d <= 0
     # w, (count, 2 N - 1)
     taps = torch.randn(count, 2 * max_len - 1) * scale * (std / used.square().sum().sqrt())
     return taps[:, offset + max_len - 1]
-
-
-def require_max_len(max_len: int) -> int:
-    """Return `max_len` if it is 1 or more, else raise ValueError."""
-    if max_len < 1:
-        raise ValueError(f"max_len is {max_len}; choose the length of the longest sequence")
-    return max_len
-
-
-def check_length(length: int, max_len: int) -> None:
-    """Raise ValueError if a mixer with weights for max_len positions does not reach to `length`."""
-    if length > max_len:
-        raise ValueError(
-            f"a sequence of {length} positions exceeds the {max_len} that the mixer has weights for; "
-            "train with a larger max_len of the mixer (e.g. mixer.encoder.max_len), or shorten the input"
-        )
 
 
 def mix_positions(z: Tensor, mask: Tensor, *factors: Tensor) -> Tensor:

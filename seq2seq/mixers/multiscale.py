@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.dispatch import require_backend
+from seq2seq.kernels.dropconnect import keep_probability, keep_words_or_none
 from seq2seq.kernels.lightconv import lightconv
 from seq2seq.kernels.shortconv import shortconv_step
-from seq2seq.mixer import SelfMixer
+from seq2seq.mixer import SelfMixer, require_probability
 from seq2seq.mixers.projections import glu_input
 
 
@@ -32,6 +33,7 @@ class Multiscale(SelfMixer):
         causal: Position t sees positions <= t only.
         kernel_sizes: Widths K_1 ... K_S of the S scales.
         glu: Gate the input.
+        weight_dropout: Probability to drop a tap of the sum of all scales (DropConnect), 0 <= p < 1.
         backend: "auto", "triton" or "torch" (see `seq2seq.kernels.dispatch`).
 
     Cost:
@@ -47,7 +49,14 @@ class Multiscale(SelfMixer):
     state_growth = "constant"
 
     def __init__(
-        self, *, dim: int, causal: bool, kernel_sizes: Sequence[int], glu: bool = True, backend: str = "auto"
+        self,
+        *,
+        dim: int,
+        causal: bool,
+        kernel_sizes: Sequence[int],
+        glu: bool = True,
+        weight_dropout: float = 0.0,
+        backend: str = "auto",
     ) -> None:
         super().__init__()
         if not kernel_sizes or min(kernel_sizes) < 1:
@@ -58,6 +67,7 @@ class Multiscale(SelfMixer):
         self.kernel_sizes = list(kernel_sizes)
         self.kernel_size = max(kernel_sizes)
         self.glu = glu
+        self.weight_dropout = require_probability(weight_dropout, "weight_dropout")
         self.backend = require_backend(backend)
         self.properties = MixingProperties(
             sparse=True, shares_positions=True, shares_channels=False, dynamic=False, linear=not glu
@@ -76,11 +86,16 @@ class Multiscale(SelfMixer):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Convolve x (B, T, D); padding counts as zero where positions mix, after the biases."""
+        # DropConnect: one mask for the D kernels, drawn here so that all backends drop the same taps
+        drop = self.weight_dropout if self.training else 0.0
+        keep = keep_words_or_none((self.dim,), self.kernel_size, drop, device=x.device, backend=self.backend)
         y = lightconv(
             self.inner(x),
             self.merged(),  # one convolution, however many scales
             causal=self.causal,
             glu=self.glu,
+            keep=keep,
+            keep_prob=keep_probability(self.weight_dropout),
             end=mask.sum(1),  # the operator zeroes padding itself
             backend=self.backend,
         )

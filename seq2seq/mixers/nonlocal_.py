@@ -67,14 +67,12 @@ class NonLocal(SelfMixer):
         self.num_heads = num_heads
         self.pairwise = pairwise
         self.dropout = require_probability(dropout, "attention dropout")
-        # Without a softmax the output is linear in queries and keys
-        inputs = attention_inputs if pairwise in ("gaussian", "embedded_gaussian") else projection
-        self.qk = None if pairwise == "gaussian" else inputs(dim, dim, dim)
+        self.qk = None if pairwise == "gaussian" else attention_inputs(dim, dim, dim)
         # Products q . k are not scaled, so both sides start smaller: together by 1 / sqrt(d)
         if self.qk is not None and pairwise in ("embedded_gaussian", "dot_product"):
             with torch.no_grad():
                 self.qk.weight.mul_(head_dim**-0.25)
-        self.value = inputs(dim, dim)
+        self.value = attention_inputs(dim, dim)
         self.out = projection(dim, dim)
         # w, for the functions that have one
         widths = {"additive": head_dim, "concatenation": 2 * head_dim}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from seq2seq.introspection import MixingProperties, mark_mixing
 from seq2seq.kernels.band_matrix import left_padding
 from seq2seq.kernels.precision import at_least_float32
-from seq2seq.mixer import SelfMixer, require_divisible
+from seq2seq.mixer import SelfMixer, in_blocks, require_divisible
 from seq2seq.mixers.projections import glu_input
 
 
@@ -65,11 +65,14 @@ class TaLK(SelfMixer):
         self.inner = glu_input(dim, glu=glu, bias=glu)
         self.out = nn.Linear(dim, dim)
         # A size for each side that the window can reach
-        self.size = nn.Linear(dim, num_heads * ((self.left > 0) + (self.right > 0)))
+        sides = [num_heads] * ((self.left > 0) + (self.right > 0))
+        self.size = in_blocks(nn.Linear(dim, sum(sides)), *sides)
         for layer in (self.inner, self.size, self.out):
             nn.init.xavier_uniform_(layer.weight)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
+        for side in self.size.weight.split(sides):
+            nn.init.xavier_uniform_(side)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Sum windows of x (B, T, D); padding counts as zero where positions mix, after the biases."""

@@ -48,7 +48,7 @@ def obstacle(settings: TrainerSettings, model: nn.Module) -> str | None:
 
 
 def unrolled(model: nn.Module) -> list[str]:
-    """List the classes of mixers whose loop over positions a compiler unrolls, in alphabetical order."""
+    """List the classes of mixers that a compiler unrolls position by position, in alphabetical order."""
     mixers = (module for module in model.modules() if isinstance(module, SelfMixer | CrossMixer))
     return sorted({type(mixer).__name__ for mixer in mixers if mixer.unrolls})
 

@@ -13,6 +13,7 @@ SPARSE = ("sparsemax", "entmax15") if importlib.util.find_spec("entmax") else ()
 EXTRA: dict[str, list[dict[str, Any]]] = {
     "aan": [{"gate": False}],
     "depthwise": [{"weight_dropout": 0.2}],
+    "multiscale": [{"weight_dropout": 0.2}],
     "attention": [
         {"num_kv_heads": 1, "rotary": True},
         *({"weights": weights} for weights in SPARSE),

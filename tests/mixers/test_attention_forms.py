@@ -253,7 +253,7 @@ def test_lowrank_by_hand(causal):
 
 def test_lowrank_says_how_long_it_can_be():
     mixer = make(LowRank, True, rank=3, max_len=5)
-    with pytest.raises(ValueError, match=r"6 positions are more than max_len 5"):
+    with pytest.raises(ValueError, match=r"6 positions exceeds the 5"):
         mixer(wide(1, 6, WIDTH), lengths_mask([6]))
     with pytest.raises(ValueError, match=r"7 positions"):
         mixer.init_state(1, 7)

@@ -92,6 +92,23 @@ def test_depthwise_with_shared_normalised_kernels_is_lightconv(glu, causal):
 
 
 @both_forms
+def test_dropconnect_of_one_scale_is_that_of_depthwise(causal):
+    """The same masks are drawn; with several scales a mask is that of their sum, as wide as the widest."""
+    depthwise = made(Depthwise, causal=causal, kernel_size=5, weight_dropout=0.3)
+    one = made(Multiscale, causal=causal, kernel_sizes=[5], weight_dropout=0.3)
+    share(one, depthwise)
+    fill(one.weight, depthwise.weight)
+    x = sequences()
+    mixed = []
+    for mixer in (depthwise, one):
+        torch.manual_seed(3)
+        mixed.append(mixer.train()(x, MASK))
+    exactly(*mixed)
+    exactly(depthwise.eval()(x, MASK), one.eval()(x, MASK))
+    assert not torch.equal(mixed[1], one(x, MASK))
+
+
+@both_forms
 @gated_or_not
 def test_lightconv_without_softmax_is_depthwise_with_shared_kernels(glu, causal):
     """Also with DropConnect where a head has one channel: the same masks are drawn."""

@@ -181,7 +181,7 @@ def test_luong_refuses_what_it_does_not_know(settings, message):
 
 def test_location_bounds_the_source():
     mixer = LuongAttention(dim=4, memory_dim=4, score="location", max_len=4)
-    with pytest.raises(ValueError, match="5 positions are more than max_len 4"):
+    with pytest.raises(ValueError, match="5 positions exceeds the 4"):
         mixer.project(torch.randn(3, 5, 4), MASK)
     location = config("mixer=luong", "mixer.cross.score=location", "mixer.cross.max_len=${model.max_len}")
     assert bounds(location) == {"mixer.cross.max_len": location["model"]["max_len"]}

@@ -104,24 +104,23 @@ QKV = {"qkv.weight": xavier(INPUTS, blocks=3)}
 SHARPNESS = equal(-math.log(2) * torch.linspace(1, 9, HEADS))
 GATED_UNIT = {"recurrent.weight": orthogonal(3)}
 LSTM = {"recurrent.weight": orthogonal(4), "input.bias": forget_gate_of_one}
-FEEDING = {"feed.weight": xavier(blocks=3), "unit.recurrent.weight": orthogonal(3)}
+UNIT = {"unit.recurrent.weight": orthogonal(3)}
 # s'W h is as large as a product of unit vectors
 LUONG = {"read.key.weight": xavier(DIM**-0.5)}
 ATTENTION = {"query.weight": xavier(INPUTS), "key_value.weight": xavier(INPUTS, blocks=2)}
-MEMORY = {"unit.recurrent.weight": orthogonal(3)}
 CROSS_RULES: dict[str, dict[str, Rule]] = {
     "attention": ATTENTION,
-    "bahdanau": MEMORY,
-    "coverage": FEEDING,
-    "fixed_context": MEMORY,
+    "bahdanau": UNIT,
+    "coverage": UNIT,
+    "fixed_context": UNIT,
     "fixed_gaussian": {
         "rate_offsets": constant(0),
         "centers": equal(torch.tensor([-1.0, 0.0])),
         "log_sharpness": SHARPNESS,
     },
-    "luong": {**LUONG, **FEEDING},
+    "luong": {**LUONG, **UNIT},
     "luong_attention": LUONG,
-    "luong_local": {**LUONG, **FEEDING},
+    "luong_local": {**LUONG, **UNIT},
     "qk_norm": ATTENTION,
     "relu_attention": {**ATTENTION, "norm.gate": constant(0)},
 }
@@ -211,6 +210,7 @@ def self_rules(mixer: nn.Module, *, causal: bool) -> dict[str, dict[str, Rule]]:
         "rotary": QKV,
         "separable": positions,
         "swin": QKV,
+        "talk": {"size.weight": xavier(blocks=1 if causal else 2)},
     }
 
 

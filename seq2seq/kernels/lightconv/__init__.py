@@ -33,7 +33,8 @@ def lightconv(
 
     Args:
         x: (B, T, C); counts as zero outside positions [start, end), both (B,), None for no bound.
-        weights: (H, K), normalized; h(c) is the head of channel c.
+        weights: (H, K), used as they are: a mixer whose weights sum to one normalizes them first; h(c) is the head of
+            channel c.
         causal: Read t and the K - 1 positions before it.
         glu: x is (B, T, 2 C), and what is convolved is x[..., :C] sigmoid(x[..., C:]).
         keep: DropConnect words (H, ceil(K / 32)) for the weights.

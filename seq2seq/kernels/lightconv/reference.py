@@ -14,7 +14,7 @@ def lightconv_reference(
 ) -> Tensor:
     """Compute y_{t,c} = sum_k weights_{h(c),k} x_{t+k-left,c}, one multiply per tap (Wu et al. 2019, eq. 2).
 
-    x (B, T, C); weights (H, K), already normalized; keep: DropConnect words (H, ceil(K / 32)). Channel c belongs to
+    x (B, T, C); weights (H, K), used as they are; keep: DropConnect words (H, ceil(K / 32)). Channel c belongs to
     head h = c // (C / H).
     """
     heads, taps = weights.shape
