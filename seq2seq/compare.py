@@ -17,7 +17,7 @@ from seq2seq.cli import (
     run_command,
     whole_number,
 )
-from seq2seq.evaluation.score_names import MOST_SAMPLES
+from seq2seq.config.score_names import MOST_SAMPLES
 from seq2seq.streams import print_error
 
 EPILOG = """\

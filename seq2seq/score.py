@@ -22,7 +22,7 @@ from seq2seq.cli import (
     warn,
     whole_number,
 )
-from seq2seq.evaluation.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
+from seq2seq.config.score_names import CONVENTIONS, METRICS, MOST_SAMPLES
 from seq2seq.translation_options import add_model_options, load_translator, require_used_options
 
 EPILOG = """\

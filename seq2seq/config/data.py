@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from seq2seq.config.score_names import CONVENTIONS
 from seq2seq.config.settings import Section, internal, keys, read_section, setting
 from seq2seq.config.tokenizer import VOCAB_SIZE
 from seq2seq.config.values import shown
-from seq2seq.evaluation.score_names import CONVENTIONS
 
 SPLITS = ("train", "valid", "test")
 # sacreBLEU's tokenizers by target language; others have that of `metrics.tokenize_for`.

@@ -30,8 +30,8 @@ SECTIONS: dict[str, type] = {
     "search": SearchSettings,
     "trainer": TrainerSettings,
 }
-# Sections without a class, which are checked by what they build.
-WITHOUT_CLASS = ("mixer", "logger")
+# Sections that stay mappings, since they hold arguments of classes; `check_mixer` and what is built check them.
+NOT_READ = ("mixer", "logger")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_sections(config: Mapping[str, Any]) -> Sections:
     Raises:
         ValueError: an unknown key, a section or a key that was deleted, or a value of the wrong type or range.
     """
-    names = [name for name in (*SECTIONS, *WITHOUT_CLASS) if name]
+    names = [name for name in (*SECTIONS, *NOT_READ) if name]
     run = read_section(RunSettings, config, "", extra=names, complete=True)
     for name in names:
         if not isinstance(config.get(name), Mapping):

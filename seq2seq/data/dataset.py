@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seq2seq.data.batching import Batch, TokenBatchSampler, collate
 from seq2seq.data.ragged import Ragged
+from seq2seq.data.token_cache import Encoder
 from seq2seq.data.tokenizer import Tokenizer
 
 # Pairs whose drawn segmentations show how much longer than the best ones they are, and the share that is to have room.
@@ -160,10 +161,7 @@ class PairDataset(Dataset):
     def _draw(self, inside: np.ndarray, seed: int) -> tuple[Ragged, Ragged]:
         """Draw segmentations of both sides of rows of the text."""
         text = self.text[inside.tolist()]
-        src = self.tokenizer.encode_src(text["src"], sample=True, seed=seed)
-        # Another seed, so that both sides are not cut by the same draws
-        tgt = self.tokenizer.encode_tgt(text["tgt"], sample=True, seed=seed + 1)
-        return Ragged.from_rows(src, prefix=self.tags), Ragged.from_rows(tgt)
+        return Encoder(tokenizer=self.tokenizer, tags=self.tags)((text["src"], text["tgt"]), sample_seed=seed)
 
 
 def no_wider(sampled: Ragged, best: Ragged, width: int) -> Ragged:

@@ -14,7 +14,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from seq2seq.evaluation.score_names import METRICS
+from seq2seq.config.score_names import METRICS
 from seq2seq.faults import first_line
 
 TOKENIZERS = tuple(BLEU.TOKENIZERS)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from seq2seq.config.score_names import CONVENTIONS
 from seq2seq.evaluation.metrics import UNSPACED, Score, primary_subtag
-from seq2seq.evaluation.score_names import CONVENTIONS
 from seq2seq.packages import require
 
 # Bytes, since the Perl one-liner that everybody ran reads bytes; a match consumes both neighbors of the hyphen, so of

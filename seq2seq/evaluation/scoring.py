@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config.score_names import METRICS
 from seq2seq.data.readers import read_lines
 from seq2seq.evaluation.metrics import check_tokenize, paired_bootstrap, scores, tokenize_for
 from seq2seq.evaluation.moses_bleu import convention_bleu
-from seq2seq.evaluation.score_names import METRICS
 from seq2seq.streams import standard_input
 
 Warn = Callable[[str], None]

@@ -162,7 +162,7 @@ def read_curve(path: Path, columns: Sequence[str]) -> list[tuple[float, float]]:
     A validation has a row with its scores and, of the same step, one about training.
 
     Args:
-        path: The file, as CSVLogger writes it.
+        path: The file, as a run's CsvLogger writes it.
         columns: x is the first of these columns that contains a number.
 
     Returns:

@@ -127,9 +127,9 @@ class CrossConvolution(CrossMixer):
 
     def _over_source(self, kernels: Tensor, position: Tensor, mask: Tensor) -> Tensor:
         """Lay kernels (B or 1, H, n or 1, K) out over the source, centered for position (B or 1, n): (B, H, n, S)."""
-        # Beyond its end a source has no window
-        # in float32 whatever torch's default is; with halves, so that t lies in memory t // f where f positions are one
+        # In float32 whatever torch's default is; with halves, so that t lies in memory t // f where f positions are one
         center = (self.rate * (position.float() + 0.5) - 0.5).round().long()
+        # Beyond its end a source has no window
         center = torch.minimum(center, mask.sum(1, keepdim=True) - 1)  # (B, n)
         source = torch.arange(mask.shape[1], device=mask.device)
         tap = source - center[..., None] + self.kernel_size // 2  # (B, n, S)

@@ -3,8 +3,9 @@
 A count, not formulas per mixer: torch knows what a matrix product costs (2 m n k), an operator of ours says what its
 useful work costs (`seq2seq.kernels.flop_formulas`), and so a new mixer is right without a line here.
 Convolutions by operators of ours count a multiply-add per channel, position and tap, whatever the band product does
-beside that. Those that are computed elementwise, tap by tap (`seq2seq.kernels.shortconv` and the
-sum of `inhomogeneous_depthwise`), are free as other elementwise work is: with few taps, 1% to 2% of a step.
+beside that. Those that are computed elementwise, tap by tap (`seq2seq.kernels.shortconv`, the sums of
+`inhomogeneous_depthwise` and of a causal `dynamic_depthwise`, the prefix sums of `talk`), are free as other elementwise
+work is: with few taps, 1% to 2% of a step.
 """
 
 from __future__ import annotations

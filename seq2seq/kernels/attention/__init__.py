@@ -1,4 +1,6 @@
-"""Attention: torch's own, but for one case where its definition is faster."""
+"""Attention by torch's kernels; by its definition in exported graphs, for weights other than softmax, and in bf16 with
+gradients on a CPU.
+"""
 
 from __future__ import annotations
 

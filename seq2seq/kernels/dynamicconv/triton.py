@@ -71,9 +71,10 @@ from seq2seq.kernels.triton_ops import (
     unit_stride,
 )
 
-# In the loops over tiles, K is at most TAPS, which a compiler cannot know: it works out the indices of gathers for each
-# tile then, rather than before the loop, where they would take a quarter of the registers until its end.
-# sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
+# In loops over tiles K is written as min(K, n + TAPS). That is K, but a compiler cannot know: it works out the indices
+# of gathers for each tile, rather than before the loop, where they would take a quarter of the registers until its end.
+
+# Sizes that vary by batch or layer: a kernel is not compiled anew because one of them is 1 or a multiple of 16
 VARIES = ("length", "taps", "shift", "chunks", "chunk", "tiles", "logit_batch", "logit_row", "logit_head",
           "part_size")  # fmt: skip
 
@@ -104,7 +105,7 @@ def band_forward(
     words = load_words(keep, near, heads * WORDS, WORDS)
     # Tile by tile: values[s] is the tile s before this one
     for n in range(tile, tl.minimum(tile + chunk, tl.cdiv(length, TILE))):
-        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
+        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see above VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         # Over all K taps, within the sentence or not
         highest = largest(scores) * LOG2E
@@ -161,7 +162,7 @@ def band_backward(
     scores, norm = load_taps(logits, logit_row, near, taps, TAPS), tl.load(lse + near * heads)
     words = load_words(keep, near, heads * WORDS, WORDS)
     for n in range(tile, stop):
-        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see VARIES
+        row, taps = n * TILE + i, tl.minimum(taps, n + TAPS)  # the same K, see above VARIES
         values = (load_rows(x, x_row, row + shift, column, first, last, WIDTH),) + values
         grad = load_rows(dy, dy_row, row, column, 0, length, WIDTH)  # dy, (TILE, COLUMNS)
         weights = exponentials(scores, norm)
